@@ -1,0 +1,2 @@
+//! Records that the eBPF programs write and the daemon reads, and the small decisions both share.
+#![no_std]

@@ -1,0 +1,2 @@
+//! The `enforcer` binary.
+fn main() {}

@@ -1,0 +1,1 @@
+//! What the guest scenarios share.
