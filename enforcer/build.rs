@@ -14,7 +14,8 @@ fn main() -> anyhow::Result<()> {
         Some(object) => {
             let object = PathBuf::from(object);
             println!("cargo::rerun-if-changed={}", object.display());
-            fs::copy(&object, &out).with_context(|| format!("cannot copy {} to {}", object.display(), out.display()))?;
+            fs::copy(&object, &out)
+                .with_context(|| format!("cannot copy {} to {}", object.display(), out.display()))?;
         }
         None => fs::write(&out, []).with_context(|| format!("cannot write {}", out.display()))?,
     }

@@ -1,1 +1,8 @@
-//! enforcer
+//! Quality of service for the pods of one Linux node.
+//!
+//! `ARCHITECTURE.md` tells which room holds what, and what each may touch.
+
+pub mod cgroup;
+pub mod journal;
+pub mod model;
+pub mod policy;

@@ -1,0 +1,341 @@
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+};
+
+use rustix::{
+    fs::{AtFlags, Mode, OFlags, ResolveFlags},
+    io::Errno,
+};
+
+use crate::model::{CgroupId, CgroupPath};
+
+/// The magic number of a cgroup v2 file system (`include/uapi/linux/magic.h`).
+const CGROUP2_SUPER_MAGIC: u64 = 0x6367_7270;
+
+/// The longest content of a cgroup file that is read; `memory.stat` has some 2 KiB.
+const MAX_READ_BYTES: usize = 64 * 1024;
+
+/// An open cgroup directory.
+///
+/// Everything is opened relative to its handle, so a cgroup that is removed and made again under the same name
+/// is never taken for the one that was opened: its files answer `ENODEV`.
+#[derive(Debug)]
+pub struct CgroupDir {
+    fd: OwnedFd,
+    path: CgroupPath,
+    id: CgroupId,
+}
+
+/// What failed, on which cgroup or file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The mount point holds no cgroup v2.
+    #[error(
+        "{path} is not a cgroup v2 file system: mount one there, or boot with systemd.unified_cgroup_hierarchy=1"
+    )]
+    NotCgroup2 {
+        /// The mount point.
+        path: String,
+    },
+    /// A directory could not be opened.
+    #[error("cannot open cgroup {path}")]
+    Open {
+        /// The cgroup.
+        path: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A directory could not be made.
+    #[error("cannot create cgroup {path}")]
+    Create {
+        /// The cgroup.
+        path: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A directory could not be removed.
+    #[error("cannot remove cgroup {path}")]
+    Remove {
+        /// The cgroup.
+        path: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A file could not be opened or read.
+    #[error("cannot read {}/{file}", path.trim_end_matches('/'))]
+    Read {
+        /// The cgroup.
+        path: String,
+        /// The file.
+        file: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A value was not taken.
+    #[error("cannot write {value:?} to {}/{file}", path.trim_end_matches('/'))]
+    Write {
+        /// The cgroup.
+        path: String,
+        /// The file.
+        file: String,
+        /// What was to be written.
+        value: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// Whether the cgroup or its file is not there, or is there no longer.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        match self {
+            Self::NotCgroup2 { .. } => false,
+            Self::Open { source, .. }
+            | Self::Create { source, .. }
+            | Self::Remove { source, .. }
+            | Self::Read { source, .. }
+            | Self::Write { source, .. } => {
+                source.kind() == io::ErrorKind::NotFound
+                    || Errno::from_io_error(source).is_some_and(|errno| errno == Errno::NODEV)
+            }
+        }
+    }
+
+    /// Whether it was refused because the cgroup still holds processes or children.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        match self {
+            Self::Remove { source, .. } | Self::Write { source, .. } => {
+                Errno::from_io_error(source).is_some_and(|errno| errno == Errno::BUSY)
+            }
+            Self::NotCgroup2 { .. } | Self::Open { .. } | Self::Create { .. } | Self::Read { .. } => false,
+        }
+    }
+}
+
+impl CgroupDir {
+    /// Opens the root of the hierarchy mounted at `mount`, usually `/sys/fs/cgroup`.
+    pub fn mount(mount: &Path) -> Result<Self, Error> {
+        let dir = Self::unchecked(mount)?;
+        let not_cgroup2 = || Error::NotCgroup2 { path: mount.display().to_string() };
+        let statfs = rustix::fs::fstatfs(&dir.fd).map_err(|errno| open_error(&dir.path, errno))?;
+        match u64::try_from(statfs.f_type) {
+            Ok(CGROUP2_SUPER_MAGIC) => Ok(dir),
+            Ok(_) | Err(_) => Err(not_cgroup2()),
+        }
+    }
+
+    /// Opens any directory as if it were the root of a hierarchy, for tests on a temporary tree.
+    pub fn unchecked(root: &Path) -> Result<Self, Error> {
+        let path = CgroupPath::root();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(root, flags, Mode::empty())
+            .map_err(|errno| Error::Open { path: root.display().to_string(), source: errno.into() })?;
+        Self::new(fd, path)
+    }
+
+    /// Opens a cgroup below this one; `path` is relative to this one. No symlink is followed.
+    pub fn open(&self, path: &CgroupPath) -> Result<Self, Error> {
+        let full = join(&self.path, path);
+        let relative = path.as_str().trim_start_matches('/');
+        let relative = if relative.is_empty() { "." } else { relative };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        let fd = rustix::fs::openat2(&self.fd, relative, flags, Mode::empty(), resolve)
+            .map_err(|errno| open_error(&full, errno))?;
+        Self::new(fd, full)
+    }
+
+    /// Makes the child of that name, or takes the one that is there.
+    pub fn create_child(&self, name: &str) -> Result<Self, Error> {
+        let child = CgroupPath::root().child(name).map_err(|error| Error::Create {
+            path: format!("{}/{name}", self.path),
+            source: io::Error::other(error),
+        })?;
+        match rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST) => self.open(&child),
+            Err(errno) => {
+                Err(Error::Create { path: join(&self.path, &child).to_string(), source: errno.into() })
+            }
+        }
+    }
+
+    /// Removes the child of that name, which must be empty.
+    pub fn remove_child(&self, name: &str) -> Result<(), Error> {
+        rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)
+            .map_err(|errno| Error::Remove { path: format!("{}/{name}", self.path), source: errno.into() })
+    }
+
+    /// The names of the cgroups directly below this one.
+    pub fn children(&self) -> Result<Vec<String>, Error> {
+        let failed = |errno: Errno| open_error(&self.path, errno);
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.fd).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if entry.file_type() == rustix::fs::FileType::Directory && name != "." && name != ".." {
+                names.push(name);
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Opens one of its files for reading, to be read again and again.
+    pub fn open_read(&self, file: &str) -> Result<OwnedFd, Error> {
+        self.open_file(file, OFlags::RDONLY).map_err(|errno| self.read_error(file, errno))
+    }
+
+    /// Opens one of its files for writing, to be written later without a look-up. It is never created or truncated.
+    pub fn open_write(&self, file: &str) -> Result<OwnedFd, Error> {
+        self.open_file(file, OFlags::WRONLY).map_err(|errno| Error::Write {
+            path: self.path.to_string(),
+            file: file.to_owned(),
+            value: String::new(),
+            source: errno.into(),
+        })
+    }
+
+    /// Reads one of its files whole.
+    pub fn read(&self, file: &str) -> Result<String, Error> {
+        let fd = self.open_read(file)?;
+        let mut content = Vec::new();
+        let mut chunk = [0_u8; 4096];
+        loop {
+            match rustix::io::read(&fd, &mut chunk) {
+                Ok(0) => break,
+                Ok(count) => content.extend_from_slice(chunk.get(..count).unwrap_or_default()),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(self.read_error(file, errno)),
+            }
+            if content.len() > MAX_READ_BYTES {
+                return Err(self.read_error(file, Errno::FBIG));
+            }
+        }
+        String::from_utf8(content).map_err(|error| Error::Read {
+            path: self.path.to_string(),
+            file: file.to_owned(),
+            source: io::Error::new(io::ErrorKind::InvalidData, error),
+        })
+    }
+
+    /// Writes a value to one of its files, in one system call.
+    pub fn write(&self, file: &str, value: &str) -> Result<(), Error> {
+        let failed = |source: io::Error| Error::Write {
+            path: self.path.to_string(),
+            file: file.to_owned(),
+            value: value.to_owned(),
+            source,
+        };
+        let fd = self.open_file(file, OFlags::WRONLY).map_err(|errno| failed(errno.into()))?;
+        match rustix::io::retry_on_intr(|| rustix::io::write(&fd, value.as_bytes())) {
+            Ok(count) if count == value.len() => Ok(()),
+            Ok(_) => Err(failed(io::ErrorKind::WriteZero.into())),
+            Err(errno) => Err(failed(errno.into())),
+        }
+    }
+
+    /// Its path below the mount point.
+    #[must_use]
+    pub fn path(&self) -> &CgroupPath {
+        &self.path
+    }
+
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> CgroupId {
+        self.id
+    }
+
+    fn new(fd: OwnedFd, path: CgroupPath) -> Result<Self, Error> {
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| open_error(&path, errno))?;
+        Ok(Self { fd, path, id: CgroupId(stat.st_ino) })
+    }
+
+    fn open_file(&self, file: &str, mode: OFlags) -> rustix::io::Result<OwnedFd> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        rustix::fs::openat2(&self.fd, file, mode | OFlags::CLOEXEC, Mode::empty(), resolve)
+    }
+
+    fn read_error(&self, file: &str, errno: Errno) -> Error {
+        Error::Read { path: self.path.to_string(), file: file.to_owned(), source: errno.into() }
+    }
+}
+
+impl AsFd for CgroupDir {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn open_error(path: &CgroupPath, errno: Errno) -> Error {
+    Error::Open { path: path.to_string(), source: errno.into() }
+}
+
+fn join(parent: &CgroupPath, relative: &CgroupPath) -> CgroupPath {
+    // Every name was checked when `relative` was made.
+    CgroupPath::parse(&format!("{parent}/{relative}")).unwrap_or_else(|_| relative.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    fn tree() -> (tempfile::TempDir, CgroupDir) {
+        let temp = tempfile::tempdir().unwrap();
+        fs::create_dir_all(temp.path().join("kubepods/podx")).unwrap();
+        fs::write(temp.path().join("kubepods/memory.max"), "max\n").unwrap();
+        let root = CgroupDir::unchecked(temp.path()).unwrap();
+        (temp, root)
+    }
+
+    #[test]
+    fn reads_and_writes_below_its_handle() {
+        let (_temp, root) = tree();
+        let kubepods = root.open(&CgroupPath::parse("/kubepods").unwrap()).unwrap();
+        assert_eq!(kubepods.read("memory.max").unwrap(), "max\n");
+        kubepods.write("memory.max", "4096").unwrap();
+        assert_eq!(kubepods.read("memory.max").unwrap(), "4096");
+        assert_eq!(kubepods.children().unwrap(), ["podx"]);
+        assert_eq!(kubepods.create_child("podx").unwrap().path().as_str(), "/kubepods/podx");
+        kubepods.remove_child("podx").unwrap();
+        assert!(kubepods.remove_child("podx").unwrap_err().is_gone());
+    }
+
+    #[test]
+    fn a_missing_file_is_never_created() {
+        let (temp, root) = tree();
+        let error = root.write("memory.high", "1").unwrap_err();
+        assert!(error.is_gone(), "{error}");
+        assert_eq!(error.to_string(), "cannot write \"1\" to /memory.high");
+        assert!(!temp.path().join("memory.high").exists());
+    }
+
+    #[test]
+    fn no_name_leaves_the_root() {
+        let (temp, root) = tree();
+        symlink("/etc", temp.path().join("etc")).unwrap();
+        symlink("/etc/passwd", temp.path().join("memory.stat")).unwrap();
+        assert!(root.open(&CgroupPath::parse("/etc").unwrap()).is_err());
+        assert!(root.read("memory.stat").is_err());
+        assert!(root.read("../../etc/passwd").is_err());
+        assert!(root.create_child("..").is_err());
+    }
+
+    #[test]
+    fn an_ordinary_directory_is_no_hierarchy() {
+        let temp = tempfile::tempdir().unwrap();
+        assert!(matches!(CgroupDir::mount(temp.path()), Err(Error::NotCgroup2 { .. })));
+    }
+}

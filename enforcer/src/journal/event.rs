@@ -1,0 +1,129 @@
+use std::fmt;
+
+use serde::Serialize;
+
+macro_rules! event_types {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
+        /// What an event tells of; the names are part of the public contract.
+        #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+        pub enum EventType {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl EventType {
+            /// Every type.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The full name, `dev.enforcer.` and all.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => concat!("dev.enforcer.", $name),)*
+                }
+            }
+        }
+    };
+}
+
+event_types! {
+    /// A threshold will be crossed soon at the present rate.
+    PressureRising = "pressure.rising",
+    /// That is over.
+    PressureCleared = "pressure.cleared",
+    /// A threshold was crossed.
+    ThresholdCrossed = "threshold.crossed",
+    /// A victim was chosen; carries the whole decision.
+    EvictionDecided = "eviction.decided",
+    /// A candidate was slowed down to win time.
+    EvictionContained = "eviction.contained",
+    /// The victim was signalled.
+    EvictionSignalled = "eviction.signalled",
+    /// The victim is gone; tells what came back.
+    EvictionCompleted = "eviction.completed",
+    /// The victim did not go.
+    EvictionFailed = "eviction.failed",
+    /// No victim was taken, and why.
+    EvictionSuppressed = "eviction.suppressed",
+    /// The kernel's OOM killer marked its first victim.
+    OomDetected = "oom.detected",
+    /// One kernel OOM, closed and reconciled.
+    OomIncident = "oom.incident",
+    /// The kernel marked a task that was already dying.
+    OomAverted = "oom.averted",
+    /// A source brought a pod.
+    PodAdded = "pod.added",
+    /// A pod's specification changed.
+    PodChanged = "pod.changed",
+    /// A pod is gone from its source.
+    PodRemoved = "pod.removed",
+    /// A pod was not admitted, or its manifest not accepted.
+    PodRejected = "pod.rejected",
+    /// Limits were written.
+    LimitsApplied = "limits.applied",
+    /// A file that we own holds something else.
+    LimitsDrifted = "limits.drifted",
+    /// It was written back.
+    LimitsRestored = "limits.restored",
+    /// A configuration came into force.
+    ConfigLoaded = "config.loaded",
+    /// A configuration was refused.
+    ConfigRejected = "config.rejected",
+    /// A source of pods works.
+    SourceUp = "source.up",
+    /// A source of pods does not.
+    SourceDown = "source.down",
+    /// Something is missing here, and what is lost by it.
+    DegradedEntered = "degraded.entered",
+    /// It is back.
+    DegradedLeft = "degraded.left",
+    /// Events were lost to this reader.
+    StreamGap = "stream.gap",
+}
+
+impl EventType {
+    /// Finds a type by its name, with or without the prefix `dev.enforcer.`.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        let short = name.strip_prefix("dev.enforcer.").unwrap_or(name);
+        Self::ALL.iter().copied().find(|kind| kind.short() == short)
+    }
+
+    /// The name without the prefix.
+    #[must_use]
+    pub fn short(self) -> &'static str {
+        let name = self.as_str();
+        name.strip_prefix("dev.enforcer.").unwrap_or(name)
+    }
+}
+
+impl fmt::Display for EventType {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.short())
+    }
+}
+
+impl Serialize for EventType {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+/// Something to tell: what the journal makes a `CloudEvents` record of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// What it tells of.
+    pub kind: EventType,
+    /// The pod as `namespace/name`, or the node's name.
+    pub subject: Subject,
+    /// The payload, an object with camelCase keys.
+    pub data: serde_json::Value,
+}
+
+/// Whom an event is about.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Subject {
+    /// The node itself.
+    Node,
+    /// A pod.
+    Pod(crate::model::PodName),
+}

@@ -1,0 +1,23 @@
+//! What a pod, a container, a node and their resources are. Pure data: no IO, no clock.
+
+mod cgroup;
+mod id;
+mod limit;
+mod node;
+mod owner;
+mod pod;
+mod qos;
+mod quantity;
+mod resources;
+
+pub use self::{
+    cgroup::{CgroupId, CgroupPath, InvalidCgroupName},
+    id::{PodName, PodUid},
+    limit::Limit,
+    node::Node,
+    owner::{Owner, OwnerLevel},
+    pod::{Container, ContainerKind, Pod},
+    qos::QosClass,
+    quantity::{ParseQuantityError, Quantity},
+    resources::{Requirements, ResourceList, ResourceName},
+};

@@ -1,0 +1,55 @@
+use std::fmt;
+
+/// A pod's namespace and name, which together name it on a node; shown as `namespace/name`.
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct PodName {
+    /// The namespace, a DNS label.
+    pub namespace: String,
+    /// The name, a DNS subdomain.
+    pub name: String,
+}
+
+impl fmt::Display for PodName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// A pod's unique id; sources accept only `[A-Za-z0-9-]`, 1 to 63 characters, as it becomes part of a cgroup's name.
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct PodUid(String);
+
+impl PodUid {
+    /// Takes a uid of 1 to 63 characters of `[A-Za-z0-9-]`; anything else is none.
+    #[must_use]
+    pub fn new(uid: &str) -> Option<Self> {
+        let fits = (1..=63).contains(&uid.len());
+        let plain = uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        (fits && plain).then(|| Self(uid.to_owned()))
+    }
+
+    /// The uid as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for PodUid {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PodUid;
+
+    #[test]
+    fn a_uid_is_plain_and_bounded() {
+        assert!(PodUid::new("6c1a4e95-6bb6-11e6-bc26-28d2444e470d").is_some());
+        for uid in ["", "..", "a/b", "a_b", "ü", &"a".repeat(64)] {
+            assert!(PodUid::new(uid).is_none(), "{uid:?} was accepted");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+use std::collections::BTreeMap;
+
+use super::{PodName, PodUid, QosClass, Requirements, ResourceList};
+
+/// A pod as a source hands it on: checked, and with the API server's defaults applied.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Pod {
+    /// Namespace and name.
+    pub name: PodName,
+    /// The unique id, which is part of its cgroup's name.
+    pub uid: PodUid,
+    /// `spec.priority`; 0 where the manifest has none.
+    pub priority: i32,
+    /// `spec.priorityClassName`.
+    pub priority_class_name: Option<String>,
+    /// `metadata.annotations`.
+    pub annotations: BTreeMap<String, String>,
+    /// `spec.terminationGracePeriodSeconds`; 30 where the manifest has none.
+    pub termination_grace_period_seconds: u64,
+    /// `spec.overhead`.
+    pub overhead: ResourceList,
+    /// `spec.resources`: the pod-level resources (KEP-2837); none where the manifest has none.
+    pub resources: Option<Requirements>,
+    /// Init containers and sidecars in the order of `spec.initContainers`, then the app containers in the order of `spec.containers`.
+    pub containers: Vec<Container>,
+    /// `status.qosClass` as the API server stored it, which then holds; none for a manifest.
+    pub stored_qos_class: Option<QosClass>,
+}
+
+impl Pod {
+    /// The containers of `spec.containers`.
+    pub fn app_containers(&self) -> impl Iterator<Item = &Container> {
+        self.containers.iter().filter(|container| container.kind == ContainerKind::App)
+    }
+
+    /// The containers of `spec.initContainers`, sidecars among them, in order.
+    pub fn init_containers(&self) -> impl Iterator<Item = &Container> {
+        self.containers.iter().filter(|container| container.kind != ContainerKind::App)
+    }
+}
+
+/// One container of a pod.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Container {
+    /// Its name, a DNS label, unique in its pod.
+    pub name: String,
+    /// Which kind of container it is.
+    pub kind: ContainerKind,
+    /// Its own requests and limits.
+    pub resources: Requirements,
+}
+
+/// The kinds of container.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum ContainerKind {
+    /// Of `spec.containers`.
+    App,
+    /// Of `spec.initContainers`; ends before the app containers start.
+    Init,
+    /// Of `spec.initContainers` with `restartPolicy: Always`; runs as long as the pod (KEP-753).
+    Sidecar,
+}

@@ -1,0 +1,30 @@
+use std::fmt;
+
+/// A pod's quality-of-service class.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum QosClass {
+    /// Every container has limits for cpu and memory, and the requests equal them.
+    Guaranteed,
+    /// Some request or limit is set.
+    Burstable,
+    /// None is.
+    BestEffort,
+}
+
+impl QosClass {
+    /// The name as Kubernetes writes it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Guaranteed => "Guaranteed",
+            Self::Burstable => "Burstable",
+            Self::BestEffort => "BestEffort",
+        }
+    }
+}
+
+impl fmt::Display for QosClass {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.as_str())
+    }
+}

@@ -1,0 +1,50 @@
+use std::{borrow::Borrow, collections::BTreeMap, fmt};
+
+use super::Quantity;
+
+/// A resource's name: `cpu`, `memory`, `ephemeral-storage`, `hugepages-2Mi`, `example.com/gpu`.
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct ResourceName(String);
+
+impl ResourceName {
+    /// `cpu`, in cores.
+    pub const CPU: &'static str = "cpu";
+    /// `memory`, in bytes.
+    pub const MEMORY: &'static str = "memory";
+
+    /// Names a resource; any text is taken, sources check what they accept.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self(name.to_owned())
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for ResourceName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ResourceName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+/// Quantities by resource name, in the name's order.
+pub type ResourceList = BTreeMap<ResourceName, Quantity>;
+
+/// Requests and limits of a container or a pod.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Requirements {
+    /// What it is promised.
+    pub requests: ResourceList,
+    /// What it may not exceed.
+    pub limits: ResourceList,
+}
