@@ -18,6 +18,6 @@ pub use self::{
     owner::{Owner, OwnerLevel},
     pod::{Container, ContainerKind, Pod},
     qos::QosClass,
-    quantity::{ParseQuantityError, Quantity},
+    quantity::{BinarySi, ParseQuantityError, Quantity},
     resources::{Requirements, ResourceList, ResourceName},
 };

@@ -1,9 +1,21 @@
 //! Every rule that decides something: pure functions and state machines over [`crate::model`], without IO and clock.
 
+pub mod allocatable;
+pub mod cpu;
+pub mod critical;
+pub mod effective;
+pub mod hugepages;
+mod lists;
+pub mod name;
+pub mod oom_score;
 mod plan;
+pub mod qos;
+pub mod rank;
 mod settings;
+pub mod threshold;
+pub mod values;
 
 pub use self::{
-    plan::{CgroupPlan, ContainerPlan, FileName, Plan, PodPlan},
-    settings::{CpuWeightFormula, Settings},
+    plan::{CgroupPlan, ContainerPlan, FileName, Plan, PodPlan, plan},
+    settings::{CpuWeightFormula, Settings, SwapBehavior},
 };

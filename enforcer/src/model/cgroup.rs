@@ -53,6 +53,12 @@ impl CgroupPath {
         Ok(Self(if self.is_root() { format!("/{name}") } else { format!("{}/{name}", self.0) }))
     }
 
+    /// The child of a name that is known to be one: made of letters, digits, `-` and `_`.
+    pub(crate) fn plain_child(&self, name: &str) -> Self {
+        debug_assert!(self.child(name).is_ok(), "{name:?} is no cgroup name");
+        Self(if self.is_root() { format!("/{name}") } else { format!("{}/{name}", self.0) })
+    }
+
     /// The parent's path; none for the root.
     #[must_use]
     pub fn parent(&self) -> Option<Self> {

@@ -11,10 +11,12 @@ pub struct Node {
     pub swap_bytes: u64,
     /// How many pods it may run.
     pub pods: u64,
-    /// The largest number of tasks: min(`pid_max`, `threads-max`).
-    pub max_pids: u64,
+    /// The largest number of tasks: min(`pid_max`, `threads-max`); none where it is not known.
+    pub max_pids: Option<u64>,
     /// The memory page's size in bytes.
     pub page_bytes: u64,
+    /// Whether the kernel accounts swap by cgroup, so that `memory.swap.max` is there.
+    pub swap_controller: bool,
     /// Everything else it has (hugepages, ephemeral storage, extended resources), by name.
     pub other: ResourceList,
 }

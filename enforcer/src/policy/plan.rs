@@ -1,6 +1,10 @@
 use std::collections::BTreeMap;
 
-use crate::model::{CgroupPath, ContainerKind, PodName, PodUid, QosClass, ResourceList};
+use crate::model::{
+    CgroupPath, ContainerKind, Node, Pod, PodName, PodUid, QosClass, ResourceList, ResourceName,
+};
+
+use super::{Settings, critical, effective, lists, name, oom_score, qos, values};
 
 /// A cgroup file's name, such as `memory.max`; hugetlb's names carry the page size.
 pub type FileName = std::borrow::Cow<'static, str>;
@@ -63,4 +67,58 @@ pub struct ContainerPlan {
     pub oom_score_adj: i16,
     /// Its cgroup.
     pub cgroup: CgroupPlan,
+}
+
+/// Computes the desired state of the node for these pods, in their order.
+///
+/// It only computes: nothing is written, and pods of one name or uid are the caller's to sort out before.
+#[must_use]
+pub fn plan(node: &Node, settings: &Settings, pods: &[Pod]) -> Plan {
+    let kubepods = name::kubepods(&settings.cgroup_root);
+    let pods: Vec<_> = pods.iter().map(|pod| plan_pod(node, settings, &kubepods, pod)).collect();
+    let requested_cpu_milli = |class| {
+        pods.iter()
+            .filter(|pod| pod.qos_class == class)
+            .map(|pod| lists::get(&pod.requests, ResourceName::CPU).milli())
+            .fold(0, u64::saturating_add)
+    };
+    let qos_cgroup = |class, cpu_milli| {
+        (class, CgroupPlan { path: name::qos(&kubepods, class), files: values::qos(cpu_milli) })
+    };
+    let qos = vec![
+        qos_cgroup(QosClass::Burstable, requested_cpu_milli(QosClass::Burstable)),
+        // Whatever they request: the class has the least share there is.
+        qos_cgroup(QosClass::BestEffort, 0),
+    ];
+    Plan { node: CgroupPlan { path: kubepods, files: values::node(node, settings) }, qos, pods }
+}
+
+fn plan_pod(node: &Node, settings: &Settings, kubepods: &CgroupPath, pod: &Pod) -> PodPlan {
+    let qos_class = qos::class(pod);
+    let path = name::pod(kubepods, qos_class, &pod.uid);
+    let containers = pod
+        .containers
+        .iter()
+        .map(|container| ContainerPlan {
+            name: container.name.clone(),
+            kind: container.kind,
+            oom_score_adj: oom_score::score(pod, container, node.memory_bytes),
+            cgroup: CgroupPlan {
+                path: name::container(&path, &container.name),
+                files: values::container(pod, container, node, settings),
+            },
+        })
+        .collect();
+    PodPlan {
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        qos_class,
+        priority: pod.priority,
+        critical: critical::is_critical(pod),
+        requests: effective::requests(pod),
+        limits: effective::limits(pod),
+        ranking_request_bytes: effective::ranking_request(pod, ResourceName::MEMORY).units(),
+        cgroup: CgroupPlan { path, files: values::pod(pod, node, settings) },
+        containers,
+    }
 }

@@ -21,6 +21,18 @@ pub struct Settings {
     pub kube_reserved: ResourceList,
     /// Whether `enforceNodeAllocatable` names `pods`: kubepods is then limited to what is not reserved.
     pub enforce_pods: bool,
+    /// `memorySwap.swapBehavior`.
+    pub swap_behavior: SwapBehavior,
+}
+
+/// Whether containers may swap (KEP-2400).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum SwapBehavior {
+    /// None may.
+    #[default]
+    NoSwap,
+    /// Containers of Burstable pods may, in proportion to their memory request.
+    LimitedSwap,
 }
 
 /// How a cpu request becomes a `cpu.weight`.
@@ -44,6 +56,7 @@ impl Default for Settings {
             system_reserved: ResourceList::new(),
             kube_reserved: ResourceList::new(),
             enforce_pods: true,
+            swap_behavior: SwapBehavior::NoSwap,
         }
     }
 }

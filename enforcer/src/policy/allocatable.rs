@@ -1,0 +1,107 @@
+//! What the node leaves to pods: `pkg/kubelet/cm/node_container_manager_linux.go`, `nodestatus/setters.go`.
+
+use crate::model::{Node, Quantity, ResourceList, ResourceName};
+
+use super::{Settings, hugepages, lists, threshold::ThresholdValue};
+
+/// The resource that `systemReserved` and `kubeReserved` call tasks.
+pub const PID: &str = "pid";
+
+/// More is reserved than the node has.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error(
+    "systemReserved and kubeReserved take {reserved} of {resource} together with the eviction threshold, but the node has {capacity}: reserve less"
+)]
+pub struct Overreserved {
+    /// The resource.
+    pub resource: ResourceName,
+    /// What is reserved of it.
+    pub reserved: Quantity,
+    /// What the node has.
+    pub capacity: Quantity,
+}
+
+/// What the node has, by resource name; tasks as `pid`.
+#[must_use]
+pub fn capacity(node: &Node) -> ResourceList {
+    let mut capacity = node.other.clone();
+    capacity.insert(ResourceName::new(ResourceName::CPU), Quantity::from_milli(node.cpu_milli));
+    capacity.insert(ResourceName::new(ResourceName::MEMORY), Quantity::from_units(node.memory_bytes));
+    if let Some(pids) = node.max_pids {
+        capacity.insert(ResourceName::new(PID), Quantity::from_units(pids));
+    }
+    capacity
+}
+
+/// What kubepods is limited to: capacity without what is reserved, if `enforceNodeAllocatable` names `pods`, else
+/// all of it. The eviction threshold is not taken off, so that eviction comes before this limit (upstream
+/// `getNodeAllocatableAbsolute`).
+#[must_use]
+pub fn enforced(node: &Node, settings: &Settings) -> ResourceList {
+    let capacity = capacity(node);
+    if settings.enforce_pods { left(&capacity, &reserved(settings)) } else { capacity }
+}
+
+/// What pods may request: capacity without what is reserved and without the hard eviction threshold of memory,
+/// whether enforced or not; huge pages come out of memory (upstream `MachineInfo`).
+#[must_use]
+pub fn requestable(
+    node: &Node,
+    settings: &Settings,
+    memory_available: Option<ThresholdValue>,
+) -> ResourceList {
+    let capacity = capacity(node);
+    let mut allocatable = left(&capacity, &reservation(node, settings, memory_available));
+    let huge_bytes =
+        hugepages::by_page_bytes(&node.other).values().fold(0, |sum: u64, &bytes| sum.saturating_add(bytes));
+    if let Some(memory) = allocatable.get_mut(ResourceName::MEMORY) {
+        *memory = memory.saturating_sub(Quantity::from_units(huge_bytes)).max(Quantity::ZERO);
+    }
+    allocatable
+}
+
+/// Checks that no more is reserved than the node has; of resources that it lacks, any amount may be (upstream
+/// `validateNodeAllocatable`).
+pub fn validate(
+    node: &Node,
+    settings: &Settings,
+    memory_available: Option<ThresholdValue>,
+) -> Result<(), Vec<Overreserved>> {
+    let reservation = reservation(node, settings, memory_available);
+    let beyond: Vec<_> = capacity(node)
+        .into_iter()
+        .map(|(resource, capacity)| {
+            let reserved = lists::get(&reservation, resource.as_str());
+            Overreserved { resource, reserved, capacity }
+        })
+        .filter(|entry| entry.reserved > entry.capacity)
+        .collect();
+    if beyond.is_empty() { Ok(()) } else { Err(beyond) }
+}
+
+/// What is kept from being requested (upstream `GetNodeAllocatableReservation`).
+fn reservation(node: &Node, settings: &Settings, memory_available: Option<ThresholdValue>) -> ResourceList {
+    let mut reservation = reserved(settings);
+    if let Some(threshold) = memory_available {
+        let bytes = Quantity::from_units(threshold.amount(node.memory_bytes));
+        let entry = reservation.entry(ResourceName::new(ResourceName::MEMORY)).or_default();
+        *entry = entry.saturating_add(bytes);
+    }
+    reservation
+}
+
+fn reserved(settings: &Settings) -> ResourceList {
+    let mut reserved = settings.system_reserved.clone();
+    lists::add(&mut reserved, &settings.kube_reserved);
+    reserved
+}
+
+fn left(capacity: &ResourceList, taken: &ResourceList) -> ResourceList {
+    capacity
+        .iter()
+        .map(|(name, &has)| {
+            let left = has.saturating_sub(lists::get(taken, name.as_str())).max(Quantity::ZERO);
+            (name.clone(), left)
+        })
+        .collect()
+}

@@ -1,0 +1,30 @@
+//! Which pods are never evicted: `pkg/kubelet/types/pod_update.go`.
+
+use crate::model::Pod;
+
+/// The priority from which on a pod is critical (upstream `scheduling.SystemCriticalPriority`).
+pub const CRITICAL_PRIORITY: i32 = 2_000_000_000;
+
+/// The kubelet's annotation of where a pod came from; `api`, or else the pod is static.
+pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
+
+/// The annotation of the API server's mirror of a static pod.
+pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// The priority class of pods that the node itself needs.
+const NODE_CRITICAL_CLASS: &str = "system-node-critical";
+
+/// Whether the pod is critical: a kubelet's static pod, a mirror of one, or of a system priority (upstream
+/// `IsCriticalPod`).
+#[must_use]
+pub fn is_critical(pod: &Pod) -> bool {
+    pod.priority >= CRITICAL_PRIORITY
+        || pod.annotations.get(CONFIG_SOURCE).is_some_and(|source| source != "api")
+        || pod.annotations.contains_key(CONFIG_MIRROR)
+}
+
+/// Whether the node itself needs the pod (upstream `IsNodeCriticalPod`).
+#[must_use]
+pub fn is_node_critical(pod: &Pod) -> bool {
+    is_critical(pod) && pod.priority_class_name.as_deref() == Some(NODE_CRITICAL_CLASS)
+}

@@ -1,0 +1,114 @@
+//! What a pod as a whole requests and may use: `staging/src/k8s.io/component-helpers/resource/helpers.go`.
+
+use crate::model::{Container, ContainerKind, Pod, Quantity, Requirements, ResourceList};
+
+use super::lists;
+
+/// The pod's effective requests (upstream `PodRequests`).
+///
+/// App containers run together; sidecars run beside them and beside the init containers after them; init
+/// containers run one at a time. Pod-level requests replace the sum resource by resource, then overhead is added.
+#[must_use]
+pub fn requests(pod: &Pod) -> ResourceList {
+    let mut requests = container_requests(pod);
+    replace(&mut requests, pod.resources.as_ref().map(|set| &set.requests));
+    lists::add(&mut requests, &pod.overhead);
+    requests
+}
+
+/// The pod's effective limits (upstream `PodLimits`): like [`requests`], but overhead raises only what is limited.
+#[must_use]
+pub fn limits(pod: &Pod) -> ResourceList {
+    let mut limits = aggregate(&pod.containers, |resources| &resources.limits, |_| {});
+    replace(&mut limits, pod.resources.as_ref().map(|set| &set.limits));
+    for (name, &overhead) in &pod.overhead {
+        if let Some(limit) = limits.get_mut(name).filter(|limit| !limit.is_zero()) {
+            *limit = limit.saturating_add(overhead);
+        }
+    }
+    limits
+}
+
+/// What the containers request together, without the pod level and overhead (upstream `AggregateContainerRequests`).
+#[must_use]
+pub fn container_requests(pod: &Pod) -> ResourceList {
+    aggregate(&pod.containers, |resources| &resources.requests, |_| {})
+}
+
+/// The request that eviction ranking and preemption compare usage with (upstream `GetResourceRequestQuantity`).
+///
+/// It differs from [`requests`]: as soon as the pod level names any resource that it takes, in requests or limits,
+/// what the containers request no longer counts, of no resource; and overhead is added only to what is not zero.
+#[must_use]
+pub fn ranking_request(pod: &Pod, name: &str) -> Quantity {
+    let own = if lists::has_pod_level(pod.resources.as_ref()) {
+        pod.resources
+            .iter()
+            .flat_map(|set| &set.requests)
+            .find(|(resource, _)| resource.as_str() == name && lists::is_pod_level(resource))
+            .map_or(Quantity::ZERO, |(_, &quantity)| quantity)
+    } else {
+        lists::get(&container_requests(pod), name)
+    };
+    if own.is_zero() { own } else { own.saturating_add(lists::get(&pod.overhead, name)) }
+}
+
+/// Whether every container has a limit of its own for that resource, by the kubelet's reckoning
+/// (`ResourceConfigForPod` in `pkg/kubelet/cm/helpers_linux.go`).
+///
+/// An init container counts as limited too if a sidecar before it is, because there the limits are added up; and
+/// a pod-level limit makes the question moot.
+#[must_use]
+pub fn is_limited(pod: &Pod, name: &str) -> bool {
+    let at_pod_level = pod.resources.as_ref().is_some_and(|set| !lists::get(&set.limits, name).is_zero());
+    let mut every_one = true;
+    aggregate(
+        &pod.containers,
+        |resources| &resources.limits,
+        |limits| every_one &= !lists::get(limits, name).is_zero(),
+    );
+    at_pod_level || every_one
+}
+
+/// Adds up one side of the containers' resources, and shows `seen` what each container needs while it runs: app
+/// containers their own, init containers and sidecars with the sidecars before them.
+fn aggregate<'pod>(
+    containers: &'pod [Container],
+    side: impl Fn(&'pod Requirements) -> &'pod ResourceList,
+    mut seen: impl FnMut(&ResourceList),
+) -> ResourceList {
+    let mut together = ResourceList::new();
+    let mut sidecars = ResourceList::new();
+    let mut init = ResourceList::new();
+    for container in containers {
+        let own = side(&container.resources);
+        match container.kind {
+            ContainerKind::App => {
+                lists::add(&mut together, own);
+                seen(own);
+            }
+            ContainerKind::Sidecar => {
+                lists::add(&mut together, own);
+                lists::add(&mut sidecars, own);
+                lists::max(&mut init, &sidecars);
+                seen(&sidecars);
+            }
+            ContainerKind::Init => {
+                let mut starting = own.clone();
+                lists::add(&mut starting, &sidecars);
+                lists::max(&mut init, &starting);
+                seen(&starting);
+            }
+        }
+    }
+    lists::max(&mut together, &init);
+    together
+}
+
+fn replace(list: &mut ResourceList, pod_level: Option<&ResourceList>) {
+    for (name, &quantity) in pod_level.into_iter().flatten() {
+        if lists::is_pod_level(name) {
+            list.insert(name.clone(), quantity);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Huge pages: resources `hugepages-<size>`, files `hugetlb.<size>.max`.
+
+use std::collections::BTreeMap;
+
+use crate::model::{Quantity, ResourceList};
+
+use super::FileName;
+
+const PREFIX: &str = "hugepages-";
+
+/// The amounts in bytes of each page size that the list names, by page size in bytes; sizes that are no positive
+/// number of bytes are left out, and two names of one size are added up (upstream `HugePageLimits` in
+/// `pkg/kubelet/cm/helpers_linux.go`).
+#[must_use]
+pub fn by_page_bytes(list: &ResourceList) -> BTreeMap<u64, u64> {
+    let mut sizes: BTreeMap<u64, u64> = BTreeMap::new();
+    for (name, amount) in list {
+        let size = name.as_str().strip_prefix(PREFIX).and_then(|size| size.parse::<Quantity>().ok());
+        if let Some(page_bytes) = size.map(Quantity::units).filter(|&bytes| bytes > 0) {
+            let sum = sizes.entry(page_bytes).or_default();
+            *sum = sum.saturating_add(amount.units());
+        }
+    }
+    sizes
+}
+
+/// The limit file of a page size in bytes, as the kernel names it (`mem_fmt` in `mm/hugetlb_cgroup.c`).
+#[must_use]
+pub fn file(page_bytes: u64) -> FileName {
+    const KIB: u64 = 1 << 10;
+    const MIB: u64 = 1 << 20;
+    const GIB: u64 = 1 << 30;
+    let (number, unit) = match page_bytes {
+        GIB.. => (page_bytes / GIB, "GB"),
+        MIB.. => (page_bytes / MIB, "MB"),
+        _ => (page_bytes / KIB, "KB"),
+    };
+    FileName::Owned(format!("hugetlb.{number}{unit}.max"))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::model::ResourceName;
+
+    /// `pkg/kubelet/cm/helpers_linux_test.go`, `TestHugePageLimits`.
+    #[rstest]
+    #[case(&[("2Mi", "128")], &[])]
+    #[case(&[("hugepages-2Mi", "128")], &[(2_097_152, 128)])]
+    #[case(
+        &[("hugepages-2Mi", "128"), ("hugepages-2097152", "256"), ("hugepages-4Mi", "512"), ("4Mi", "1024")],
+        &[(2_097_152, 384), (4_194_304, 512)]
+    )]
+    #[case(&[("hugepages-", "1"), ("hugepages-0", "1"), ("hugepages--2Mi", "1"), ("hugepages-2MB", "1")], &[])]
+    fn sizes_are_told_apart(#[case] list: &[(&str, &str)], #[case] expected: &[(u64, u64)]) {
+        let list = list.iter().map(|(name, text)| (ResourceName::new(name), text.parse().unwrap())).collect();
+        assert_eq!(by_page_bytes(&list), expected.iter().copied().collect());
+    }
+
+    #[rstest]
+    #[case(1 << 16, "hugetlb.64KB.max")]
+    #[case(1 << 21, "hugetlb.2MB.max")]
+    #[case(1 << 25, "hugetlb.32MB.max")]
+    #[case(1 << 30, "hugetlb.1GB.max")]
+    #[case(1 << 34, "hugetlb.16GB.max")]
+    fn files_are_named_as_the_kernel_does(#[case] page_bytes: u64, #[case] expected: &str) {
+        assert_eq!(file(page_bytes), expected);
+    }
+}

@@ -1,0 +1,69 @@
+//! `oom_score_adj` of a container's processes: `pkg/kubelet/qos/policy.go`.
+
+use crate::model::{Container, ContainerKind, Pod, QosClass, ResourceName};
+
+use super::{critical, effective, lists, qos};
+
+/// Of pods that the kernel is to kill last, and of those that the node needs.
+pub const GUARANTEED: i16 = -997;
+/// Of pods that requested nothing.
+pub const BEST_EFFORT: i16 = 1000;
+/// The lowest of a Burstable pod's container: above every Guaranteed one.
+pub const BURSTABLE_MIN: i16 = 3;
+/// The highest of a Burstable pod's container: below every BestEffort one.
+pub const BURSTABLE_MAX: i16 = 999;
+
+/// The score of one container on a node with `memory_bytes` of memory, `MemTotal` (upstream
+/// `GetContainerOOMScoreAdjust`).
+///
+/// The larger the part of the node's memory that a Burstable pod's container requests, the lower is its score.
+/// What a pod-level request leaves above the containers' own is shared among them evenly, and a sidecar scores no
+/// higher than the pod's app containers do.
+#[must_use]
+pub fn score(pod: &Pod, container: &Container, memory_bytes: u64) -> i16 {
+    if critical::is_node_critical(pod) {
+        return GUARANTEED;
+    }
+    match qos::class(pod) {
+        QosClass::Guaranteed => GUARANTEED,
+        QosClass::BestEffort => BEST_EFFORT,
+        QosClass::Burstable => burstable(pod, container, memory_bytes),
+    }
+}
+
+fn burstable(pod: &Pod, container: &Container, memory_bytes: u64) -> i16 {
+    let remainder = remainder_per_container(pod);
+    let own = scaled(memory_request(container) + remainder, memory_bytes);
+    let adj = match container.kind {
+        ContainerKind::App | ContainerKind::Init => own,
+        ContainerKind::Sidecar => pod
+            .app_containers()
+            .map(memory_request)
+            .min()
+            .map_or(own, |least| own.min(scaled(least + remainder, memory_bytes))),
+    };
+    let bounded = adj.clamp(BURSTABLE_MIN.into(), BURSTABLE_MAX.into());
+    i16::try_from(bounded).unwrap_or(BURSTABLE_MAX)
+}
+
+/// 1000 less the thousandths of the node's memory. A node without memory has none to spare: the lowest.
+fn scaled(request_bytes: i128, memory_bytes: u64) -> i128 {
+    (1000 * request_bytes).checked_div(memory_bytes.into()).map_or(0, |thousandths| 1000 - thousandths)
+}
+
+fn memory_request(container: &Container) -> i128 {
+    lists::get(&container.resources.requests, ResourceName::MEMORY).value_ceil().into()
+}
+
+/// Each container's share of what the pod level requests beyond the containers (upstream
+/// `remainingPodMemReqPerContainer`).
+fn remainder_per_container(pod: &Pod) -> i128 {
+    let Some(resources) = &pod.resources else { return 0 };
+    let pod_level = lists::get(&resources.requests, ResourceName::MEMORY);
+    if pod_level.is_zero() {
+        return 0;
+    }
+    let containers = lists::get(&effective::container_requests(pod), ResourceName::MEMORY);
+    let remainder = i128::from(pod_level.value_ceil()) - i128::from(containers.value_ceil());
+    i128::try_from(pod.containers.len()).map_or(0, |count| remainder.checked_div(count).unwrap_or(0))
+}

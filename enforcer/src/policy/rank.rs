@@ -1,0 +1,127 @@
+//! The order in which pods are evicted: `rankMemoryPressure` and `rankPIDPressure` of `pkg/kubelet/eviction/helpers.go`.
+//!
+//! Nothing here allocates: the slices are sorted in place, and ties keep the order that the caller gave.
+
+use std::cmp::{Ordering, Reverse};
+
+/// What ranking by memory knows of a pod.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct MemoryStanding {
+    /// The working set in bytes; none if there are no stats, which puts the pod first.
+    pub usage_bytes: Option<u64>,
+    /// The memory request in bytes (`PodPlan::ranking_request_bytes`).
+    pub request_bytes: u64,
+    /// The pod's priority.
+    pub priority: i32,
+    /// The pod's place in the caller's order, unique in the slice.
+    pub order: u32,
+}
+
+/// What ranking by tasks knows of a pod.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PidStanding {
+    /// How many tasks it has; none if there are no stats, which puts the pod first among those of its priority.
+    pub process_count: Option<u64>,
+    /// The pod's priority.
+    pub priority: i32,
+    /// The pod's place in the caller's order, unique in the slice.
+    pub order: u32,
+}
+
+/// The key that put a pod before its neighbour.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum DecidedBy {
+    /// Only one of the two has stats: the one without comes first.
+    StatsMissing,
+    /// Only one of the two uses more than it requests: that one comes first.
+    ExceedsRequest,
+    /// The lower priority comes first.
+    Priority,
+    /// The one that is further above its request comes first.
+    AboveRequest,
+    /// The one with more tasks comes first.
+    ProcessCount,
+    /// The keys are equal: the caller's order holds.
+    Order,
+}
+
+impl DecidedBy {
+    /// The name as events and the command line show it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::StatsMissing => "statsMissing",
+            Self::ExceedsRequest => "exceedsRequest",
+            Self::Priority => "priority",
+            Self::AboveRequest => "aboveRequest",
+            Self::ProcessCount => "processCount",
+            Self::Order => "order",
+        }
+    }
+}
+
+impl MemoryStanding {
+    /// Whether it uses more than it requests; not if there are no stats.
+    #[must_use]
+    pub fn exceeds_request(&self) -> bool {
+        self.usage_bytes.is_some_and(|usage_bytes| usage_bytes > self.request_bytes)
+    }
+
+    /// How far its usage is above its request in bytes, negative if below; none if there are no stats.
+    #[must_use]
+    pub fn above_request_bytes(&self) -> Option<i64> {
+        self.usage_bytes.map(|usage_bytes| {
+            let above = i128::from(usage_bytes) - i128::from(self.request_bytes);
+            i64::try_from(above).unwrap_or(if above < 0 { i64::MIN } else { i64::MAX })
+        })
+    }
+
+    /// Which of the two is evicted first, and by which key. A total order over distinct `order`s.
+    #[must_use]
+    pub fn compare(&self, other: &Self) -> (Ordering, DecidedBy) {
+        let stats = self.usage_bytes.is_some().cmp(&other.usage_bytes.is_some());
+        let exceeds = Reverse(self.exceeds_request()).cmp(&Reverse(other.exceeds_request()));
+        let above = Reverse(self.above()).cmp(&Reverse(other.above()));
+        first_unequal([
+            (stats, DecidedBy::StatsMissing),
+            (exceeds, DecidedBy::ExceedsRequest),
+            (self.priority.cmp(&other.priority), DecidedBy::Priority),
+            (above, DecidedBy::AboveRequest),
+            (self.order.cmp(&other.order), DecidedBy::Order),
+        ])
+    }
+
+    /// What [`Self::above_request_bytes`] is before it is cut to 64 bits; without stats all are alike.
+    fn above(&self) -> i128 {
+        self.usage_bytes.map_or(0, |usage_bytes| i128::from(usage_bytes) - i128::from(self.request_bytes))
+    }
+}
+
+impl PidStanding {
+    /// Which of the two is evicted first, and by which key. A total order over distinct `order`s.
+    #[must_use]
+    pub fn compare(&self, other: &Self) -> (Ordering, DecidedBy) {
+        let stats = self.process_count.is_some().cmp(&other.process_count.is_some());
+        let count = Reverse(self.process_count).cmp(&Reverse(other.process_count));
+        first_unequal([
+            (self.priority.cmp(&other.priority), DecidedBy::Priority),
+            (stats, DecidedBy::StatsMissing),
+            (count, DecidedBy::ProcessCount),
+            (self.order.cmp(&other.order), DecidedBy::Order),
+        ])
+    }
+}
+
+/// Puts the pod that is to be evicted first for memory to the front.
+pub fn by_memory<T>(pods: &mut [T], standing: impl Fn(&T) -> MemoryStanding) {
+    pods.sort_unstable_by(|left, right| standing(left).compare(&standing(right)).0);
+}
+
+/// Puts the pod that is to be evicted first for tasks to the front.
+pub fn by_pids<T>(pods: &mut [T], standing: impl Fn(&T) -> PidStanding) {
+    pods.sort_unstable_by(|left, right| standing(left).compare(&standing(right)).0);
+}
+
+fn first_unequal<const N: usize>(keys: [(Ordering, DecidedBy); N]) -> (Ordering, DecidedBy) {
+    keys.into_iter().find(|(ordering, _)| ordering.is_ne()).unwrap_or((Ordering::Equal, DecidedBy::Order))
+}

@@ -1,0 +1,143 @@
+//! Eviction thresholds as the kubelet's configuration writes them: `pkg/kubelet/eviction/helpers.go`.
+
+use std::fmt;
+
+use crate::model::{ParseQuantityError, Quantity};
+
+/// The hard threshold of `memory.available` where the configuration has no `evictionHard`: 100Mi.
+pub const DEFAULT_MEMORY_AVAILABLE: ThresholdValue = ThresholdValue::Amount(100 << 20);
+
+/// A threshold or a minimum reclaim: an amount of the signal's resource, or a part of what there is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ThresholdValue {
+    /// In base units: bytes, tasks.
+    Amount(u64),
+    /// A part of the capacity, 0 to 1. The kubelet keeps it as a 32-bit float, and so the amount it gives is that.
+    Share(f32),
+}
+
+/// Why a threshold is none; the field is what the caller named it.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ThresholdError {
+    /// Ends in `%` and is no number before that, or none between 0 and 100.
+    #[error("{field}: {text:?} is not a percentage: write a number from 0 to 100 and %, such as 10%")]
+    Percentage {
+        /// Where it stands.
+        field: String,
+        /// What stands there.
+        text: String,
+    },
+    /// Neither a percentage nor a quantity.
+    #[error("{field}: {source}, or a percentage such as 10%")]
+    Quantity {
+        /// Where it stands.
+        field: String,
+        /// What is wrong with it.
+        source: ParseQuantityError,
+    },
+    /// A quantity out of range.
+    #[error("{field}: {text:?} is out of range: it must be {allowed}")]
+    OutOfRange {
+        /// Where it stands.
+        field: String,
+        /// What stands there.
+        text: String,
+        /// What may stand there.
+        allowed: &'static str,
+    },
+}
+
+impl ThresholdValue {
+    /// The amount for that capacity, in the same unit, rounded as the kubelet does (`GetThresholdQuantity`): 5 % of
+    /// 10Gi is 536870920, not 536870912.
+    #[must_use]
+    pub fn amount(self, capacity: u64) -> u64 {
+        match self {
+            Self::Amount(amount) => amount,
+            Self::Share(share) => scale(capacity, f64::from(share)),
+        }
+    }
+}
+
+/// As the kubelet shows it: an amount in powers of 1024, or a percentage.
+impl fmt::Display for ThresholdValue {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Amount(amount) => Quantity::from_units(*amount).binary_si().fmt(formatter),
+            Self::Share(share) => write!(formatter, "{}%", share * 100.0),
+        }
+    }
+}
+
+/// Reads a value of `evictionHard` or `evictionSoft` (upstream `parseThresholdStatement`); none if the threshold is
+/// switched off, by exactly `0%` or `100%`.
+pub fn parse(field: &str, text: &str) -> Result<Option<ThresholdValue>, ThresholdError> {
+    if text == "0%" || text == "100%" {
+        return Ok(None);
+    }
+    let value = value(field, text)?;
+    if matches!(value, Value::Quantity(quantity) if !quantity.is_positive()) {
+        return Err(out_of_range(field, text, "more than 0; to switch a threshold off, write 0%"));
+    }
+    Ok(Some(value.into()))
+}
+
+/// Reads a value of `evictionMinimumReclaim` (upstream `parseMinimumReclaims`).
+pub fn parse_minimum_reclaim(field: &str, text: &str) -> Result<ThresholdValue, ThresholdError> {
+    let value = value(field, text)?;
+    match value {
+        Value::Quantity(quantity) if quantity.is_negative() => Err(out_of_range(field, text, "0 or more")),
+        Value::Share(share) if share <= 0.0 => Err(out_of_range(field, text, "more than 0%")),
+        Value::Quantity(_) | Value::Share(_) => Ok(value.into()),
+    }
+}
+
+enum Value {
+    Quantity(Quantity),
+    Share(f32),
+}
+
+impl From<Value> for ThresholdValue {
+    fn from(value: Value) -> Self {
+        match value {
+            Value::Quantity(quantity) => Self::Amount(quantity.units()),
+            Value::Share(share) => Self::Share(share),
+        }
+    }
+}
+
+fn value(field: &str, text: &str) -> Result<Value, ThresholdError> {
+    let Some(percentage) = text.strip_suffix('%') else {
+        return text
+            .parse()
+            .map(Value::Quantity)
+            .map_err(|source| ThresholdError::Quantity { field: field.to_owned(), source });
+    };
+    // Only what a person writes as a number: Rust reads `inf` and `nan` too.
+    let is_number = percentage.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
+    percentage
+        .parse::<f32>()
+        .ok()
+        .filter(|_| is_number)
+        .map(|number| number / 100.0)
+        .filter(|share| (0.0..=1.0).contains(share))
+        .map(Value::Share)
+        .ok_or_else(|| ThresholdError::Percentage { field: field.to_owned(), text: text.to_owned() })
+}
+
+fn out_of_range(field: &str, text: &str, allowed: &'static str) -> ThresholdError {
+    ThresholdError::OutOfRange { field: field.to_owned(), text: text.to_owned(), allowed }
+}
+
+/// `int64(float64(amount) * factor)` of Go: towards zero.
+pub(super) fn scale(amount: u64, factor: f64) -> u64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "the kubelet's own arithmetic; no factor here is negative, and the cast stops at the type's ends"
+    )]
+    let scaled = (amount as f64 * factor) as u64;
+    scaled
+}
