@@ -4,6 +4,7 @@ pub mod allocatable;
 pub mod cpu;
 pub mod critical;
 pub mod effective;
+pub mod engine;
 pub mod hugepages;
 mod lists;
 pub mod name;

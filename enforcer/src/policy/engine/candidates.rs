@@ -1,0 +1,207 @@
+use super::{
+    action::{Exclusion, Ranked},
+    input::{CandidateFacts, Reading},
+};
+use crate::{model::CgroupId, policy::rank::MemoryStanding};
+
+/// Two readings closer than this tell nothing of growth.
+const GROWTH_SPAN_NS: u64 = 50_000_000;
+
+/// A reading is kept as the baseline of growth at least this long.
+const BASELINE_NS: u64 = 500_000_000;
+
+/// The candidates, and room for everything that deciding among them needs: made where memory may be allocated,
+/// used where it may not.
+#[derive(Clone, Debug, Default)]
+pub struct Candidates {
+    slots: Vec<Slot>,
+    /// Slots in the order of their cgroups.
+    by_cgroup: Vec<usize>,
+    pub(super) order: Vec<Ranked>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    pub(super) facts: CandidateFacts,
+    pub(super) reading: Reading,
+    pub(super) passed_over: bool,
+    pub(super) growth_bytes_per_second: i64,
+    baseline: Option<(u64, u64)>,
+}
+
+impl Candidates {
+    /// Prepares for these candidates, which keep their order.
+    #[must_use]
+    pub fn new(facts: &[CandidateFacts]) -> Self {
+        let slot = |facts: &CandidateFacts| Slot {
+            facts: *facts,
+            reading: Reading::Missing,
+            passed_over: false,
+            growth_bytes_per_second: 0,
+            baseline: None,
+        };
+        let slots: Vec<_> = facts.iter().map(slot).collect();
+        let mut by_cgroup: Vec<_> = (0..slots.len()).collect();
+        by_cgroup.sort_by_key(|index| facts.get(*index).map(|facts| facts.cgroup));
+        let order = Vec::with_capacity(slots.len());
+        Self { slots, by_cgroup, order }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    pub(super) fn slots(&self) -> impl Iterator<Item = (usize, &Slot)> {
+        self.slots.iter().enumerate()
+    }
+
+    pub(super) fn slot(&self, index: usize) -> Option<&Slot> {
+        self.slots.get(index)
+    }
+
+    /// Takes over what was learnt of those that were there before.
+    pub(super) fn inherit(&mut self, before: &Self) {
+        for slot in &mut self.slots {
+            if let Some(known) = before.find(slot.facts.cgroup).and_then(|index| before.slot(index)) {
+                *slot = Slot { facts: slot.facts, ..*known };
+            }
+        }
+    }
+
+    pub(super) fn find(&self, cgroup: CgroupId) -> Option<usize> {
+        let id = |index: &usize| self.slots.get(*index).map(|slot| slot.facts.cgroup);
+        let place = self.by_cgroup.binary_search_by_key(&Some(cgroup), id).ok()?;
+        self.by_cgroup.get(place).copied()
+    }
+
+    pub(super) fn pass_over(&mut self, cgroup: CgroupId) {
+        if let Some(slot) = self.find(cgroup).and_then(|index| self.slots.get_mut(index)) {
+            slot.passed_over = true;
+        }
+    }
+
+    pub(super) fn forgive(&mut self) {
+        for slot in &mut self.slots {
+            slot.passed_over = false;
+        }
+    }
+
+    pub(super) fn take_readings(&mut self, now_ns: u64, readings: &[Reading]) {
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            slot.take(now_ns, readings.get(index).copied().unwrap_or(Reading::Missing));
+        }
+    }
+}
+
+impl Slot {
+    fn take(&mut self, now_ns: u64, reading: Reading) {
+        self.reading = reading;
+        let Some(usage) = reading.usage() else {
+            self.baseline = None;
+            self.growth_bytes_per_second = 0;
+            return;
+        };
+        let Some((since_ns, before_bytes)) = self.baseline else {
+            self.baseline = Some((now_ns, usage.working_set_bytes));
+            return;
+        };
+        let span_ns = now_ns.saturating_sub(since_ns);
+        if span_ns >= GROWTH_SPAN_NS {
+            let grown = i128::from(usage.working_set_bytes) - i128::from(before_bytes);
+            let a_second = grown * 1_000_000_000 / i128::from(span_ns);
+            let bound = if a_second < 0 { i64::MIN } else { i64::MAX };
+            self.growth_bytes_per_second = i64::try_from(a_second).unwrap_or(bound);
+        }
+        if span_ns >= BASELINE_NS {
+            self.baseline = Some((now_ns, usage.working_set_bytes));
+        }
+    }
+
+    /// Why it may not be evicted; none if it may.
+    pub(super) fn exclusion(&self, evict_within_request: bool) -> Option<Exclusion> {
+        if self.facts.critical {
+            return Some(Exclusion::Critical);
+        }
+        if self.facts.protected {
+            return Some(Exclusion::Protected);
+        }
+        if self.passed_over {
+            return Some(Exclusion::PassedOver);
+        }
+        match self.reading {
+            Reading::Gone => Some(Exclusion::Gone),
+            Reading::Missing => None,
+            Reading::Usage(usage) if usage.working_set_bytes == 0 => Some(Exclusion::Empty),
+            Reading::Usage(usage) => {
+                let within = usage.working_set_bytes <= self.facts.request_bytes;
+                (within && !evict_within_request).then_some(Exclusion::WithinRequest)
+            }
+        }
+    }
+
+    pub(super) fn ranked(&self, index: usize) -> Ranked {
+        let standing = MemoryStanding {
+            usage_bytes: self.reading.usage().map(|usage| usage.working_set_bytes),
+            request_bytes: self.facts.request_bytes,
+            priority: self.facts.priority,
+            order: u32::try_from(index).unwrap_or(u32::MAX),
+        };
+        Ranked { index, cgroup: self.facts.cgroup, standing }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::engine::Usage;
+
+    fn facts(cgroup: u64) -> CandidateFacts {
+        CandidateFacts {
+            cgroup: CgroupId(cgroup),
+            priority: 0,
+            request_bytes: 0,
+            critical: false,
+            protected: false,
+        }
+    }
+
+    fn using(bytes: u64) -> Reading {
+        Reading::Usage(Usage { working_set_bytes: bytes, ..Usage::default() })
+    }
+
+    #[test]
+    fn a_new_set_keeps_what_was_learnt_of_the_same_cgroup() {
+        let mut before = Candidates::new(&[facts(7), facts(3)]);
+        before.pass_over(CgroupId(3));
+        before.take_readings(0, &[using(0), using(100)]);
+        before.take_readings(1_000_000_000, &[using(0), using(300)]);
+        let mut after = Candidates::new(&[facts(9), facts(3)]);
+        after.inherit(&before);
+        let (new, same) = (after.slot(0).unwrap(), after.slot(1).unwrap());
+        assert!(!new.passed_over && same.passed_over);
+        assert_eq!((new.growth_bytes_per_second, same.growth_bytes_per_second), (0, 200));
+    }
+
+    #[test]
+    fn growth_is_measured_over_a_span_that_tells_something() {
+        let mut candidates = Candidates::new(&[facts(1)]);
+        let growth = |candidates: &Candidates| candidates.slot(0).unwrap().growth_bytes_per_second;
+        candidates.take_readings(0, &[using(1_000)]);
+        candidates.take_readings(GROWTH_SPAN_NS - 1, &[using(9_000)]);
+        assert_eq!(growth(&candidates), 0);
+        candidates.take_readings(100_000_000, &[using(2_000)]);
+        assert_eq!(growth(&candidates), 10_000);
+        candidates.take_readings(500_000_000, &[using(500)]);
+        assert_eq!(growth(&candidates), -1_000);
+        candidates.take_readings(600_000_000, &[Reading::Missing]);
+        assert_eq!(growth(&candidates), 0);
+    }
+}

@@ -1,0 +1,134 @@
+use crate::model::CgroupId;
+
+/// A pod that could be evicted, as far as its plan tells.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct CandidateFacts {
+    /// Its cgroup.
+    pub cgroup: CgroupId,
+    /// Its priority.
+    pub priority: i32,
+    /// The memory request that ranking compares usage with.
+    pub request_bytes: u64,
+    /// Critical pods are never evicted.
+    pub critical: bool,
+    /// Nor are pods that an operator protects.
+    pub protected: bool,
+}
+
+/// What a pod's cgroup is charged for.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Usage {
+    /// `memory.current`.
+    pub current_bytes: u64,
+    /// `memory.current` less inactive file pages, not below 0: what the kubelet ranks by.
+    pub working_set_bytes: u64,
+    /// `anon` of `memory.stat`.
+    pub anon_bytes: u64,
+    /// `file` of `memory.stat`, shared memory included.
+    pub file_bytes: u64,
+    /// `shmem` of `memory.stat`.
+    pub shmem_bytes: u64,
+}
+
+impl Usage {
+    /// What comes back when the pod's processes die: their anonymous memory.
+    ///
+    /// Shared memory stays charged until its mount goes (kubernetes#128339). Page cache stays too, until it is
+    /// reclaimed, and `MemAvailable` counts most of it as available already.
+    #[must_use]
+    pub fn freed_by_death_bytes(&self) -> u64 {
+        self.anon_bytes
+    }
+}
+
+/// What reading a candidate's usage gave.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Reading {
+    /// It could not be read; as in the kubelet, a pod without stats is ranked first.
+    Missing,
+    /// The cgroup is gone: there is nothing to evict.
+    Gone,
+    /// The usage.
+    Usage(Usage),
+}
+
+impl Reading {
+    /// The usage, if it was read.
+    #[must_use]
+    pub fn usage(&self) -> Option<&Usage> {
+        match self {
+            Self::Usage(usage) => Some(usage),
+            Self::Missing | Self::Gone => None,
+        }
+    }
+}
+
+/// The node's memory at one moment.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct NodeSample {
+    /// When it was read: nanoseconds of `CLOCK_BOOTTIME`.
+    pub now_ns: u64,
+    /// `memory.available`.
+    pub available_bytes: u64,
+}
+
+/// Why a candidate was not signalled.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Refusal {
+    /// Its cgroup is gone.
+    Gone,
+    /// Its cgroup holds no process.
+    Empty,
+    /// The cgroup behind the handle is not the one that was decided on.
+    Replaced,
+    /// The kernel refused, with this error number (`EOPNOTSUPP` for a threaded cgroup).
+    Kernel(i32),
+}
+
+/// What came of a decision. `number` is the decision's.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Outcome {
+    /// Every process of the victim has been sent SIGKILL.
+    Signalled {
+        /// Which eviction.
+        number: u64,
+        /// When the kernel had taken it.
+        now_ns: u64,
+    },
+    /// Nothing was signalled.
+    Refused {
+        /// Which eviction.
+        number: u64,
+        /// When that was known.
+        now_ns: u64,
+        /// Why.
+        reason: Refusal,
+    },
+    /// How far the victim has died.
+    Progress {
+        /// Which eviction.
+        number: u64,
+        /// When it was looked at.
+        now_ns: u64,
+        /// Whether it still holds processes.
+        populated: bool,
+        /// Its `memory.current`; none once the cgroup is gone.
+        current_bytes: Option<u64>,
+    },
+}
+
+/// Everything that the engine learns, and all that it knows of time.
+#[derive(Clone, Copy, Debug)]
+pub enum Input<'a> {
+    /// A look at the node.
+    Node(NodeSample),
+    /// The answer to [`Action::ReadUsages`](super::Action::ReadUsages).
+    Usages {
+        /// A look at the node after the readings, so that nobody is evicted for memory that came back meanwhile.
+        node: NodeSample,
+        /// One for each candidate, in the candidates' order; one that is not there counts as missing.
+        readings: &'a [Reading],
+    },
+    /// What came of a decision.
+    Outcome(Outcome),
+}

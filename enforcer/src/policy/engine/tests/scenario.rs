@@ -1,0 +1,396 @@
+//! The kubelet's own scenarios, as far as they concern hard thresholds of memory, and the course of an eviction.
+
+use crate::{
+    model::CgroupId,
+    policy::{
+        engine::{
+            Action, Actions, BreakerSettings, CandidateFacts, Candidates, Completion, Engine, EngineSettings,
+            Exclusion, FailureReason, HardThreshold, Input, Mode, NodeSample, Outcome, Reading, Refusal,
+            Suppression, Usage,
+        },
+        rank::DecidedBy,
+    },
+};
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MS;
+const MINUTE: u64 = 60 * SECOND;
+
+fn candidate(cgroup: u64, priority: i32, request_bytes: u64) -> CandidateFacts {
+    CandidateFacts { cgroup: CgroupId(cgroup), priority, request_bytes, critical: false, protected: false }
+}
+
+fn using(bytes: u64) -> Reading {
+    Reading::Usage(Usage {
+        current_bytes: bytes,
+        working_set_bytes: bytes,
+        anon_bytes: bytes,
+        file_bytes: 0,
+        shmem_bytes: 0,
+    })
+}
+
+/// The engine, the readings it is given, and a clock.
+struct Rig {
+    engine: Engine,
+    readings: Vec<Reading>,
+    now_ns: u64,
+}
+
+impl Rig {
+    fn new(settings: EngineSettings, pods: &[(CandidateFacts, Reading)]) -> Self {
+        let mut engine = Engine::new(settings);
+        let facts: Vec<_> = pods.iter().map(|(facts, _)| *facts).collect();
+        drop(engine.replace(Candidates::new(&facts)));
+        Self { engine, readings: pods.iter().map(|(_, reading)| *reading).collect(), now_ns: SECOND }
+    }
+
+    /// The pods of upstream's `TestMemoryPressure`; the last is the victim.
+    fn upstream(settings: EngineSettings) -> Self {
+        Self::new(
+            settings,
+            &[
+                (candidate(1, -1, GIB), using(900 * MIB)),
+                (candidate(2, 0, 100 * MIB), using(50 * MIB)),
+                (candidate(3, 0, 100 * MIB), using(400 * MIB)),
+                (candidate(4, 1, 0), using(400 * MIB)),
+                (candidate(5, -1, 0), using(100 * MIB)),
+            ],
+        )
+    }
+
+    /// Looks at the node, and answers the engine's wish for readings.
+    fn look(&mut self, available_bytes: u64) -> Vec<Action> {
+        let node = NodeSample { now_ns: self.now_ns, available_bytes };
+        let mut told = list(&self.engine.step(Input::Node(node)));
+        if told.contains(&Action::ReadUsages) {
+            told.retain(|action| !matches!(action, Action::ReadUsages | Action::LookAgainWithin(_)));
+            told.extend(list(&self.engine.step(Input::Usages { node, readings: &self.readings })));
+        }
+        told
+    }
+
+    fn pass(&mut self, ns: u64) -> &mut Self {
+        self.now_ns += ns;
+        self
+    }
+
+    fn hear(&mut self, outcome: Outcome) -> Vec<Action> {
+        list(&self.engine.step(Input::Outcome(outcome)))
+    }
+
+    fn number(&self) -> u64 {
+        self.engine.decision().unwrap().number
+    }
+
+    fn signalled(&mut self) -> Vec<Action> {
+        self.hear(Outcome::Signalled { number: self.number(), now_ns: self.now_ns })
+    }
+
+    fn progress(&mut self, populated: bool, current_bytes: u64) -> Vec<Action> {
+        let (number, now_ns) = (self.number(), self.now_ns);
+        self.hear(Outcome::Progress { number, now_ns, populated, current_bytes: Some(current_bytes) })
+    }
+
+    /// Signals and buries the victim.
+    fn dies(&mut self) -> Completion {
+        self.signalled();
+        self.pass(5 * MS);
+        match self.progress(false, 0)[..] {
+            [Action::Completed(completion)] => completion,
+            ref other => panic!("not completed: {other:?}"),
+        }
+    }
+}
+
+fn list(actions: &Actions) -> Vec<Action> {
+    actions.iter().copied().collect()
+}
+
+fn evicts(actions: &[Action]) -> bool {
+    actions.contains(&Action::Evict)
+}
+
+fn enforcing(bytes: u64, min_reclaim_bytes: u64) -> EngineSettings {
+    EngineSettings {
+        mode: Mode::Enforce,
+        memory_available: Some(HardThreshold { bytes, min_reclaim_bytes }),
+        ..EngineSettings::default()
+    }
+}
+
+/// `TestMemoryPressure` from its hard part on.
+#[test]
+fn memory_pressure_evicts_the_lowest_that_exceeds_its_request() {
+    let mut rig = Rig::upstream(enforcing(GIB, 0));
+    assert_eq!(rig.look(2 * GIB), []);
+    let told = rig.pass(MINUTE).look(500 * MIB);
+    assert!(matches!(told[0], Action::Crossed { available_bytes, .. } if available_bytes == 500 * MIB));
+    assert!(evicts(&told));
+    let decision = rig.engine.decision().unwrap();
+    assert_eq!((decision.cgroup, decision.decided_by), (CgroupId(5), Some(DecidedBy::Priority)));
+    let order: Vec<_> = decision.ranking.iter().map(|ranked| ranked.cgroup.0).collect();
+    assert_eq!(order, [5, 3, 4, 1, 2]);
+    rig.dies();
+    let told = rig.pass(MINUTE).look(2 * GIB);
+    assert!(matches!(told[..], [Action::Cleared { .. }]), "{told:?}");
+}
+
+#[test]
+fn exactly_the_threshold_is_not_below_it() {
+    let mut rig = Rig::upstream(enforcing(GIB, 0));
+    assert_eq!(rig.look(GIB).iter().filter(|action| !matches!(action, Action::ReadUsages)).count(), 0);
+    assert!(evicts(&rig.look(GIB - 1)));
+}
+
+/// `TestMinReclaim`.
+#[test]
+fn minimum_reclaim_goes_on_until_enough_came_back() {
+    let mut rig = Rig::upstream(enforcing(GIB, 500 * MIB));
+    assert!(!evicts(&rig.look(1_200 * MIB)), "not met yet");
+    assert!(evicts(&rig.pass(MINUTE).look(500 * MIB)));
+    rig.dies();
+    assert!(evicts(&rig.pass(MINUTE).look(1_200 * MIB)), "short of the minimum reclaim");
+    rig.dies();
+    assert!(!evicts(&rig.pass(MINUTE).look(2 * GIB)));
+    assert!(!evicts(&rig.pass(MINUTE).look(1_200 * MIB)), "a new episode begins below the threshold itself");
+}
+
+/// `TestMemoryPressure_VerifyPodStatus`.
+#[test]
+fn verify_pod_status() {
+    let pods = [(candidate(1, 0, GIB), using(900 * MIB)), (candidate(2, 0, 100 * MIB), using(700 * MIB))];
+    let mut rig = Rig::new(enforcing(2 * GIB, 0), &pods);
+    assert!(evicts(&rig.look(1_500 * MIB)));
+    let decision = rig.engine.decision().unwrap();
+    assert_eq!((decision.cgroup, decision.decided_by), (CgroupId(2), Some(DecidedBy::ExceedsRequest)));
+    assert_eq!((decision.threshold_bytes, decision.observed_bytes), (2 * GIB, 1_500 * MIB));
+}
+
+/// `TestStaticCriticalPodsAreNotEvicted`.
+#[test]
+fn critical_and_protected_pods_are_left_out_with_the_reason() {
+    let critical = CandidateFacts { critical: true, ..candidate(1, 0, 0) };
+    let protected = CandidateFacts { protected: true, ..candidate(2, 0, 0) };
+    let pods = [
+        (critical, using(GIB)),
+        (protected, using(GIB)),
+        (candidate(3, 0, 0), using(0)),
+        (candidate(4, 0, 0), Reading::Gone),
+        (candidate(5, 0, GIB), using(MIB)),
+    ];
+    let mut rig = Rig::new(enforcing(GIB, 0), &pods);
+    assert!(evicts(&rig.look(MIB)));
+    let decision = rig.engine.decision().unwrap();
+    assert_eq!((decision.cgroup, decision.decided_by), (CgroupId(5), None));
+    let excluded: Vec<_> = decision.excluded.iter().map(|left_out| left_out.reason).collect();
+    assert_eq!(excluded, [Exclusion::Critical, Exclusion::Protected, Exclusion::Empty, Exclusion::Gone]);
+    assert_eq!((decision.excluded_count, decision.ranked_count), (4, 1));
+}
+
+#[test]
+fn pods_within_their_request_can_be_spared() {
+    let settings = EngineSettings { evict_within_request: false, ..enforcing(GIB, 0) };
+    let mut rig = Rig::new(settings, &[(candidate(1, 0, GIB), using(GIB))]);
+    let told = rig.look(MIB);
+    assert!(!evicts(&told));
+    assert!(told.contains(&Action::Suppressed { now_ns: SECOND, reason: Suppression::NoCandidate }));
+    // Told once, tried again after a pause.
+    assert!(!rig.pass(MS).look(MIB).iter().any(|action| matches!(action, Action::Suppressed { .. })));
+    rig.readings = vec![using(GIB + 1)];
+    assert!(evicts(&rig.pass(100 * MS).look(MIB)));
+}
+
+#[test]
+fn a_pod_without_stats_goes_first() {
+    let pods = [(candidate(1, 0, 0), using(GIB)), (candidate(2, 5, GIB), Reading::Missing)];
+    let mut rig = Rig::new(enforcing(GIB, 0), &pods);
+    assert!(evicts(&rig.look(MIB)));
+    let decision = rig.engine.decision().unwrap();
+    assert_eq!((decision.cgroup, decision.decided_by), (CgroupId(2), Some(DecidedBy::StatsMissing)));
+    assert_eq!(decision.predicted_freed_bytes, 0);
+}
+
+#[test]
+fn nobody_else_is_chosen_while_the_victim_dies_and_gives_back() {
+    let mut rig = Rig::new(
+        enforcing(GIB, 0),
+        &[(candidate(1, 0, 0), using(8 * GIB)), (candidate(2, 0, 0), using(GIB))],
+    );
+    assert!(evicts(&rig.look(MIB)));
+    rig.signalled();
+    for _ in 0..500 {
+        rig.pass(10 * MS);
+        assert_eq!(rig.progress(true, 8 * GIB), []);
+        assert!(matches!(rig.look(MIB)[..], [Action::LookAgainWithin(_)]));
+    }
+    // Dead, and 7 GiB of it still to come: that counts as available.
+    assert_eq!(rig.progress(false, 7 * GIB), []);
+    assert!(!evicts(&rig.look(MIB)));
+    rig.pass(20 * MS);
+    let told = rig.progress(false, 10 * MIB);
+    let [Action::Completed(completion)] = told[..] else { panic!("{told:?}") };
+    assert_eq!(completion.freed_bytes, Some(8 * GIB - 10 * MIB));
+    assert_eq!(completion.predicted_freed_bytes, 8 * GIB);
+    let moments = completion.moments;
+    assert_eq!(moments.dead_ns, Some(rig.now_ns - 20 * MS));
+    assert_eq!(moments.memory_back_ns, Some(rig.now_ns));
+    assert!(evicts(&rig.look(MIB)), "still short: the next");
+}
+
+#[test]
+fn once_dead_a_victim_that_gives_too_little_does_not_hold_the_next_one_up() {
+    let mut rig = Rig::new(
+        enforcing(GIB, 0),
+        &[(candidate(1, 0, 0), using(200 * MIB)), (candidate(2, 0, 0), using(100 * MIB))],
+    );
+    assert!(evicts(&rig.look(MIB)));
+    rig.signalled();
+    rig.pass(MS);
+    rig.progress(false, 150 * MIB);
+    // 150 MiB still to come are not enough for 1 GiB.
+    let told = rig.look(MIB);
+    assert!(
+        matches!(told[0], Action::Completed(Completion { freed_bytes: Some(freed), .. }) if freed == 50 * MIB)
+    );
+    assert!(evicts(&told));
+}
+
+#[test]
+fn a_prediction_that_does_not_come_true_ends_at_its_deadline() {
+    let mut rig = Rig::new(enforcing(GIB, 0), &[(candidate(1, 0, 0), using(2 * GIB))]);
+    assert!(evicts(&rig.look(MIB)));
+    rig.signalled();
+    assert_eq!(rig.progress(false, 2 * GIB), []);
+    rig.pass(400 * MS - 1);
+    assert_eq!(rig.progress(false, 2 * GIB), []);
+    rig.pass(1);
+    let told = rig.progress(false, 2 * GIB);
+    let [Action::Completed(completion)] = told[..] else { panic!("{told:?}") };
+    assert_eq!((completion.freed_bytes, completion.moments.memory_back_ns), (Some(0), None));
+}
+
+#[test]
+fn a_victim_that_does_not_die_is_told_and_passed_over() {
+    let mut rig = Rig::new(
+        enforcing(GIB, 0),
+        &[(candidate(1, 0, 0), using(2 * GIB)), (candidate(2, 0, 0), using(GIB))],
+    );
+    assert!(evicts(&rig.look(MIB)));
+    rig.signalled();
+    rig.pass(4_000 * MS - 1);
+    assert_eq!(rig.progress(true, 2 * GIB), []);
+    rig.pass(1);
+    let told = rig.progress(true, 2 * GIB);
+    let [Action::Failed(failure)] = told[..] else { panic!("{told:?}") };
+    assert_eq!((failure.cgroup, failure.reason), (CgroupId(1), FailureReason::StillPopulated));
+    assert!(evicts(&rig.look(MIB)));
+    let decision = rig.engine.decision().unwrap();
+    assert_eq!(decision.cgroup, CgroupId(2));
+    assert_eq!(decision.excluded.iter().next().unwrap().reason, Exclusion::PassedOver);
+}
+
+#[test]
+fn after_a_refusal_the_next_of_the_order_follows_at_once() {
+    let mut rig = Rig::upstream(enforcing(GIB, 0));
+    assert!(evicts(&rig.look(MIB)));
+    for next in [3, 4, 1, 2] {
+        let (number, now_ns) = (rig.number(), rig.now_ns);
+        let told = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Kernel(95) });
+        assert!(matches!(told[0], Action::Failed(failure) if failure.number == number));
+        assert!(evicts(&told));
+        assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(next));
+    }
+    let (number, now_ns) = (rig.number(), rig.now_ns);
+    let told = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Gone });
+    assert!(matches!(told[1], Action::Suppressed { reason: Suppression::NoCandidate, .. }), "{told:?}");
+    assert!(!evicts(&told));
+}
+
+#[test]
+fn an_answer_about_another_eviction_changes_nothing() {
+    let mut rig = Rig::upstream(enforcing(GIB, 0));
+    assert!(evicts(&rig.look(MIB)));
+    let stale = rig.number() - 1;
+    let now_ns = rig.now_ns;
+    assert_eq!(rig.hear(Outcome::Signalled { number: stale, now_ns }), []);
+    assert_eq!(rig.hear(Outcome::Refused { number: stale, now_ns, reason: Refusal::Gone }), []);
+    let dead = Outcome::Progress { number: stale, now_ns, populated: false, current_bytes: None };
+    assert_eq!(rig.hear(dead), []);
+    assert!(!evicts(&rig.pass(SECOND).look(MIB)));
+}
+
+#[test]
+fn observe_only_tells_the_crossing() {
+    let mut rig = Rig::upstream(EngineSettings { mode: Mode::Observe, ..enforcing(GIB, 0) });
+    let told = rig.look(MIB);
+    assert!(matches!(told[..], [Action::Crossed { .. }, Action::LookAgainWithin(_)]), "{told:?}");
+    for _ in 0..100 {
+        assert!(matches!(rig.pass(SECOND).look(MIB)[..], [Action::LookAgainWithin(_)]));
+    }
+    assert!(matches!(rig.pass(SECOND).look(2 * GIB)[..], [Action::Cleared { .. }]));
+}
+
+#[test]
+fn dry_run_decides_the_same_and_then_rests() {
+    let mut rig = Rig::upstream(EngineSettings { mode: Mode::DryRun, ..enforcing(GIB, 0) });
+    assert!(evicts(&rig.look(MIB)));
+    let decision = *rig.engine.decision().unwrap();
+    assert!(decision.dry_run);
+    assert_eq!(decision.cgroup, CgroupId(5));
+    assert_eq!(rig.engine.victim(), None);
+    for _ in 0..59 {
+        assert!(!evicts(&rig.pass(SECOND).look(MIB)));
+    }
+    assert!(evicts(&rig.pass(SECOND).look(MIB)), "the cool-down has passed");
+    // A new episode does not wait for it.
+    rig.pass(SECOND).look(2 * GIB);
+    assert!(evicts(&rig.pass(SECOND).look(MIB)));
+}
+
+#[test]
+fn hovering_about_the_threshold_is_told_once() {
+    let mut rig = Rig::upstream(EngineSettings { mode: Mode::Observe, ..enforcing(GIB, 0) });
+    rig.look(MIB);
+    for _ in 0..50 {
+        assert_eq!(rig.pass(100 * MS).look(GIB), []);
+        assert!(matches!(rig.pass(100 * MS).look(MIB)[..], [Action::LookAgainWithin(_)]));
+    }
+}
+
+#[test]
+fn the_breaker_steps_down_to_dry_run_and_says_so() {
+    let breaker = BreakerSettings { max_kills: 2, window_ns: MINUTE };
+    let settings = EngineSettings { breaker, ..enforcing(GIB, 0) };
+    let mut rig = Rig::upstream(settings);
+    for _ in 0..2 {
+        assert!(evicts(&rig.look(MIB)));
+        assert!(!rig.engine.decision().unwrap().dry_run);
+        rig.dies();
+    }
+    let told = rig.look(MIB);
+    assert!(
+        told.iter()
+            .any(|action| matches!(action, Action::Suppressed { reason: Suppression::BreakerOpen, .. }))
+    );
+    assert!(evicts(&told) && rig.engine.decision().unwrap().dry_run);
+    assert_eq!(rig.engine.mode(), Mode::DryRun);
+    rig.engine.configure(settings);
+    assert_eq!(rig.engine.mode(), Mode::Enforce);
+}
+
+#[test]
+fn a_new_set_of_candidates_does_not_forget_the_victim() {
+    let mut rig = Rig::upstream(enforcing(GIB, 0));
+    assert!(evicts(&rig.look(MIB)));
+    rig.signalled();
+    let old = rig.engine.replace(Candidates::new(&[candidate(9, 0, 0)]));
+    assert_eq!(old.len(), 5);
+    rig.readings = vec![using(GIB)];
+    assert!(!evicts(&rig.pass(SECOND).look(MIB)));
+    assert!(matches!(rig.progress(false, 0)[..], [Action::Completed(_)]));
+    assert!(evicts(&rig.look(MIB)));
+    assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(9));
+}
