@@ -1,0 +1,65 @@
+//! PID 1 of the test guests: prepares the system, runs one script, and tells the host its exit status.
+//!
+//! The host (`cargo xtask vm`) listens on named virtio-serial ports: the script's stdout and stderr each have
+//! one, and this program reports on the third, one line a message:
+//!
+//! | line | meaning |
+//! |---|---|
+//! | `ready RELEASE` | the guest is prepared; the kernel is RELEASE |
+//! | `warn TEXT` | a step of the preparation failed |
+//! | `exit STATUS OUT ERR` | the script ended; its two streams carried OUT and ERR bytes |
+//!
+//! The host ends the guest as soon as it has read that many bytes.
+mod mounts;
+mod ports;
+mod prepare;
+mod script;
+
+use std::{
+    fs,
+    io::{self, Write as _},
+    process::ExitCode,
+};
+
+use crate::ports::Report;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => {}
+        // The console is the only place left to tell it.
+        Err(error) => drop(writeln!(io::stderr(), "guest-init: {error:#}")),
+    }
+    // PID 1 must not return, or the kernel panics; powering off tells the host that it is over.
+    match rustix::system::reboot(rustix::system::RebootCommand::PowerOff) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            drop(writeln!(io::stderr(), "guest-init: cannot power off: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> anyhow::Result<()> {
+    let mut failures = mounts::mount_all();
+    failures.extend(prepare::load_modules());
+    failures.extend(prepare::system());
+    failures.extend(prepare::late_files());
+
+    let mut report = Report::open()?;
+    for failure in failures {
+        report.line(&format!("warn {failure}"))?;
+    }
+    let command_line = fs::read_to_string("/proc/cmdline")?;
+    let shell = command_line.split_ascii_whitespace().find_map(|word| word.strip_prefix("rig.shell="));
+    report.line(&format!("ready {}", rustix::system::uname().release().to_string_lossy()))?;
+    let end = match shell {
+        Some(size) => script::shell(size)?,
+        None => script::run()?,
+    };
+    report.line(&format!("exit {} {} {}", end.status, end.out_bytes, end.err_bytes))?;
+    // A shell's host watches the machine, not the report.
+    if shell.is_none() {
+        report.wait_for_host();
+    }
+    Ok(())
+}

@@ -1,0 +1,2 @@
+//! Scenarios that need root and a kernel of their own; `cargo xtask vm test` runs them in guests.
+mod rig;

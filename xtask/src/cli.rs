@@ -1,0 +1,142 @@
+//! The commands and their arguments.
+use std::{ffi::OsString, time::Duration};
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::guest::{initramfs::FileToAdd, kernel::KernelName};
+
+/// Development commands: set-up, build, guests, tests and the demonstration.
+///
+/// Each installs what it lacks, into a cache (`$ENFORCER_CACHE`, else `enforcer` in `$XDG_CACHE_HOME` or `~/.cache`).
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Verb,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Install what is missing: eBPF compiler and linker, QEMU, guest kernels
+    Setup {
+        /// Lock the versions that the archive offers now, instead of installing the locked ones
+        #[arg(long)]
+        update_lock: bool,
+    },
+    /// Build the eBPF object and the programs, statically linked
+    Build {
+        /// Without optimisation, and with the eBPF programs' own diagnostics
+        #[arg(long)]
+        dev: bool,
+    },
+    /// Work in guests with real kernels
+    #[command(subcommand)]
+    Vm(Vm),
+    /// Check and test everything, in guests as well
+    Test {
+        /// Leave out the tests in guests
+        #[arg(long)]
+        no_guest: bool,
+    },
+    /// Show the daemon at work, in a guest
+    Run {
+        /// Run the daemon on this host instead, in dry-run mode unless ARGS say otherwise
+        #[arg(long)]
+        host: bool,
+        /// The daemon's arguments
+        #[arg(last = true, requires = "host")]
+        args: Vec<OsString>,
+    },
+    /// Check the rules that no compiler checks
+    Tidy,
+}
+
+/// What to do in a guest.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Vm {
+    /// Run a shell script in a guest; its output and exit status are the command's
+    Exec {
+        #[command(flatten)]
+        machine: MachineArgs,
+        /// Seconds until a guest that is still busy is ended (exit status 124)
+        #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
+        timeout: u32,
+        /// What `sh -c` runs
+        #[arg(last = true, required = true, num_args = 1)]
+        script: OsString,
+    },
+    /// Open an interactive shell in a guest
+    Shell {
+        #[command(flatten)]
+        machine: MachineArgs,
+    },
+    /// Run the guest tests
+    Test {
+        /// A kernel to test on, repeatedly; all of them by default
+        #[arg(long, value_enum)]
+        kernel: Vec<KernelName>,
+        /// Seconds for all tests on one kernel
+        #[arg(long, default_value_t = 1200, value_parser = clap::value_parser!(u32).range(1..))]
+        timeout: u32,
+        /// Run only tests whose name contains this
+        filter: Option<String>,
+    },
+    /// Run the demonstration
+    Run {
+        #[command(flatten)]
+        machine: MachineArgs,
+        /// Seconds until a guest that is still busy is ended
+        #[arg(long, default_value_t = 900, value_parser = clap::value_parser!(u32).range(1..))]
+        timeout: u32,
+    },
+}
+
+/// A guest's size and content.
+#[derive(Debug, Args)]
+pub(crate) struct MachineArgs {
+    /// Its kernel
+    #[arg(long, value_enum, default_value = "6.12")]
+    pub(crate) kernel: KernelName,
+    /// Its memory in MiB
+    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(128..=1_048_576))]
+    pub(crate) memory: u32,
+    /// Its processors
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) cpus: u32,
+    /// A file of this host to put into the guest; folders are made
+    #[arg(long, value_name = "HOST:GUEST")]
+    pub(crate) file: Vec<FileToAdd>,
+}
+
+impl Default for MachineArgs {
+    fn default() -> Self {
+        Self { kernel: KernelName::V6_12, memory: 2048, cpus: 2, file: Vec::new() }
+    }
+}
+
+/// Seconds from the command line.
+pub(crate) fn seconds(count: u32) -> Duration {
+    Duration::from_secs(count.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn exec_takes_the_script_as_one_word() {
+        assert!(
+            Cli::try_parse_from(["xtask", "vm", "exec", "--kernel", "7.2", "--", "echo a; exit 3"]).is_ok()
+        );
+        assert!(Cli::try_parse_from(["xtask", "vm", "exec", "--kernel", "5.4", "--", "true"]).is_err());
+        assert!(Cli::try_parse_from(["xtask", "vm", "exec"]).is_err());
+    }
+}

@@ -1,0 +1,118 @@
+//! What the commands do.
+use std::{
+    ffi::OsString,
+    io,
+    os::unix::ffi::OsStrExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+
+use crate::{
+    build::{self, Profile},
+    cli::{Cli, MachineArgs, Verb, Vm, seconds},
+    guest::{Guests, exec::Run, kernel::Kernel, shell},
+    guest_tests,
+    places::Places,
+    run, setup,
+    steps::Steps,
+    test, tidy,
+};
+
+/// Runs one command and answers the exit status.
+pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<u8> {
+    let places = Places::find()?;
+    match cli.command {
+        Verb::Setup { update_lock: true } => {
+            setup::update_lock(&places, Steps::Out)?;
+            Ok(0)
+        }
+        Verb::Setup { update_lock: false } => {
+            setup::all(&places, Steps::Out)?;
+            Ok(0)
+        }
+        Verb::Build { dev } => {
+            let profile = if dev { Profile::Development } else { Profile::Release };
+            for (name, path) in built(&places, profile)? {
+                Steps::Out.say(format_args!("     {name}: {}", path.display()));
+            }
+            Ok(0)
+        }
+        Verb::Vm(vm) => self::vm(&places, vm),
+        Verb::Test { no_guest } => test::everything(&places, !no_guest),
+        Verb::Run { host: false, args: _ } => demonstration(&places, &MachineArgs::default(), seconds(900)),
+        Verb::Run { host: true, args } => on_host(&places, args),
+        Verb::Tidy => {
+            tidy::check(&places)?;
+            Ok(0)
+        }
+    }
+}
+
+fn vm(places: &Places, vm: Vm) -> anyhow::Result<u8> {
+    match vm {
+        Vm::Exec { machine, timeout, script } => {
+            let guests = Guests::prepare(places, Steps::Aside, &[machine.kernel])?;
+            let script = script.as_bytes();
+            prepared(&machine, seconds(timeout), only(&guests)?, script).exec(
+                &guests,
+                Box::new(io::stdout()),
+                Box::new(io::stderr()),
+            )
+        }
+        Vm::Shell { machine } => {
+            let guests = Guests::prepare(places, Steps::Out, &[machine.kernel])?;
+            shell::shell(&guests, &prepared(&machine, Duration::MAX, only(&guests)?, b""))?;
+            Ok(0)
+        }
+        Vm::Test { kernel, timeout, filter } => {
+            guest_tests::command(places, &kernel, seconds(timeout), filter.as_deref())
+        }
+        Vm::Run { machine, timeout } => demonstration(places, &machine, seconds(timeout)),
+    }
+}
+
+fn prepared<'a>(
+    machine: &'a MachineArgs,
+    timeout: Duration,
+    kernel: &'a Kernel,
+    script: &'a [u8],
+) -> Run<'a> {
+    let MachineArgs { kernel: _, memory, cpus, file } = machine;
+    Run { kernel, memory_mib: *memory, cpus: *cpus, timeout, files: file, programs: &[], script }
+}
+
+fn only(guests: &Guests) -> anyhow::Result<&Kernel> {
+    guests.kernels.first().context("no kernel was set up")
+}
+
+fn demonstration(places: &Places, machine: &MachineArgs, timeout: Duration) -> anyhow::Result<u8> {
+    let guests = Guests::prepare(places, Steps::Out, &[machine.kernel])?;
+    if !guests.programs.iter().any(|(name, _)| name == "demo") {
+        bail!("the package enforcer-tests has no program `demo`");
+    }
+    prepared(machine, timeout, only(&guests)?, b"exec demo").exec(
+        &guests,
+        Box::new(io::stdout()),
+        Box::new(io::stderr()),
+    )
+}
+
+fn built(places: &Places, profile: Profile) -> anyhow::Result<Vec<(String, PathBuf)>> {
+    let toolchain = setup::bpf_toolchain(places, Steps::Out)?;
+    let object = Steps::Out.work("eBPF object", || build::bpf_object(places, &toolchain, profile))?;
+    Steps::Out.work("programs", || build::programs(places, &object, profile))
+}
+
+fn on_host(places: &Places, args: Vec<OsString>) -> anyhow::Result<u8> {
+    let programs = built(places, Profile::Release)?;
+    let daemon: &Path = programs
+        .iter()
+        .find_map(|(name, path)| (name == "enforcer").then_some(path))
+        .context("cargo built no program enforcer")?;
+    let args = if args.is_empty() { ["run", "--mode", "dry-run"].map(OsString::from).to_vec() } else { args };
+    run::passing_through(Command::new(daemon).args(args))?;
+    Ok(0)
+}

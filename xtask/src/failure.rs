@@ -1,0 +1,42 @@
+//! Failures that end with an exit status of their own.
+use std::{error::Error, fmt};
+
+/// Wrong arguments, as sysexits.h numbers it.
+pub(crate) const USAGE: u8 = 64;
+/// Something that is missing cannot be installed from here.
+pub(crate) const UNAVAILABLE: u8 = 69;
+/// The guest was still busy at its time limit; what timeout(1) answers.
+pub(crate) const TIMED_OUT: u8 = 124;
+/// The guest ended without telling its script's status.
+pub(crate) const GUEST_DIED: u8 = 125;
+
+/// A message with the exit status that belongs to it.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) status: u8,
+    message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(status: u8, message: impl Into<String>) -> Self {
+        Self { status, message: message.into() }
+    }
+
+    /// What is missing, and the commands that install it.
+    pub(crate) fn unavailable(missing: &str, commands: &[String]) -> Self {
+        let mut message = format!("{missing}; run as root:");
+        for command in commands {
+            message.push_str("\n    ");
+            message.push_str(command);
+        }
+        Self::new(UNAVAILABLE, message)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error for Failure {}

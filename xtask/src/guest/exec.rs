@@ -1,0 +1,202 @@
+//! Boots a guest, runs one script in it, and carries its output and status back.
+use std::{
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::{Child, Stdio},
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use rustix::{
+    io::Errno,
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
+
+use crate::{
+    failure::{Failure, GUEST_DIED, TIMED_OUT},
+    guest::{
+        Guests,
+        initramfs::{self, FileToAdd},
+        kernel::Kernel,
+        machine::{Machine, prefixed},
+        relay::{self, Event, Stream},
+        report::Report,
+    },
+    run::last_lines,
+};
+
+/// How many lines of a failed guest's console are shown.
+const CONSOLE_LINES: usize = 40;
+
+/// How long output that the guest has sent may take to arrive after its end.
+const LAST_BYTES: Duration = Duration::from_secs(20);
+
+/// One run of a guest.
+#[derive(Debug)]
+pub(crate) struct Run<'a> {
+    pub(crate) kernel: &'a Kernel,
+    pub(crate) memory_mib: u32,
+    pub(crate) cpus: u32,
+    /// From the start of the machine.
+    pub(crate) timeout: Duration,
+    pub(crate) files: &'a [FileToAdd],
+    /// Beside those that every guest has.
+    pub(crate) programs: &'a [(String, PathBuf)],
+    pub(crate) script: &'a [u8],
+}
+
+impl Run<'_> {
+    /// Runs the script and answers its exit status; its streams go to the two sinks as they come.
+    pub(crate) fn exec(
+        &self,
+        guests: &Guests,
+        out: Box<dyn Write + Send>,
+        err: Box<dyn Write + Send>,
+    ) -> anyhow::Result<u8> {
+        let folder = tempfile::Builder::new().prefix("enforcer-guest-").tempdir()?;
+        let at = |name: &str| folder.path().join(name);
+        let mut programs = guests.programs.clone();
+        programs.extend_from_slice(self.programs);
+        initramfs::write_run(&at("initrd"), &self.kernel.base, &programs, self.files, self.script)?;
+
+        let (events, inbox) = channel();
+        let out = Stream::listen(&at("out"), out, events.clone())?;
+        let err = Stream::listen(&at("err"), err, events.clone())?;
+        let report = relay::listen_for_report(&at("report"), events.clone())?;
+
+        let console = Console::create(guests, self.kernel)?;
+        let Self { kernel, memory_mib, cpus, .. } = *self;
+        let machine = Machine { kernel, accelerator: guests.accelerator, memory_mib, cpus };
+        let mut command = machine.command(&guests.qemu, &console.path, "");
+        command.arg("-initrd").arg(at("initrd")).args(["-device", "virtio-serial-pci"]);
+        for port in ["report", "out", "err"] {
+            command.arg("-chardev").arg(prefixed(&format!("socket,id={port},path="), &at(port)));
+            command.args(["-device", &format!("virtserialport,chardev={port},name=enforcer.{port}")]);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(console.append()?);
+        let begin = Instant::now();
+        let child = command.spawn().context("cannot start QEMU through setpriv")?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("QEMU has no pid")?;
+        // Good even after the waiter has reaped it.
+        let machine = pidfd_open(pid, PidfdFlags::empty()).context("cannot hold QEMU's process")?;
+        let waiter = wait_for(child, events)?;
+
+        let end = watch(&inbox, &out, &err, begin + self.timeout);
+        match pidfd_send_signal(&machine, Signal::KILL) {
+            // It may have ended by itself.
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(error) => return Err(error).context("cannot end QEMU"),
+        }
+        drop(waiter.join());
+        out.finish(&at("out"));
+        err.finish(&at("err"));
+        drop(std::os::unix::net::UnixStream::connect(at("report")));
+        drop(report.join());
+        console.close(end, self)
+    }
+}
+
+/// How a run ended, as seen from here.
+enum End {
+    Exit(u8),
+    TimedOut,
+    Died,
+    Broken(anyhow::Error),
+}
+
+fn watch(inbox: &Receiver<Event>, out: &Stream, err: &Stream, deadline: Instant) -> End {
+    let mut deadline = deadline;
+    let mut exit = None;
+    loop {
+        if let Some((status, out_bytes, err_bytes)) = exit
+            && out.carried_bytes() >= out_bytes
+            && err.carried_bytes() >= err_bytes
+        {
+            return End::Exit(status);
+        }
+        match inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(Event::Report(line)) => match line.parse() {
+                Ok(Report::Ready(_)) => {}
+                // A guest that lacks something is told of beside the script's own words.
+                Ok(Report::Warning(text)) => drop(writeln!(io::stderr(), "guest: {text}")),
+                Ok(Report::Exit { status, out_bytes, err_bytes }) => {
+                    exit = Some((status, out_bytes, err_bytes));
+                    deadline = deadline.max(Instant::now() + LAST_BYTES);
+                }
+                Err(error) => return End::Broken(error),
+            },
+            Ok(Event::Carried) => {}
+            Ok(Event::Broken(error)) => {
+                return End::Broken(anyhow::Error::new(error).context("cannot pass the guest's output on"));
+            }
+            Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => return End::Died,
+            Err(RecvTimeoutError::Timeout) => return End::TimedOut,
+        }
+    }
+}
+
+fn wait_for(
+    mut child: Child,
+    events: std::sync::mpsc::Sender<Event>,
+) -> anyhow::Result<std::thread::JoinHandle<()>> {
+    let wait = move || {
+        drop(child.wait());
+        drop(events.send(Event::Ended));
+    };
+    std::thread::Builder::new().name("guest-end".into()).spawn(wait).context("cannot start a thread")
+}
+
+/// A guest's console log: kept when the guest failed, and its end shown.
+struct Console {
+    path: PathBuf,
+}
+
+impl Console {
+    fn create(guests: &Guests, kernel: &Kernel) -> anyhow::Result<Self> {
+        let folder = guests.places.target.join("guests");
+        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        let path = folder.join(format!("console-{}-{}.log", kernel.name, std::process::id()));
+        fs::write(&path, []).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { path })
+    }
+
+    /// What QEMU itself says goes there as well.
+    fn append(&self) -> anyhow::Result<fs::File> {
+        let file = fs::File::options().append(true).open(&self.path);
+        file.with_context(|| format!("cannot open {}", self.path.display()))
+    }
+
+    fn close(self, end: End, run: &Run<'_>) -> anyhow::Result<u8> {
+        let (status, what) = match end {
+            End::Exit(status) => {
+                fs::remove_file(&self.path)?;
+                return Ok(status);
+            }
+            End::Broken(error) => return Err(error),
+            End::TimedOut => (TIMED_OUT, format!("was still busy after {} s", run.timeout.as_secs())),
+            End::Died => (GUEST_DIED, "ended without its script's status".to_owned()),
+        };
+        let text = fs::read(&self.path).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text).replace('\r', "");
+        Err(Failure::new(
+            status,
+            format!(
+                "the guest (kernel {}) {what}; the end of its console, all of which is in {}:\n{}",
+                run.kernel.name,
+                self.path.display(),
+                shown(&last_lines(&text, CONSOLE_LINES), &self.path),
+            ),
+        )
+        .into())
+    }
+}
+
+fn shown(tail: &str, path: &Path) -> String {
+    if tail.trim().is_empty() {
+        format!("(nothing was printed to {})", path.display())
+    } else {
+        tail.to_owned()
+    }
+}

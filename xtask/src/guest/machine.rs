@@ -1,0 +1,68 @@
+//! The command line of one emulated machine.
+use std::{path::Path, process::Command};
+
+use crate::{guest::kernel::Kernel, setup::qemu::Qemu};
+
+/// What executes the guest's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Accelerator {
+    /// The processor itself.
+    Kvm,
+    /// Emulation: everywhere, and some ten times slower.
+    Tcg,
+}
+
+/// What a machine is made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Machine<'a> {
+    pub(crate) kernel: &'a Kernel,
+    pub(crate) accelerator: Accelerator,
+    pub(crate) memory_mib: u32,
+    pub(crate) cpus: u32,
+}
+
+impl Machine<'_> {
+    /// QEMU with a machine that logs its console to a file and has no devices else.
+    ///
+    /// The machine dies with the thread that starts it.
+    pub(crate) fn command(self, qemu: &Qemu, console: &Path, kernel_arguments: &str) -> Command {
+        let emulator = qemu.command();
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--"]).arg(emulator.get_program()).args(emulator.get_args());
+        for (name, value) in emulator.get_envs() {
+            if let Some(value) = value {
+                command.env(name, value);
+            }
+        }
+        let Self { kernel, accelerator, memory_mib, cpus } = self;
+        command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
+        command.args(["-machine", "q35,memory-backend=ram,vmport=off", "-smp", &cpus.to_string()]);
+        command.args(["-m", &memory_mib.to_string()]);
+        // Resident from the start: a guest's page fault must not be a fault of the host as well.
+        command.args(["-object", &format!("memory-backend-memfd,id=ram,size={memory_mib}M,prealloc=on")]);
+        match accelerator {
+            Accelerator::Kvm => command.args(["-accel", "kvm", "-cpu", "host"]),
+            // A processor without SMAP, SMEP and 5-level paging has less to emulate: page faults are twice as fast.
+            Accelerator::Tcg => command.args(["-accel", "tcg,thread=multi", "-cpu", "Nehalem"]),
+        };
+        // Appended, as QEMU's own words go to the same file.
+        command.arg("-chardev").arg(prefixed("file,id=console,append=on,path=", console));
+        command.args(["-serial", "chardev:console"]);
+        command.arg("-kernel").arg(&kernel.image);
+        // A guest has no clock worth checking the time stamp counter against, and nothing to protect.
+        command.args([
+            "-append",
+            &format!(
+                "console=ttyS0 panic=-1 quiet tsc=reliable mitigations=off random.trust_cpu=on {kernel_arguments}"
+            ),
+        ]);
+        command
+    }
+}
+
+/// `prefix` and a path in one argument.
+pub(crate) fn prefixed(prefix: &str, path: &Path) -> std::ffi::OsString {
+    let mut argument = std::ffi::OsString::from(prefix);
+    argument.push(path);
+    argument
+}

@@ -1,0 +1,26 @@
+//! Every version that set-up chooses; what the guests are made of is pinned by hash in `xtask/guest.lock.json`.
+
+/// The linker that makes eBPF objects of LLVM bitcode.
+pub(crate) const BPF_LINKER: &str = "0.13.0";
+
+/// The LLVM majors that this linker can be built against.
+pub(crate) const BPF_LINKER_LLVMS: &[u32] = &[21, 22, 23];
+
+/// Debian's compiler for the browser packages: new, kept up by security updates, and with the library's source.
+pub(crate) const DEBIAN_RUST: &[&str] = &["rustc-web", "cargo-web", "rust-web-src"];
+
+/// The host's release, whose libraries QEMU is unpacked beside.
+pub(crate) const HOST_SUITE: &str = "bookworm";
+
+/// Where QEMU comes from: Debian 12's own 7.2 double-faults when it emulates the 6.12 kernel.
+pub(crate) const QEMU_SUITE: &str = "bookworm-backports";
+
+/// QEMU and what it needs of its own version.
+pub(crate) const QEMU_PACKAGES: &[&str] =
+    &["qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios"];
+
+/// The mirror where the host's own configuration names none.
+pub(crate) const MIRROR: &str = "http://deb.debian.org/debian";
+
+/// What every archive of these suites is signed with.
+pub(crate) const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";

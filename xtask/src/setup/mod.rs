@@ -1,0 +1,102 @@
+//! What the commands need on this machine: found, or installed into the cache.
+mod apt;
+mod bpf_toolchain;
+mod debs;
+mod kernel;
+pub(crate) mod lock;
+pub(crate) mod qemu;
+mod update_lock;
+
+use std::{path::PathBuf, process::Command};
+
+pub(crate) use self::{bpf_toolchain::BpfCompiler, update_lock::update_lock};
+use crate::{
+    guest::{
+        accelerator,
+        kernel::{Kernel, KernelName},
+        machine::Accelerator,
+    },
+    pins,
+    places::Places,
+    run,
+    setup::{lock::Lock, qemu::Qemu},
+    steps::{Steps, Work},
+};
+
+/// What builds the eBPF object.
+#[derive(Clone, Debug)]
+pub(crate) struct BpfToolchain {
+    pub(crate) compiler: BpfCompiler,
+    pub(crate) linker: PathBuf,
+}
+
+/// Provides compiler and linker for the eBPF object.
+pub(crate) fn bpf_toolchain(places: &Places, steps: Steps) -> anyhow::Result<BpfToolchain> {
+    let _held = places.lock_cache()?;
+    let compiler = steps.run("eBPF compiler", BpfCompiler::provide)?;
+    let BpfCompiler { release, llvm_major, .. } = &compiler;
+    let name = format!("bpf-linker {} for rustc {release}, LLVM {llvm_major}", pins::BPF_LINKER);
+    let linker = steps.run(name, || bpf_toolchain::provide_linker(places, &compiler))?;
+    Ok(BpfToolchain { compiler, linker })
+}
+
+/// What boots guests.
+#[derive(Clone, Debug)]
+pub(crate) struct GuestTools {
+    pub(crate) qemu: Qemu,
+    pub(crate) kernels: Vec<Kernel>,
+    pub(crate) accelerator: Accelerator,
+}
+
+/// Provides QEMU and some kernels, and chooses the accelerator.
+pub(crate) fn guest_tools(places: &Places, steps: Steps, names: &[KernelName]) -> anyhow::Result<GuestTools> {
+    apt::check_architecture()?;
+    let _held = places.lock_cache()?;
+    let lock = Lock::read(places)?;
+    if run::output(Command::new("xz").arg("--version")).is_err() {
+        steps.work("xz", || apt::install_on_host("kernel modules are packed with xz", &["xz-utils"]))?;
+    }
+    let version = lock.qemu.first().map_or("", |package| upstream(&package.version));
+    let qemu = steps.run(format_args!("qemu {version}"), || Qemu::provide(places, &lock))?;
+    let mut kernels = Vec::new();
+    for name in names {
+        let version = lock.kernel(*name)?.first().map_or("", |package| upstream(&package.version));
+        let kernel = steps.run(format_args!("kernel {version}"), || kernel::provide(places, &lock, *name))?;
+        kernels.push(kernel);
+    }
+    // Any kernel serves to try it.
+    let accelerator = match kernels.first() {
+        Some(kernel) => steps.run("accelerator", || accelerator::choose(places, &qemu, kernel))?,
+        None => Accelerator::Tcg,
+    };
+    Ok(GuestTools { qemu, kernels, accelerator })
+}
+
+/// Provides everything.
+pub(crate) fn all(places: &Places, steps: Steps) -> anyhow::Result<()> {
+    bpf_toolchain(places, steps)?;
+    let tools = guest_tools(places, steps, &KernelName::ALL)?;
+    let with = match tools.accelerator {
+        Accelerator::Kvm => "KVM",
+        Accelerator::Tcg => "emulation (KVM does not work here)",
+    };
+    steps.run(format_args!("guests run on {with}"), || Ok(((), Work::Cached)))
+}
+
+/// A Debian version without epoch and revision.
+fn upstream(version: &str) -> &str {
+    let version = version.split_once(':').map_or(version, |(_, rest)| rest);
+    version.split(['-', '+', '~']).next().unwrap_or(version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::upstream;
+
+    #[test]
+    fn upstream_version_is_what_people_say() {
+        assert_eq!(upstream("1:10.0.2+ds-2+deb13u1~bpo12+1"), "10.0.2");
+        assert_eq!(upstream("6.12.95-1~bpo12+1"), "6.12.95");
+        assert_eq!(upstream("1.2"), "1.2");
+    }
+}

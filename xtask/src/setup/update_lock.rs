@@ -1,0 +1,81 @@
+//! Writes the lock file anew from what the suites offer now.
+use std::collections::BTreeMap;
+
+use anyhow::Context as _;
+
+use crate::{
+    guest::kernel::KernelName,
+    pins,
+    places::Places,
+    setup::{
+        apt::Apt,
+        lock::{Lock, Package},
+    },
+    steps::Steps,
+};
+
+/// Asks the suites' signed indexes and writes the file.
+pub(crate) fn update_lock(places: &Places, steps: Steps) -> anyhow::Result<()> {
+    let old = Lock::read(places).ok();
+    let mut kernels = BTreeMap::new();
+    for name in KernelName::ALL {
+        let packages =
+            steps.work(format_args!("kernel {name} of {}", name.suite()), || kernel(places, name))?;
+        kernels.insert(name.as_str().to_owned(), packages);
+    }
+    let qemu = steps.work(format_args!("qemu of {}", pins::QEMU_SUITE), || {
+        // The firmware of the backport comes with it; the suite alone is asked, or the newest of both would win.
+        let apt = Apt::update(places, pins::QEMU_SUITE, &[pins::QEMU_SUITE])?;
+        pins::QEMU_PACKAGES
+            .iter()
+            .map(|name| package(&apt, name, pins::QEMU_SUITE))
+            .collect::<anyhow::Result<_>>()
+    })?;
+    let busybox = steps.work(format_args!("busybox of {}", pins::HOST_SUITE), || {
+        let apt = Apt::update(places, pins::HOST_SUITE, &[pins::HOST_SUITE])?;
+        Ok(vec![package(&apt, "busybox-static", pins::HOST_SUITE)?])
+    })?;
+    let lock = Lock { qemu, busybox, kernels };
+    lock.write(places)?;
+    if old.as_ref() == Some(&lock) {
+        steps.say("nothing has changed");
+    }
+    for package in lock.kernels.values().flatten().chain(&lock.qemu).chain(&lock.busybox) {
+        steps.say(format_args!("     {} {}", package.name, package.version));
+    }
+    Ok(())
+}
+
+fn kernel(places: &Places, name: KernelName) -> anyhow::Result<Vec<Package>> {
+    let suite = name.suite();
+    let apt = Apt::update(places, suite, &[suite])?;
+    let newest = apt.show("linux-image-cloud-amd64")?;
+    let image = newest
+        .depends()?
+        .into_iter()
+        .find(|name| name.starts_with("linux-image-"))
+        .context("linux-image-cloud-amd64 depends on no image")?
+        .to_owned();
+    let record = apt.show(&image)?;
+    // Newer releases split the package: the image itself and its modules are then dependencies of it.
+    let parts: Vec<&str> = record
+        .depends()?
+        .into_iter()
+        .filter(|name| name.starts_with("linux-binary-") || name.starts_with("linux-modules-"))
+        .collect();
+    let parts = if parts.is_empty() { vec![image.as_str()] } else { parts };
+    parts.into_iter().map(|part| package(&apt, part, suite)).collect()
+}
+
+fn package(apt: &Apt, name: &str, suite: &str) -> anyhow::Result<Package> {
+    let record = apt.show(name)?;
+    let field =
+        |field: &str| record.field(field).map(str::to_owned).with_context(|| format!("{name} of {suite}"));
+    Ok(Package {
+        name: name.to_owned(),
+        version: field("Version")?,
+        suite: suite.to_owned(),
+        path: field("Filename")?,
+        sha256: field("SHA256")?,
+    })
+}

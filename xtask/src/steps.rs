@@ -1,0 +1,70 @@
+//! One line a step, with its duration.
+use std::{
+    fmt::Display,
+    io::{self, IsTerminal as _, Write as _},
+    time::{Duration, Instant},
+};
+
+/// Where the lines go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Steps {
+    /// To standard output: the command's own result.
+    Out,
+    /// To standard error, and only where a person watches: the streams belong to a guest's script.
+    Aside,
+}
+
+/// What a step found to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// It was done now.
+    Done,
+    /// It had been done before.
+    Cached,
+}
+
+impl Steps {
+    /// Runs one step; `name` is what it makes sure of.
+    pub(crate) fn run<T>(
+        self,
+        name: impl Display,
+        step: impl FnOnce() -> anyhow::Result<(T, Work)>,
+    ) -> anyhow::Result<T> {
+        let begin = Instant::now();
+        let result = step();
+        let took = begin.elapsed();
+        match &result {
+            Ok((_, Work::Done)) => self.line("ok", &name, took),
+            Ok((_, Work::Cached)) => self.line("ok", &format_args!("{name} (cached)"), took),
+            Err(_) => self.line("FAIL", &name, took),
+        }
+        result.map(|(value, _)| value)
+    }
+
+    /// Runs one step that always has work to do.
+    pub(crate) fn work<T>(
+        self,
+        name: impl Display,
+        step: impl FnOnce() -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        self.run(name, || step().map(|value| (value, Work::Done)))
+    }
+
+    /// Says something that is no step.
+    pub(crate) fn say(self, text: impl Display) {
+        self.write(&format!("{text}\n"));
+    }
+
+    fn line(self, outcome: &str, name: &dyn Display, took: Duration) {
+        self.write(&format!("{outcome:<4} {:<56} {:>6.1} s\n", name.to_string(), took.as_secs_f64()));
+    }
+
+    fn write(self, text: &str) {
+        // A closed terminal is no reason to stop working.
+        let _written = match self {
+            Self::Out => io::stdout().lock().write_all(text.as_bytes()),
+            Self::Aside if io::stderr().is_terminal() => io::stderr().lock().write_all(text.as_bytes()),
+            Self::Aside => Ok(()),
+        };
+    }
+}

@@ -1,0 +1,114 @@
+//! Counts of test results, from what test binaries print.
+use std::{
+    fmt,
+    io::{self, Write},
+    ops::AddAssign,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// How many tests came out which way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    pub(crate) ignored: u64,
+}
+
+impl Tally {
+    /// One check that is no test binary.
+    pub(crate) fn check(passed: bool) -> Self {
+        Self { passed: passed.into(), failed: (!passed).into(), ignored: 0 }
+    }
+
+    /// The last line of a test binary: `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+    fn parse(line: &str) -> Option<Self> {
+        let (_, counts) = line.trim_end().strip_prefix("test result: ")?.split_once(". ")?;
+        let mut tally = Self::default();
+        for count in counts.split("; ") {
+            let Some((number, kind)) = count.split_once(' ') else { continue };
+            match kind {
+                "passed" => tally.passed = number.parse().ok()?,
+                "failed" => tally.failed = number.parse().ok()?,
+                "ignored" => tally.ignored = number.parse().ok()?,
+                _ => {}
+            }
+        }
+        Some(tally)
+    }
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        let Self { passed, failed, ignored } = other;
+        self.passed += passed;
+        self.failed += failed;
+        self.ignored += ignored;
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { passed, failed, ignored } = self;
+        write!(f, "{passed} passed, {failed} failed")?;
+        if *ignored > 0 { write!(f, ", {ignored} ignored") } else { Ok(()) }
+    }
+}
+
+/// Passes a test binary's output on to standard output, and counts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counter(Arc<Mutex<Counting>>);
+
+#[derive(Debug, Default)]
+struct Counting {
+    tally: Tally,
+    /// How many test binaries told their result.
+    results: u64,
+    line: Vec<u8>,
+}
+
+impl Counter {
+    /// The sum, or nothing where no test binary came to its end.
+    pub(crate) fn tally(&self) -> Option<Tally> {
+        let counting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (counting.results > 0).then_some(counting.tally)
+    }
+}
+
+impl Write for Counter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        io::stdout().write_all(bytes)?;
+        let mut counting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for byte in bytes {
+            if *byte != b'\n' {
+                counting.line.push(*byte);
+                continue;
+            }
+            let line = std::mem::take(&mut counting.line);
+            if let Some(tally) = std::str::from_utf8(&line).ok().and_then(Tally::parse) {
+                counting.tally += tally;
+                counting.results += 1;
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stdout().flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn result_lines_are_counted_over_pieces() {
+        let mut counter = Counter::default();
+        assert_eq!(counter.tally(), None);
+        for piece in ["running 2 tests\ntest resu", "lt: ok. 2 passed; 0 failed; 1 ignored; 0 measured\n"] {
+            counter.write_all(piece.as_bytes()).unwrap();
+        }
+        counter.write_all(b"test result: FAILED. 1 passed; 3 failed; 0 ignored\n").unwrap();
+        assert_eq!(counter.tally(), Some(Tally { passed: 3, failed: 3, ignored: 1 }));
+    }
+}

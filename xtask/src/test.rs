@@ -1,0 +1,83 @@
+//! Every check and every test.
+use std::{
+    io::{self, Write as _},
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+
+use crate::{
+    build,
+    guest::kernel::KernelName,
+    guest_tests,
+    places::Places,
+    run,
+    steps::Steps,
+    tally::{Counter, Tally},
+    tidy,
+};
+
+/// All guest tests on one kernel, emulated on a busy machine.
+const GUEST_TIMEOUT: Duration = Duration::from_mins(20);
+
+/// Runs everything, whatever fails, and ends with the counts.
+pub(crate) fn everything(places: &Places, guest: bool) -> anyhow::Result<u8> {
+    let begin = Instant::now();
+    let mut sum = Tally::default();
+    sum += check("fmt", || cargo(places, &["fmt", "--all", "--check"]));
+    sum += check("tidy", || tidy::check(places));
+    sum +=
+        check("clippy", || cargo(places, &["clippy", "--locked", "--all-targets", "--", "-D", "warnings"]));
+    sum += part("tests", || on_host(places))?;
+    if guest {
+        sum +=
+            part("guest tests", || guest_tests::on_kernels(places, &KernelName::ALL, GUEST_TIMEOUT, None))?;
+    }
+    Steps::Out.say(format_args!("\n{sum} in {:.0} s", begin.elapsed().as_secs_f64()));
+    Ok(u8::from(sum.failed > 0))
+}
+
+/// One check, counted as one test; what it says is shown when it fails.
+fn check(name: &str, check: impl FnOnce() -> anyhow::Result<()>) -> Tally {
+    let result = Steps::Out.work(name, check);
+    if let Err(error) = &result {
+        Steps::Out.say(format_args!("{error:#}"));
+    }
+    Tally::check(result.is_ok())
+}
+
+/// Several tests; not to come to their end is one failure, unless something is missing that nobody may install here.
+fn part(name: &str, tests: impl FnOnce() -> anyhow::Result<Tally>) -> anyhow::Result<Tally> {
+    match tests() {
+        Err(error) if error.is::<crate::failure::Failure>() => Err(error),
+        Err(error) => {
+            Steps::Out.say(format_args!("FAIL {name}: {error:#}"));
+            Ok(Tally::check(false))
+        }
+        Ok(tally) => Ok(tally),
+    }
+}
+
+/// `cargo test`, shown as it runs.
+fn on_host(places: &Places) -> anyhow::Result<Tally> {
+    let mut command = build::cargo(places);
+    command.args(["test", "--locked", "--no-fail-fast"]).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("cannot start {}", run::shown(&command)))?;
+    let mut counter = Counter::default();
+    if let Some(mut stdout) = child.stdout.take() {
+        io::copy(&mut stdout, &mut counter)?;
+    }
+    counter.flush()?;
+    let status = child.wait()?;
+    let mut tally = counter.tally().unwrap_or_default();
+    // A crate that does not compile, or a test binary that dies, has no result line.
+    if status.success() != (tally.failed == 0) {
+        tally += Tally::check(false);
+    }
+    Ok(tally)
+}
+
+fn cargo(places: &Places, arguments: &[&str]) -> anyhow::Result<()> {
+    run::output(build::cargo(places).args(arguments)).map(drop)
+}

@@ -1,0 +1,88 @@
+//! Rules that no compiler checks.
+use std::{fs, path::Path, process::Command};
+
+use anyhow::bail;
+
+use crate::{places::Places, run};
+
+/// Checks every file that git knows; all violations are told at once.
+pub(crate) fn check(places: &Places) -> anyhow::Result<()> {
+    let mut git = Command::new("git");
+    git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(&places.root);
+    let files = run::text(&mut git)?;
+    let home = std::env::home_dir().filter(|home| home.components().count() > 2);
+    let mut violations = Vec::new();
+    for name in files.split('\0').filter(|name| !name.is_empty()) {
+        let path = places.root.join(name);
+        // A file that was removed but not yet from the index, or one that is not text.
+        let Ok(bytes) = fs::read(&path) else { continue };
+        let Ok(text) = String::from_utf8(bytes) else { continue };
+        violations.extend(in_file(name, &text, &[Some(places.root.as_path()), home.as_deref()]));
+    }
+    if violations.is_empty() {
+        return Ok(());
+    }
+    violations.sort();
+    bail!("{} violations:\n{}", violations.len(), violations.join("\n"))
+}
+
+fn in_file(name: &str, text: &str, places: &[Option<&Path>]) -> Vec<String> {
+    let mut violations = Vec::new();
+    let path = Path::new(name);
+    let is_source = path.extension().is_some_and(|extension| extension == "rs");
+    if is_source && !documented(text) {
+        violations.push(format!("{name}: begins without a `//!` line that says what the module is"));
+    }
+    if path.file_name().is_some_and(|file| file == "Cargo.toml") && text.contains("[package]") {
+        for field in ["license", "description"] {
+            if !text.lines().any(|line| line.starts_with(field)) {
+                violations.push(format!("{name}: has no {field}"));
+            }
+        }
+    }
+    // A path of the machine that something was written on is of no use elsewhere.
+    for place in places.iter().flatten().filter_map(|place| place.to_str()) {
+        if let Some(number) = text.lines().position(|line| line.contains(place)) {
+            violations.push(format!("{name}:{}: names {place}, a folder of this machine", number + 1));
+        }
+    }
+    if !text.is_empty() && !text.ends_with('\n') && is_source {
+        violations.push(format!("{name}: does not end with a line break"));
+    }
+    violations
+}
+
+/// Whether a module's own documentation comes before its first item.
+fn documented(text: &str) -> bool {
+    text.lines()
+        .map(str::trim)
+        .find(|line| !line.is_empty() && !line.starts_with("#![") && !line.starts_with("// "))
+        .is_some_and(|line| line.starts_with("//!"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn module_needs_its_own_documentation() {
+        assert!(documented("#![no_std]\n//! What it is.\n"));
+        assert!(!documented("use std::fs;\n//! Too late.\n"));
+        assert!(!documented(""));
+        assert_eq!(in_file("a/b.rs", "fn f() {}\n", &[]).len(), 1);
+    }
+
+    #[test]
+    fn package_needs_a_licence() {
+        let manifest = "[package]\nname = \"a\"\ndescription = \"b\"\n";
+        assert_eq!(in_file("a/Cargo.toml", manifest, &[]), ["a/Cargo.toml: has no license"]);
+        assert!(in_file("Cargo.toml", "[workspace]\n", &[]).is_empty());
+    }
+
+    #[test]
+    fn folders_of_this_machine_are_found() {
+        let place = Path::new("/home/someone");
+        let found = in_file("README.md", "one\nsee /home/someone/x\n", &[Some(place), None]);
+        assert_eq!(found, ["README.md:2: names /home/someone, a folder of this machine"]);
+    }
+}
