@@ -120,6 +120,17 @@ impl Error {
             Self::NotCgroup2 { .. } | Self::Open { .. } | Self::Create { .. } | Self::Read { .. } => false,
         }
     }
+
+    /// Whether the kernel does not offer it on this kind of cgroup, such as `cgroup.procs` of a threaded one.
+    #[must_use]
+    pub fn is_unsupported(&self) -> bool {
+        match self {
+            Self::Read { source, .. } | Self::Write { source, .. } => {
+                Errno::from_io_error(source).is_some_and(|errno| errno == Errno::OPNOTSUPP)
+            }
+            Self::NotCgroup2 { .. } | Self::Open { .. } | Self::Create { .. } | Self::Remove { .. } => false,
+        }
+    }
 }
 
 impl CgroupDir {

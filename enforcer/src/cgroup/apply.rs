@@ -1,0 +1,215 @@
+use std::collections::BTreeSet;
+
+use super::{
+    CgroupDir, Controller, Error, Knob, LimitWriter, MemoryFile, PageSize, Permit, Step, Withheld, Write,
+    observe::usage_bytes,
+};
+use crate::model::{CgroupId, CgroupPath, Limit};
+
+/// What came of a step.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The step.
+    pub step: Step,
+    /// What came of it.
+    pub fate: Fate,
+}
+
+/// The ways in which a step ends.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Fate {
+    /// It was carried out, on the cgroup of that id.
+    Done(CgroupId),
+    /// It was not done, as more memory is in use by now than the new limit allows.
+    Withheld {
+        /// `memory.current` right before the write.
+        usage_bytes: u64,
+    },
+    /// It failed.
+    Failed(ApplyError),
+    /// It was not tried, because the cgroup or one above it could not be made.
+    Skipped {
+        /// The cgroup that could not be made.
+        because_of: CgroupPath,
+    },
+}
+
+/// Why a step failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ApplyError {
+    /// The file system refused.
+    #[error(transparent)]
+    Cgroup(#[from] Error),
+    /// A controller cannot be handed on by a cgroup that holds processes itself (the kernel's no-internal-process rule).
+    #[error(
+        "cannot enable controllers below {path}: it holds {processes} processes itself; move them into a cgroup of their own below it"
+    )]
+    InternalProcesses {
+        /// The cgroup.
+        path: CgroupPath,
+        /// How many processes it holds.
+        processes: usize,
+    },
+    /// Controllers were refused; the others were enabled.
+    #[error("cannot enable {} below {path}", names(.controllers))]
+    Controllers {
+        /// The cgroup.
+        path: CgroupPath,
+        /// Those that were refused.
+        controllers: Vec<Controller>,
+        /// The last refusal.
+        #[source]
+        source: Box<Error>,
+    },
+}
+
+/// Carries steps out in their order. A step that fails stops nothing but what depends on it.
+pub fn apply(
+    root: &CgroupDir,
+    limits: &dyn LimitWriter,
+    steps: Vec<Step>,
+    page: PageSize,
+    _permit: &Permit,
+) -> Vec<Outcome> {
+    let mut unmade: BTreeSet<CgroupPath> = BTreeSet::new();
+    let mut outcomes = Vec::with_capacity(steps.len());
+    for step in steps {
+        let fate = if let Some(because_of) = blocked_by(&unmade, step.path()) {
+            Fate::Skipped { because_of }
+        } else {
+            apply_one(root, limits, &step, page).unwrap_or_else(Fate::Failed)
+        };
+        if let (Step::Create(path), Fate::Failed(_)) = (&step, &fate) {
+            unmade.insert(path.clone());
+        }
+        outcomes.push(Outcome { step, fate });
+    }
+    outcomes
+}
+
+impl Outcome {
+    /// The withheld write, if that is what it is.
+    #[must_use]
+    pub fn withheld(&self) -> Option<Withheld> {
+        match (&self.step, &self.fate) {
+            (Step::Write(write), Fate::Withheld { usage_bytes }) => {
+                Some(Withheld { write: write.clone(), usage_bytes: *usage_bytes })
+            }
+            _ => None,
+        }
+    }
+}
+
+fn apply_one(
+    root: &CgroupDir,
+    limits: &dyn LimitWriter,
+    step: &Step,
+    page: PageSize,
+) -> Result<Fate, ApplyError> {
+    match step {
+        Step::Create(path) => {
+            let (Some(parent), Some(name)) = (path.parent(), path.names().last()) else {
+                return Ok(Fate::Done(root.id()));
+            };
+            Ok(Fate::Done(root.open(&parent)?.create_child(name)?.id()))
+        }
+        Step::Enable { path, controllers } => {
+            let dir = root.open(path)?;
+            enable(&dir, controllers)?;
+            Ok(Fate::Done(dir.id()))
+        }
+        Step::Write(write) => {
+            let dir = root.open(&write.path)?;
+            if let Some(usage_bytes) = usage_above(&dir, write, page)? {
+                return Ok(Fate::Withheld { usage_bytes });
+            }
+            write_one(&dir, limits, write)?;
+            Ok(Fate::Done(dir.id()))
+        }
+    }
+}
+
+/// Usage may have grown since it was observed: it is read again right before `memory.max` is written.
+fn usage_above(dir: &CgroupDir, write: &Write, page: PageSize) -> Result<Option<u64>, Error> {
+    if write.file != "memory.max" {
+        return Ok(None);
+    }
+    let Knob::Limit(Limit::Bytes(limit)) = Knob::parse(&write.file, &write.value, page) else {
+        return Ok(None);
+    };
+    let held = Knob::parse(&write.file, &dir.read(&write.file)?, page);
+    if held.is_raised_by(&Knob::Limit(Limit::Bytes(limit))) {
+        return Ok(None);
+    }
+    Ok(usage_bytes(dir)?.filter(|usage| *usage > limit))
+}
+
+fn write_one(dir: &CgroupDir, limits: &dyn LimitWriter, write: &Write) -> Result<(), Error> {
+    // Not rounded here: what is written is what the plan says, to the byte.
+    let value = Knob::parse(&write.file, &write.value, PageSize::new(1));
+    match (write.file.as_ref(), value) {
+        (file, Knob::Limit(limit)) => match MemoryFile::named(file) {
+            Some(file) => limits.set_memory(dir, file, limit),
+            None if file == "pids.max" => limits.set_pids_max(dir, limit),
+            None => dir.write(file, &write.value),
+        },
+        ("cpu.weight", Knob::Weight(weight)) => limits.set_cpu_weight(dir, weight),
+        ("cpu.max", Knob::CpuMax { quota, period_us }) => limits.set_cpu_max(dir, quota, period_us),
+        (file, Knob::Weight(_) | Knob::CpuMax { .. } | Knob::Text(_)) => dir.write(file, &write.value),
+    }
+}
+
+/// Enables controllers at once, or one by one where the kernel refuses the set.
+fn enable(dir: &CgroupDir, controllers: &[Controller]) -> Result<(), ApplyError> {
+    let Err(error) = enable_at_once(dir, controllers) else {
+        return Ok(());
+    };
+    if error.is_busy() {
+        let processes = dir.read("cgroup.procs")?.lines().count();
+        if processes > 0 && !dir.path().is_root() {
+            return Err(ApplyError::InternalProcesses { path: dir.path().clone(), processes });
+        }
+        // One by one would turn a cgroup that holds processes into a threaded one: never.
+        return Err(error.into());
+    }
+    let mut refused = Vec::new();
+    let mut last = error;
+    for controller in controllers {
+        if let Err(error) = enable_at_once(dir, &[*controller]) {
+            refused.push(*controller);
+            last = error;
+        }
+    }
+    if refused.is_empty() {
+        return Ok(());
+    }
+    Err(ApplyError::Controllers { path: dir.path().clone(), controllers: refused, source: Box::new(last) })
+}
+
+fn enable_at_once(dir: &CgroupDir, controllers: &[Controller]) -> Result<(), Error> {
+    let value: Vec<String> = controllers.iter().map(|controller| format!("+{controller}")).collect();
+    dir.write("cgroup.subtree_control", &value.join(" "))
+}
+
+fn blocked_by(unmade: &BTreeSet<CgroupPath>, path: &CgroupPath) -> Option<CgroupPath> {
+    if unmade.is_empty() {
+        return None;
+    }
+    let mut next = Some(path.clone());
+    while let Some(path) = next {
+        if unmade.contains(&path) {
+            return Some(path);
+        }
+        next = path.parent();
+    }
+    None
+}
+
+fn names(controllers: &[Controller]) -> String {
+    controllers.iter().map(|controller| controller.name()).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests;

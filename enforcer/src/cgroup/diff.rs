@@ -1,0 +1,192 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    Controller, Knob, Missing, PageSize, Reason, Step, Withheld, Write,
+    ledger::Ledger,
+    observe::{Observed, Snapshot, inner_paths},
+};
+use crate::{
+    model::{CgroupPath, Limit},
+    policy::{CgroupPlan, FileName},
+};
+
+/// What has to be done to make the hierarchy as planned, and what cannot be.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Diff {
+    /// The steps in the order in which they are to be done.
+    pub steps: Vec<Step>,
+    /// Writes that wait, as more memory is in use than the new limit allows.
+    pub withheld: Vec<Withheld>,
+    /// Planned files that do not exist.
+    pub missing: Vec<Missing>,
+}
+
+/// Compares the planned cgroups with what is there.
+///
+/// First cgroups are made and controllers enabled, from the top down. Then every value that gives more is written from
+/// the top down, and last every value that gives less, from the bottom up: no child is ever granted more than its
+/// parent has. Within a cgroup raises go `memory.max`, `high`, `low`, `min`, and lowers the other way round, so that
+/// what is protected never exceeds what is allowed.
+#[must_use]
+pub fn diff(plans: &[&CgroupPlan], observed: &Snapshot, ledger: &Ledger, page: PageSize) -> Diff {
+    let mut plans: Vec<&CgroupPlan> = plans.to_vec();
+    plans.sort_by_key(|plan| depth(&plan.path));
+    let mut diff = Diff::default();
+    let handed_on = structure(&plans, observed, &mut diff.steps);
+    let (mut raises, mut lowers) = (Vec::new(), Vec::new());
+    for plan in &plans {
+        let known = observed.cgroups.get(&plan.path);
+        let controllers = plan.path.parent().and_then(|parent| handed_on.get(&parent));
+        for (file, value, released) in wanted(plan, known, ledger) {
+            let lacking = Controller::of_file(&file)
+                .filter(|controller| controllers.is_none_or(|handed| !handed.contains(controller)));
+            if lacking.is_some() {
+                diff.missing.push(Missing { path: plan.path.clone(), file, controller: lacking });
+                continue;
+            }
+            let held = match known {
+                Some(known) => match known.files.get(&file) {
+                    Some(held) => Some(held.as_str()),
+                    // Its controller is about to be enabled, and the file comes with it.
+                    None if newly_enabled(&file, plan, observed) => None,
+                    None => {
+                        diff.missing.push(Missing { path: plan.path.clone(), file, controller: None });
+                        continue;
+                    }
+                },
+                None => None,
+            };
+            let new = Knob::parse(&file, &value, page);
+            let old_text = held.or_else(|| Knob::kernel_default(&file));
+            let old = old_text.map(|text| Knob::parse(&file, text, page));
+            if old.as_ref() == Some(&new) {
+                continue;
+            }
+            let is_raise = old.as_ref().is_none_or(|old| old.is_raised_by(&new));
+            let write = Write {
+                path: plan.path.clone(),
+                reason: reason(known, &file, &new, released, ledger, page),
+                old: held.map(str::to_owned),
+                file,
+                value,
+            };
+            if let Some(usage_bytes) = usage_above(&write, &new, is_raise, known) {
+                diff.withheld.push(Withheld { write, usage_bytes });
+            } else if is_raise {
+                raises.push(write);
+            } else {
+                lowers.push(write);
+            }
+        }
+    }
+    raises.sort_by_key(|write| (depth(&write.path), write.path.clone(), rank(&write.file)));
+    lowers.sort_by_key(|write| (depth(&write.path), write.path.clone(), rank(&write.file)));
+    lowers.reverse();
+    diff.steps.extend(raises.into_iter().chain(lowers).map(Step::Write));
+    diff
+}
+
+/// Adds the steps that make cgroups and enable controllers; answers which controllers each cgroup then hands on.
+fn structure(
+    plans: &[&CgroupPlan],
+    observed: &Snapshot,
+    steps: &mut Vec<Step>,
+) -> BTreeMap<CgroupPath, BTreeSet<Controller>> {
+    let inner = inner_paths(plans);
+    let planned: BTreeSet<&CgroupPath> = plans.iter().map(|plan| &plan.path).collect();
+    let mut all: Vec<&CgroupPath> = planned.iter().copied().chain(&inner).collect();
+    all.sort_by_key(|path| (depth(path), path.as_str()));
+    all.dedup();
+    let mut handed_on: BTreeMap<CgroupPath, BTreeSet<Controller>> = BTreeMap::new();
+    for path in all {
+        let known = observed.cgroups.get(path);
+        if known.is_none() && planned.contains(path) {
+            steps.push(Step::Create(path.clone()));
+        }
+        if !inner.contains(path) {
+            continue;
+        }
+        let from_parent =
+            path.parent().and_then(|parent| handed_on.get(&parent)).cloned().unwrap_or_default();
+        let available = match known {
+            Some(known) => known.available.union(&from_parent).copied().collect(),
+            None => from_parent,
+        };
+        let enabled = known.map(|known| known.enabled.clone()).unwrap_or_default();
+        let controllers: Vec<Controller> = available.difference(&enabled).copied().collect();
+        if !controllers.is_empty() {
+            steps.push(Step::Enable { path: path.clone(), controllers });
+        }
+        handed_on.insert(path.clone(), available.union(&enabled).copied().collect());
+    }
+    handed_on
+}
+
+/// The files that are to hold a value: the planned ones, and those that go back to the kernel's default.
+fn wanted(
+    plan: &CgroupPlan,
+    known: Option<&Observed>,
+    ledger: &Ledger,
+) -> impl Iterator<Item = (FileName, String, bool)> {
+    let planned = plan.files.iter().map(|(file, value)| (file.clone(), value.clone(), false));
+    let released = known.into_iter().flat_map(|known| ledger.files(known.id)).filter_map(|file| {
+        let default = Knob::kernel_default(file)?;
+        (!plan.files.contains_key(file)).then(|| (file.clone(), default.to_owned(), true))
+    });
+    planned.chain(released)
+}
+
+fn newly_enabled(file: &str, plan: &CgroupPlan, observed: &Snapshot) -> bool {
+    let parent = plan.path.parent().and_then(|parent| observed.cgroups.get(&parent));
+    match (Controller::of_file(file), parent) {
+        (Some(controller), Some(parent)) => !parent.enabled.contains(&controller),
+        (None, _) | (Some(_), None) => false,
+    }
+}
+
+fn reason(
+    known: Option<&Observed>,
+    file: &str,
+    new: &Knob,
+    released: bool,
+    ledger: &Ledger,
+    page: PageSize,
+) -> Reason {
+    let last = known.and_then(|known| ledger.value(known.id, file));
+    match last.map(|last| Knob::parse(file, last, page)) {
+        _ if released => Reason::Released,
+        None => Reason::Initial,
+        Some(last) if last == *new => Reason::Drifted,
+        Some(_) => Reason::PlanChanged,
+    }
+}
+
+/// How much memory is in use, if writing would put `memory.max` below it.
+fn usage_above(write: &Write, new: &Knob, is_raise: bool, known: Option<&Observed>) -> Option<u64> {
+    let usage_bytes = known?.usage_bytes?;
+    match new {
+        Knob::Limit(Limit::Bytes(limit)) if write.file == "memory.max" && !is_raise => {
+            (usage_bytes > *limit).then_some(usage_bytes)
+        }
+        _ => None,
+    }
+}
+
+fn depth(path: &CgroupPath) -> usize {
+    path.names().count()
+}
+
+/// The order of raises within one cgroup.
+fn rank(file: &FileName) -> (u8, FileName) {
+    let rank = match file.as_ref() {
+        "memory.max" => 0,
+        "memory.high" => 1,
+        "memory.low" => 2,
+        "memory.min" => 3,
+        _ => 4,
+    };
+    (rank, file.clone())
+}
+
+#[cfg(test)]
+mod tests;

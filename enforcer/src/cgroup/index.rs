@@ -1,0 +1,143 @@
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use crate::model::{CgroupId, Owner};
+
+/// How many removed cgroups are remembered, so that events which come late still name their pod.
+const TOMBSTONES: usize = 4096;
+
+/// Whose cgroup an id is, shared between the reconciler that feeds it and everybody who turns kernel events into names.
+///
+/// An event may be read after its cgroup went: `cgroup_rmdir` comes a few milliseconds after the last exit. So removed
+/// cgroups stay resolvable as tombstones, the last 4,096 of them.
+#[derive(Clone, Debug, Default)]
+pub struct Index {
+    state: Arc<RwLock<State>>,
+}
+
+/// What an id resolves to.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Resolved {
+    /// Whose it is, or was.
+    pub owner: Arc<Owner>,
+    /// Whether the cgroup is still there.
+    pub alive: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    entries: HashMap<CgroupId, Resolved>,
+    /// Removed ids, oldest first; one that came alive again is skipped when its turn comes.
+    graves: VecDeque<CgroupId>,
+}
+
+impl Index {
+    /// An index without entries.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whose cgroup it is, or was.
+    #[must_use]
+    pub fn resolve(&self, id: CgroupId) -> Option<Resolved> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner).entries.get(&id).cloned()
+    }
+
+    /// Learns of a cgroup that is there. Answers whether that was news.
+    pub fn insert(&self, id: CgroupId, owner: Owner) -> bool {
+        // Most calls repeat what is known: they take only the shared lock.
+        if self.resolve(id).is_some_and(|known| known.alive && *known.owner == owner) {
+            return false;
+        }
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let revived = state.entries.insert(id, Resolved { owner: Arc::new(owner), alive: true });
+        if revived.is_some_and(|entry| !entry.alive) {
+            state.graves.retain(|grave| *grave != id);
+        }
+        true
+    }
+
+    /// Learns that a cgroup is gone; it stays resolvable until 4,096 more have gone.
+    pub fn bury(&self, id: CgroupId) {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let died = match state.entries.get_mut(&id) {
+            Some(entry) => std::mem::replace(&mut entry.alive, false),
+            None => false,
+        };
+        if died {
+            state.graves.push_back(id);
+        }
+        while state.graves.len() > TOMBSTONES {
+            if let Some(oldest) = state.graves.pop_front() {
+                state.entries.remove(&oldest);
+            }
+        }
+    }
+
+    /// The ids of the cgroups that are there, with their owners, in no order.
+    #[must_use]
+    pub fn alive(&self) -> Vec<(CgroupId, Arc<Owner>)> {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        state
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.alive)
+            .map(|(id, entry)| (*id, Arc::clone(&entry.owner)))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{CgroupPath, OwnerLevel};
+
+    fn owner(path: &str) -> Owner {
+        Owner { path: CgroupPath::parse(path).unwrap(), level: OwnerLevel::Node }
+    }
+
+    #[test]
+    fn a_removed_cgroup_still_resolves() {
+        let index = Index::new();
+        assert!(index.insert(CgroupId(7), owner("/a")));
+        assert!(!index.insert(CgroupId(7), owner("/a")), "known already");
+        index.bury(CgroupId(7));
+        let resolved = index.resolve(CgroupId(7)).unwrap();
+        assert!(!resolved.alive);
+        assert_eq!(resolved.owner.path.as_str(), "/a");
+        assert_eq!(index.alive(), []);
+        assert_eq!(index.resolve(CgroupId(8)), None);
+    }
+
+    #[test]
+    fn tombstones_are_bounded_and_the_oldest_go_first() {
+        let index = Index::new();
+        let count = u64::try_from(TOMBSTONES).unwrap() + 10;
+        for id in 0..count {
+            index.insert(CgroupId(id), owner("/a"));
+            index.bury(CgroupId(id));
+            index.bury(CgroupId(id));
+        }
+        assert_eq!(index.resolve(CgroupId(9)), None);
+        assert!(index.resolve(CgroupId(10)).is_some());
+        assert!(index.resolve(CgroupId(count - 1)).is_some());
+    }
+
+    #[test]
+    fn an_id_that_comes_back_is_alive_and_outlives_its_tombstone() {
+        let index = Index::new();
+        index.insert(CgroupId(1), owner("/a"));
+        index.bury(CgroupId(1));
+        index.insert(CgroupId(1), owner("/b"));
+        for id in 2..5000 {
+            index.insert(CgroupId(id), owner("/c"));
+            index.bury(CgroupId(id));
+        }
+        let resolved = index.resolve(CgroupId(1)).unwrap();
+        assert!(resolved.alive);
+        assert_eq!(resolved.owner.path.as_str(), "/b");
+    }
+}

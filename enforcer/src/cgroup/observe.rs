@@ -1,0 +1,131 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{CgroupDir, Controller, Error, Knob, PageSize, ledger::Ledger};
+use crate::{
+    model::{CgroupId, CgroupPath, Limit},
+    policy::{CgroupPlan, FileName},
+};
+
+/// What the hierarchy holds of the planned cgroups and their ancestors.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Snapshot {
+    /// The cgroups that exist.
+    pub cgroups: BTreeMap<CgroupPath, Observed>,
+}
+
+/// One cgroup as it is.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Observed {
+    /// Its id.
+    pub id: CgroupId,
+    /// The controllers that it may hand on to its children.
+    pub available: BTreeSet<Controller>,
+    /// The controllers that it does hand on.
+    pub enabled: BTreeSet<Controller>,
+    /// The files that the plan names, or that were written earlier, without the line's end; those that do not exist are absent.
+    pub files: BTreeMap<FileName, String>,
+    /// `memory.current`, read only where `memory.max` would have to go down.
+    pub usage_bytes: Option<u64>,
+}
+
+/// Reads the state of the planned cgroups and of everything above them.
+///
+/// A cgroup that does not exist is absent from the snapshot. One that cannot be read for another reason is left out
+/// too, and told among the errors.
+#[must_use]
+pub fn observe(
+    root: &CgroupDir,
+    plans: &[&CgroupPlan],
+    ledger: &Ledger,
+    page: PageSize,
+) -> (Snapshot, Vec<Error>) {
+    let planned: BTreeMap<&CgroupPath, &CgroupPlan> = plans.iter().map(|plan| (&plan.path, *plan)).collect();
+    let inner = inner_paths(plans);
+    let mut snapshot = Snapshot::default();
+    let mut errors = Vec::new();
+    let all: BTreeSet<&CgroupPath> = planned.keys().copied().chain(&inner).collect();
+    for path in all {
+        let plan = planned.get(path).copied();
+        match observe_one(root, path, plan, inner.contains(path), ledger, page) {
+            Ok(observed) => {
+                snapshot.cgroups.insert(path.clone(), observed);
+            }
+            Err(error) if error.is_gone() => {}
+            Err(error) => errors.push(error),
+        }
+    }
+    (snapshot, errors)
+}
+
+/// The cgroups that hand controllers on: everything above a planned one.
+pub(super) fn inner_paths(plans: &[&CgroupPlan]) -> BTreeSet<CgroupPath> {
+    let mut inner = BTreeSet::new();
+    for plan in plans {
+        let mut above = plan.path.parent();
+        while let Some(path) = above {
+            above = path.parent();
+            if !inner.insert(path) {
+                break;
+            }
+        }
+    }
+    inner
+}
+
+fn observe_one(
+    root: &CgroupDir,
+    path: &CgroupPath,
+    plan: Option<&CgroupPlan>,
+    is_inner: bool,
+    ledger: &Ledger,
+    page: PageSize,
+) -> Result<Observed, Error> {
+    let dir = root.open(path)?;
+    let controllers = |file: &str| -> Result<BTreeSet<Controller>, Error> {
+        if is_inner { Ok(Controller::parse_list(&dir.read(file)?)) } else { Ok(BTreeSet::new()) }
+    };
+    let mut observed = Observed {
+        id: dir.id(),
+        available: controllers("cgroup.controllers")?,
+        enabled: controllers("cgroup.subtree_control")?,
+        files: BTreeMap::new(),
+        usage_bytes: None,
+    };
+    let Some(plan) = plan else {
+        return Ok(observed);
+    };
+    let names: BTreeSet<&FileName> = plan.files.keys().chain(ledger.files(dir.id())).collect();
+    for name in names {
+        match dir.read(name) {
+            Ok(content) => {
+                observed.files.insert(name.clone(), content.trim_ascii_end().to_owned());
+            }
+            Err(error) if error.is_gone() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if goes_down("memory.max", plan, &observed, page) {
+        observed.usage_bytes = usage_bytes(&dir)?;
+    }
+    Ok(observed)
+}
+
+fn goes_down(file: &str, plan: &CgroupPlan, observed: &Observed, page: PageSize) -> bool {
+    let (Some(new), Some(old)) = (plan.files.get(file), observed.files.get(file)) else {
+        return false;
+    };
+    let (new, old) = (Knob::parse(file, new, page), Knob::parse(file, old, page));
+    new != old && !old.is_raised_by(&new)
+}
+
+/// The memory that is charged to a cgroup; none where the memory controller is not enabled.
+pub(super) fn usage_bytes(dir: &CgroupDir) -> Result<Option<u64>, Error> {
+    match dir.read("memory.current") {
+        Ok(content) => Ok(match Limit::parse(&content) {
+            Some(Limit::Bytes(bytes)) => Some(bytes),
+            Some(Limit::Max) | None => None,
+        }),
+        Err(error) if error.is_gone() => Ok(None),
+        Err(error) => Err(error),
+    }
+}

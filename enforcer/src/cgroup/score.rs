@@ -1,0 +1,285 @@
+use std::{
+    collections::{BTreeMap, HashMap},
+    hash::{BuildHasher as _, RandomState},
+    io,
+    os::fd::OwnedFd,
+    path::Path,
+};
+
+use rustix::{
+    fs::{Mode, OFlags},
+    io::Errno,
+};
+
+use super::{CgroupDir, Error, Permit};
+use crate::model::CgroupPath;
+
+/// How many processes are looked at between two reads of the list, which bounds the open files.
+const BATCH: usize = 64;
+
+/// The most cgroups below one container that are looked into.
+const MAX_NESTED: usize = 4096;
+
+/// After so many sweeps a list of processes that did not change is looked at nevertheless: another may have written a score.
+const FULL_SWEEP_EVERY: u32 = 30;
+
+/// Keeps `oom_score_adj` of every process of a container at what the plan says.
+///
+/// A child inherits its parent's score, so once the first process of a container has it, a sweep finds nothing to do.
+/// Each process is opened once (`/proc/<pid>` as a directory) and then reached through that handle only. Before a
+/// write the cgroup's list is read again: if the pid still stands there, the handle either belongs to that very process
+/// or to one that is dead, whose files answer `ESRCH`. So no score ever goes to a process that merely got a used pid.
+#[derive(Debug)]
+pub struct ScoreKeeper {
+    proc: OwnedFd,
+    hasher: RandomState,
+    seen: HashMap<CgroupPath, Seen>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    pids_hash: u64,
+    score: i16,
+    sweeps: u32,
+}
+
+/// A score that was changed.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ScoreChange {
+    /// The container's cgroup.
+    pub path: CgroupPath,
+    /// The process, by its id in our own pid namespace.
+    pub pid: u32,
+    /// The score that it had.
+    pub old: i16,
+    /// The score that it has now.
+    pub new: i16,
+}
+
+/// What a sweep did.
+#[derive(Debug, Default)]
+pub struct Sweep {
+    /// The scores that were changed.
+    pub changed: Vec<ScoreChange>,
+    /// How many processes keep a score that we may not lower: that needs `CAP_SYS_RESOURCE`.
+    pub refused: usize,
+    /// How many listed processes belong to a pid namespace that we cannot see.
+    pub invisible: usize,
+    /// Cgroups and processes that could not be read or written for other reasons.
+    pub errors: Vec<ScoreError>,
+}
+
+/// Why a score could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScoreError {
+    /// The container's processes could not be listed.
+    #[error(transparent)]
+    Cgroup(#[from] Error),
+    /// A process's file refused.
+    #[error("cannot set the oom_score_adj of process {pid} to {score}")]
+    Process {
+        /// The process.
+        pid: u32,
+        /// The score that it should have.
+        score: i16,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl Sweep {
+    /// Takes another sweep's results in.
+    pub fn absorb(&mut self, other: Self) {
+        let Self { changed, refused, invisible, errors } = other;
+        self.changed.extend(changed);
+        self.refused += refused;
+        self.invisible += invisible;
+        self.errors.extend(errors);
+    }
+}
+
+impl ScoreKeeper {
+    /// Works on the process file system mounted at `proc`, usually `/proc`.
+    pub fn new(proc: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let proc = rustix::fs::open(proc, flags, Mode::empty())?;
+        Ok(Self { proc, hasher: RandomState::new(), seen: HashMap::new() })
+    }
+
+    /// Brings every process in the cgroup `path` and below it to `score`.
+    ///
+    /// A list of processes that is the same as at the last sweep is passed over, but for every 30th time.
+    pub fn sweep(&mut self, root: &CgroupDir, path: &CgroupPath, score: i16, permit: &Permit) -> Sweep {
+        let mut sweep = Sweep::default();
+        let lists = match lists(root, path) {
+            Ok(lists) => lists,
+            Err(error) if error.is_gone() => {
+                self.seen.remove(path);
+                return sweep;
+            }
+            Err(error) => {
+                sweep.errors.push(error.into());
+                return sweep;
+            }
+        };
+        let pids_hash = self.hasher.hash_one(lists.iter().map(|(_, pids)| pids).collect::<Vec<_>>());
+        if let Some(seen) = self.seen.get_mut(path)
+            && seen.pids_hash == pids_hash
+            && seen.score == score
+            && seen.sweeps < FULL_SWEEP_EVERY
+        {
+            seen.sweeps += 1;
+            return sweep;
+        }
+        for (dir, pids) in &lists {
+            sweep.invisible += pids.iter().filter(|pid| **pid == 0).count();
+            for batch in pids.chunks(BATCH) {
+                self.sweep_batch(dir, batch, path, score, permit, &mut sweep);
+            }
+        }
+        if sweep.errors.is_empty() {
+            self.seen.insert(path.clone(), Seen { pids_hash, score, sweeps: 0 });
+        } else {
+            self.seen.remove(path);
+        }
+        sweep
+    }
+
+    /// Forgets what was seen of every cgroup that is not among `paths`.
+    pub fn retain(&mut self, scores: &BTreeMap<CgroupPath, i16>) {
+        self.seen.retain(|path, _| scores.contains_key(path));
+    }
+
+    fn sweep_batch(
+        &self,
+        dir: &CgroupDir,
+        pids: &[u32],
+        path: &CgroupPath,
+        score: i16,
+        _permit: &Permit,
+        sweep: &mut Sweep,
+    ) {
+        let mut wrong = Vec::new();
+        for pid in pids.iter().copied().filter(|pid| *pid != 0) {
+            match self.open(pid).and_then(|process| Ok((read_score(&process)?, process))) {
+                Ok((old, process)) if old != score => wrong.push((pid, old, process)),
+                Ok(_) => {}
+                Err(errno) if is_gone(errno) => {}
+                Err(errno) => {
+                    sweep.errors.push(ScoreError::Process { pid, score, source: errno.into() });
+                }
+            }
+        }
+        if wrong.is_empty() {
+            return;
+        }
+        let still = match dir.read("cgroup.procs") {
+            Ok(content) => parse_pids(&content),
+            Err(error) if error.is_gone() => return,
+            Err(error) => {
+                sweep.errors.push(error.into());
+                return;
+            }
+        };
+        for (pid, old, process) in wrong {
+            if !still.contains(&pid) {
+                continue;
+            }
+            match write_score(&process, score) {
+                Ok(()) => sweep.changed.push(ScoreChange { path: path.clone(), pid, old, new: score }),
+                Err(errno) if is_gone(errno) => {}
+                Err(Errno::ACCESS | Errno::PERM) => sweep.refused += 1,
+                Err(errno) => {
+                    sweep.errors.push(ScoreError::Process { pid, score, source: errno.into() });
+                }
+            }
+        }
+    }
+
+    fn open(&self, pid: u32) -> rustix::io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.proc, pid.to_string(), flags, Mode::empty())
+    }
+}
+
+/// The lists of processes of a cgroup and of every cgroup below it, in a stable order.
+fn lists(root: &CgroupDir, path: &CgroupPath) -> Result<Vec<(CgroupDir, Vec<u32>)>, Error> {
+    let dir = root.open(path)?;
+    let mut waiting = nested(&dir)?;
+    let mut lists = vec![(read_pids(&dir)?, dir)];
+    while let Some(next) = waiting.pop() {
+        if lists.len() >= MAX_NESTED {
+            break;
+        }
+        let dir = match root.open(&next) {
+            Ok(dir) => dir,
+            Err(error) if error.is_gone() => continue,
+            Err(error) => return Err(error),
+        };
+        match nested(&dir).and_then(|below| Ok((below, read_pids(&dir)?))) {
+            Ok((below, pids)) => {
+                waiting.extend(below);
+                lists.push((pids, dir));
+            }
+            Err(error) if error.is_gone() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(lists.into_iter().map(|(pids, dir)| (dir, pids)).collect())
+}
+
+/// The cgroups directly below; `cgroup.stat` saves listing the directory where there are none, which is the rule.
+fn nested(dir: &CgroupDir) -> Result<Vec<CgroupPath>, Error> {
+    match dir.read("cgroup.stat") {
+        Ok(stat) if stat.lines().any(|line| line.trim_ascii_end() == "nr_descendants 0") => {
+            return Ok(Vec::new());
+        }
+        Ok(_) => {}
+        Err(error) if error.is_gone() => {}
+        Err(error) => return Err(error),
+    }
+    Ok(dir.children()?.iter().filter_map(|name| dir.path().child(name).ok()).collect())
+}
+
+/// The processes of a cgroup; a threaded one has no list of its own (`EOPNOTSUPP`): its processes stand in the domain above it.
+fn read_pids(dir: &CgroupDir) -> Result<Vec<u32>, Error> {
+    match dir.read("cgroup.procs") {
+        Ok(content) => Ok(parse_pids(&content)),
+        Err(error) if error.is_unsupported() => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+fn parse_pids(content: &str) -> Vec<u32> {
+    let mut pids: Vec<u32> = content.lines().filter_map(|line| line.trim_ascii().parse().ok()).collect();
+    // The kernel's list is neither sorted nor free of repetitions.
+    pids.sort_unstable();
+    pids.dedup();
+    pids
+}
+
+fn read_score(process: &OwnedFd) -> rustix::io::Result<i16> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(process, "oom_score_adj", flags, Mode::empty())?;
+    let mut content = [0_u8; 16];
+    let count = rustix::io::read(&file, &mut content)?;
+    std::str::from_utf8(content.get(..count).unwrap_or_default())
+        .ok()
+        .and_then(|text| text.trim_ascii().parse().ok())
+        .ok_or(Errno::INVAL)
+}
+
+fn write_score(process: &OwnedFd, score: i16) -> rustix::io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(process, "oom_score_adj", flags, Mode::empty())?;
+    rustix::io::write(&file, score.to_string().as_bytes()).map(drop)
+}
+
+fn is_gone(errno: Errno) -> bool {
+    errno == Errno::NOENT || errno == Errno::SRCH
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+use std::{
+    fs,
+    process::{Child, Command},
+};
+
+use super::*;
+
+struct Sleeper(Child);
+
+impl Sleeper {
+    fn start() -> Self {
+        Self(Command::new("sleep").arg("600").spawn().unwrap())
+    }
+
+    fn score(&self) -> String {
+        fs::read_to_string(format!("/proc/{}/oom_score_adj", self.0.id())).unwrap().trim().to_owned()
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+fn path(text: &str) -> CgroupPath {
+    CgroupPath::parse(text).unwrap()
+}
+
+fn tree(procs: &str) -> (tempfile::TempDir, CgroupDir) {
+    let temp = tempfile::tempdir().unwrap();
+    fs::create_dir_all(temp.path().join("pod/app/inner")).unwrap();
+    fs::write(temp.path().join("pod/app/cgroup.procs"), "").unwrap();
+    fs::write(temp.path().join("pod/app/cgroup.stat"), "nr_descendants 1\nnr_dying_descendants 0\n").unwrap();
+    fs::write(temp.path().join("pod/app/inner/cgroup.procs"), procs).unwrap();
+    fs::write(temp.path().join("pod/app/inner/cgroup.stat"), "nr_descendants 0\n").unwrap();
+    let root = CgroupDir::unchecked(temp.path()).unwrap();
+    (temp, root)
+}
+
+#[test]
+fn a_process_in_a_nested_cgroup_gets_the_containers_score_once() {
+    let sleeper = Sleeper::start();
+    let (_temp, root) = tree(&format!("{}\n", sleeper.0.id()));
+    let mut keeper = ScoreKeeper::new(Path::new("/proc")).unwrap();
+    let permit = Permit::for_enforce_mode();
+    let old: i16 = sleeper.score().parse().unwrap();
+    let sweep = keeper.sweep(&root, &path("/pod/app"), 988, &permit);
+    assert!(sweep.errors.is_empty(), "{:?}", sweep.errors);
+    let change = ScoreChange { path: path("/pod/app"), pid: sleeper.0.id(), old, new: 988 };
+    assert_eq!(sweep.changed, [change]);
+    assert_eq!(sleeper.score(), "988");
+    assert_eq!(keeper.sweep(&root, &path("/pod/app"), 988, &permit).changed, []);
+    assert_eq!(
+        keeper.sweep(&root, &path("/pod/app"), 989, &permit).changed.len(),
+        1,
+        "a new plan counts at once"
+    );
+}
+
+#[test]
+fn a_foreign_score_is_found_by_the_next_full_sweep() {
+    let sleeper = Sleeper::start();
+    let (_temp, root) = tree(&format!("{}\n", sleeper.0.id()));
+    let mut keeper = ScoreKeeper::new(Path::new("/proc")).unwrap();
+    let permit = Permit::for_enforce_mode();
+    keeper.sweep(&root, &path("/pod/app"), 900, &permit);
+    fs::write(format!("/proc/{}/oom_score_adj", sleeper.0.id()), "950").unwrap();
+    let mut changed = 0;
+    for _ in 0..=FULL_SWEEP_EVERY {
+        changed += keeper.sweep(&root, &path("/pod/app"), 900, &permit).changed.len();
+    }
+    assert_eq!(changed, 1);
+    assert_eq!(sleeper.score(), "900");
+}
+
+#[test]
+fn the_dead_and_the_invisible_are_no_errors() {
+    let mut sleeper = Sleeper::start();
+    let pid = sleeper.0.id();
+    sleeper.0.kill().unwrap();
+    sleeper.0.wait().unwrap();
+    let (_temp, root) = tree(&format!("{pid}\n0\n0\n"));
+    let mut keeper = ScoreKeeper::new(Path::new("/proc")).unwrap();
+    let sweep = keeper.sweep(&root, &path("/pod/app"), 988, &Permit::for_enforce_mode());
+    assert!(sweep.errors.is_empty() && sweep.changed.is_empty());
+    assert_eq!(sweep.invisible, 1, "listed twice, counted once");
+    assert!(keeper.sweep(&root, &path("/pod/gone"), 988, &Permit::for_enforce_mode()).errors.is_empty());
+}
+
+#[test]
+fn a_process_that_left_the_cgroup_keeps_its_score() {
+    let temp = tempfile::tempdir().unwrap();
+    fs::create_dir_all(temp.path().join("42")).unwrap();
+    fs::write(temp.path().join("42/oom_score_adj"), "0\n").unwrap();
+    let (cgroups, root) = tree("42\n");
+    let keeper = ScoreKeeper::new(temp.path()).unwrap();
+    let dir = root.open(&path("/pod/app/inner")).unwrap();
+    fs::write(cgroups.path().join("pod/app/inner/cgroup.procs"), "").unwrap();
+    let mut sweep = Sweep::default();
+    keeper.sweep_batch(&dir, &[42], &path("/pod/app"), 988, &Permit::for_enforce_mode(), &mut sweep);
+    assert_eq!(sweep.changed, []);
+    assert_eq!(fs::read_to_string(temp.path().join("42/oom_score_adj")).unwrap(), "0\n");
+}

@@ -1,0 +1,103 @@
+use std::fmt;
+
+use super::Controller;
+use crate::{model::CgroupPath, policy::FileName};
+
+/// One thing to be done to the hierarchy: data, until [`apply`](super::apply) carries it out.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Step {
+    /// Make a cgroup.
+    Create(CgroupPath),
+    /// Hand controllers on to a cgroup's children (`cgroup.subtree_control`).
+    Enable {
+        /// The cgroup.
+        path: CgroupPath,
+        /// The controllers that are not enabled yet.
+        controllers: Vec<Controller>,
+    },
+    /// Write a file.
+    Write(Write),
+}
+
+impl Step {
+    /// The cgroup that it is done to.
+    #[must_use]
+    pub fn path(&self) -> &CgroupPath {
+        match self {
+            Self::Create(path) | Self::Enable { path, .. } => path,
+            Self::Write(write) => &write.path,
+        }
+    }
+}
+
+/// A value to be written to a cgroup's file.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Write {
+    /// The cgroup.
+    pub path: CgroupPath,
+    /// The file.
+    pub file: FileName,
+    /// The value, as it is written.
+    pub value: String,
+    /// What the file held before, without the line's end; none for a cgroup that is yet to be made.
+    pub old: Option<String>,
+    /// Why it is written.
+    pub reason: Reason,
+}
+
+/// Why a file is written.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum Reason {
+    /// It was not written before: a new cgroup, or the first look after a start.
+    Initial,
+    /// The plan has another value than before.
+    PlanChanged,
+    /// Somebody else wrote another value.
+    Drifted,
+    /// The plan no longer names the file, which gets the kernel's default back.
+    Released,
+}
+
+impl Reason {
+    /// Its name in events.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Initial => "initial",
+            Self::PlanChanged => "planChanged",
+            Self::Drifted => "drifted",
+            Self::Released => "released",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
+}
+
+/// A write that is not done, as it would do harm.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("usage above the new limit: {}/{} stays, as {usage_bytes} bytes are in use and {} would make the kernel kill", .write.path, .write.file, .write.value)]
+pub struct Withheld {
+    /// The write.
+    pub write: Write,
+    /// `memory.current` of the cgroup when it was judged.
+    pub usage_bytes: u64,
+}
+
+/// A file that the plan names and the kernel does not have.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd, thiserror::Error)]
+#[error("{path}/{file} does not exist: {}", match .controller {
+    Some(controller) => format!("the {controller} controller is not available there"),
+    None => String::from("this kernel does not offer it"),
+})]
+pub struct Missing {
+    /// The cgroup.
+    pub path: CgroupPath,
+    /// The file.
+    pub file: FileName,
+    /// The controller that is missing; none if it is there and the file is not.
+    pub controller: Option<Controller>,
+}
