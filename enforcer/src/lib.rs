@@ -6,3 +6,4 @@ pub mod cgroup;
 pub mod journal;
 pub mod model;
 pub mod policy;
+pub mod sense;

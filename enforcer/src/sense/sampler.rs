@@ -1,0 +1,121 @@
+const MS: u64 = 1_000_000;
+
+/// How fast memory is assumed to fill even if nobody has yet: what a few cores can touch at once.
+const ASSUMED_BYTES_PER_SECOND: u64 = 4 << 30;
+
+/// The shortest and longest pause. At rest four looks a second cost some 0.01 % of a core; close to the threshold a
+/// thousand cost some 3 %, and only there.
+const MIN_PAUSE_NS: u64 = MS;
+const MAX_PAUSE_NS: u64 = 250 * MS;
+
+/// What was seen counts in full at first and no longer after this time.
+const FORGET_NS: u64 = 5_000 * MS;
+
+/// Samples closer than this are taken together: the kernel's counters are batched, and would seem to jump.
+const SPAN_NS: u64 = MS / 2;
+
+/// Says when to look again: no later than the headroom could last at the fastest fill seen or assumed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sampler {
+    last: Option<(u64, u64)>,
+    fastest_bytes_per_second: u64,
+}
+
+impl Sampler {
+    /// Takes in that so much was available at that time.
+    pub fn observe(&mut self, now_ns: u64, available_bytes: u64) {
+        let Some((before_ns, before_bytes)) = self.last else {
+            self.last = Some((now_ns, available_bytes));
+            return;
+        };
+        let span_ns = now_ns.saturating_sub(before_ns);
+        if span_ns < SPAN_NS {
+            return;
+        }
+        let filled = before_bytes.saturating_sub(available_bytes);
+        let faded = scale(self.fastest_bytes_per_second, FORGET_NS.saturating_sub(span_ns), FORGET_NS);
+        self.fastest_bytes_per_second = faded.max(scale(filled, 1_000 * MS, span_ns));
+        self.last = Some((now_ns, available_bytes));
+    }
+
+    /// How long the next look may wait with that much left above the threshold.
+    #[must_use]
+    pub fn next_look_ns(&self, headroom_bytes: u64) -> u64 {
+        scale(headroom_bytes, 1_000 * MS, self.fastest_bytes_per_second()).clamp(MIN_PAUSE_NS, MAX_PAUSE_NS)
+    }
+
+    /// The fill that is reckoned with.
+    #[must_use]
+    pub fn fastest_bytes_per_second(&self) -> u64 {
+        self.fastest_bytes_per_second.max(ASSUMED_BYTES_PER_SECOND)
+    }
+}
+
+/// `value * by / of`, cut to 64 bits; 0 of anything is 0.
+fn scale(value: u64, by: u64, of: u64) -> u64 {
+    let scaled = (u128::from(value) * u128::from(by)).checked_div(u128::from(of)).unwrap_or(0);
+    u64::try_from(scaled).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn waits_no_longer_than_the_headroom_lasts() {
+        let sampler = Sampler::default();
+        assert_eq!(sampler.next_look_ns(0), MS);
+        assert_eq!(sampler.next_look_ns(GIB / 8), 31_250_000);
+        assert_eq!(sampler.next_look_ns(100 * GIB), 250 * MS);
+    }
+
+    #[test]
+    fn a_faster_fill_than_assumed_is_believed_and_forgotten_again() {
+        let mut sampler = Sampler::default();
+        sampler.observe(0, 100 * GIB);
+        sampler.observe(250 * MS, 96 * GIB);
+        assert_eq!(sampler.fastest_bytes_per_second(), 16 * GIB);
+        assert_eq!(sampler.next_look_ns(GIB), 62_500_000);
+        sampler.observe(1_250 * MS, 96 * GIB);
+        assert!(sampler.fastest_bytes_per_second() < 16 * GIB);
+        for second in 2..20 {
+            sampler.observe(second * 1_000 * MS, 96 * GIB);
+        }
+        assert_eq!(sampler.fastest_bytes_per_second(), ASSUMED_BYTES_PER_SECOND);
+    }
+
+    #[test]
+    fn memory_that_comes_back_is_no_fill() {
+        let mut sampler = Sampler::default();
+        sampler.observe(0, 0);
+        sampler.observe(MS, 100 * GIB);
+        assert_eq!(sampler.fastest_bytes_per_second(), ASSUMED_BYTES_PER_SECOND);
+    }
+
+    proptest! {
+        /// A fill that goes on as fast as it was seen is caught before the threshold, down to the shortest pause.
+        #[test]
+        fn a_steady_fill_does_not_slip_through(rate_gib in 1_u64..64, headroom_mib in 0_u64..8_192) {
+            let mut sampler = Sampler::default();
+            sampler.observe(0, 1_000 * GIB);
+            sampler.observe(1_000 * MS, (1_000 - rate_gib) * GIB);
+            let headroom = headroom_mib << 20;
+            let pause_ns = sampler.next_look_ns(headroom);
+            let filled = scale(rate_gib * GIB, pause_ns, 1_000 * MS);
+            prop_assert!(pause_ns == MIN_PAUSE_NS || filled <= headroom);
+        }
+
+        #[test]
+        fn no_input_makes_it_panic(looks in prop::collection::vec(any::<(u64, u64)>(), 0..20), headroom: u64) {
+            let mut sampler = Sampler::default();
+            for (now_ns, available_bytes) in looks {
+                sampler.observe(now_ns, available_bytes);
+            }
+            prop_assert!((MIN_PAUSE_NS..=MAX_PAUSE_NS).contains(&sampler.next_look_ns(headroom)));
+        }
+    }
+}
