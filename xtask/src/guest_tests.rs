@@ -39,7 +39,7 @@ pub(crate) fn on_kernels(
     let mut sum = Tally::default();
     for kernel in &guests.kernels {
         steps.say(format_args!("\n--- kernel {} ---", kernel.name));
-        let counter = Counter::default();
+        let counter = Counter::to_stdout();
         let script = script(filter);
         let run = Run {
             kernel,

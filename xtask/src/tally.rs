@@ -54,9 +54,12 @@ impl fmt::Display for Tally {
     }
 }
 
-/// Passes a test binary's output on to standard output, and counts.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Counter(Arc<Mutex<Counting>>);
+/// Passes a test binary's output on, and counts.
+#[derive(Clone, Debug)]
+pub(crate) struct Counter<W> {
+    out: W,
+    counting: Arc<Mutex<Counting>>,
+}
 
 #[derive(Debug, Default)]
 struct Counting {
@@ -66,18 +69,29 @@ struct Counting {
     line: Vec<u8>,
 }
 
-impl Counter {
+impl Counter<io::Stdout> {
+    /// Passes on to standard output.
+    pub(crate) fn to_stdout() -> Self {
+        Self::new(io::stdout())
+    }
+}
+
+impl<W> Counter<W> {
+    fn new(out: W) -> Self {
+        Self { out, counting: Arc::default() }
+    }
+
     /// The sum, or nothing where no test binary came to its end.
     pub(crate) fn tally(&self) -> Option<Tally> {
-        let counting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let counting = self.counting.lock().unwrap_or_else(PoisonError::into_inner);
         (counting.results > 0).then_some(counting.tally)
     }
 }
 
-impl Write for Counter {
+impl<W: Write> Write for Counter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        io::stdout().write_all(bytes)?;
-        let mut counting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        self.out.write_all(bytes)?;
+        let mut counting = self.counting.lock().unwrap_or_else(PoisonError::into_inner);
         for byte in bytes {
             if *byte != b'\n' {
                 counting.line.push(*byte);
@@ -93,7 +107,7 @@ impl Write for Counter {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        io::stdout().flush()
+        self.out.flush()
     }
 }
 
@@ -103,7 +117,7 @@ mod tests {
 
     #[test]
     fn result_lines_are_counted_over_pieces() {
-        let mut counter = Counter::default();
+        let mut counter = Counter::new(Vec::new());
         assert_eq!(counter.tally(), None);
         for piece in ["running 2 tests\ntest resu", "lt: ok. 2 passed; 0 failed; 1 ignored; 0 measured\n"] {
             counter.write_all(piece.as_bytes()).unwrap();

@@ -64,7 +64,7 @@ fn on_host(places: &Places) -> anyhow::Result<Tally> {
     let mut command = build::cargo(places);
     command.args(["test", "--locked", "--no-fail-fast"]).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("cannot start {}", run::shown(&command)))?;
-    let mut counter = Counter::default();
+    let mut counter = Counter::to_stdout();
     if let Some(mut stdout) = child.stdout.take() {
         io::copy(&mut stdout, &mut counter)?;
     }

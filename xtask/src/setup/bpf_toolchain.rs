@@ -163,14 +163,14 @@ fn check_linker(program: &Path) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    fn some(rustc: &str, has_source: bool, has_llvm: bool) -> Option<Facts> {
+    fn known(rustc: &str, has_source: bool, has_llvm: bool) -> Facts {
         let compiler = BpfCompiler {
             rustc: rustc.into(),
             cargo: "cargo".into(),
             release: "1.96.0".into(),
             llvm_major: 22,
         };
-        Some(Facts { compiler, has_source, has_llvm })
+        Facts { compiler, has_source, has_llvm }
     }
 
     fn chosen(own: Option<Facts>, debian: Option<Facts>) -> Option<PathBuf> {
@@ -179,11 +179,12 @@ mod tests {
 
     #[test]
     fn own_compiler_is_preferred_where_it_will_do() {
-        assert_eq!(chosen(some("own", true, true), some("debian", true, true)), Some("own".into()));
-        assert_eq!(chosen(some("own", false, true), some("debian", true, true)), Some("debian".into()));
-        assert_eq!(chosen(some("own", true, false), some("debian", true, true)), Some("debian".into()));
-        assert_eq!(chosen(some("own", false, true), some("debian", false, true)), None);
-        assert_eq!(chosen(some("own", false, true), None), None);
+        let debian = || Some(known("debian", true, true));
+        assert_eq!(chosen(Some(known("own", true, true)), debian()), Some("own".into()));
+        assert_eq!(chosen(Some(known("own", false, true)), debian()), Some("debian".into()));
+        assert_eq!(chosen(Some(known("own", true, false)), debian()), Some("debian".into()));
+        assert_eq!(chosen(Some(known("own", false, true)), Some(known("debian", false, true))), None);
+        assert_eq!(chosen(Some(known("own", false, true)), None), None);
     }
 
     #[test]
