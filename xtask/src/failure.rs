@@ -10,6 +10,9 @@ pub(crate) const TIMED_OUT: u8 = 124;
 /// The guest ended without telling its script's status.
 pub(crate) const GUEST_DIED: u8 = 125;
 
+/// Nobody reads standard output any more; what a shell answers for SIGPIPE.
+pub(crate) const PIPE_CLOSED: u8 = 141;
+
 /// A message with the exit status that belongs to it.
 #[derive(Debug)]
 pub(crate) struct Failure {

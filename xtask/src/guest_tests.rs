@@ -39,7 +39,8 @@ pub(crate) fn on_kernels(
     let mut sum = Tally::default();
     for kernel in &guests.kernels {
         steps.say(format_args!("\n--- kernel {} ---", kernel.name));
-        let counter = Counter::to_stdout();
+        let counter = Counter::new(io::stdout());
+        let count = counter.count();
         let script = script(filter);
         let run = Run {
             kernel,
@@ -51,9 +52,9 @@ pub(crate) fn on_kernels(
             script: script.as_bytes(),
         };
         let ended = steps.work(format_args!("guest tests on {}", kernel.name), || {
-            run.exec(&guests, Box::new(counter.clone()), Box::new(io::stderr()))
+            run.exec(&guests, Box::new(counter), Box::new(io::stderr()))
         });
-        sum += outcome(&ended, counter.tally());
+        sum += outcome(&ended, count.tally());
         if let Err(error) = ended {
             steps.say(format_args!("{error:#}"));
         }

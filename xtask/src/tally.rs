@@ -3,7 +3,7 @@ use std::{
     fmt,
     io::{self, Write},
     ops::AddAssign,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 /// How many tests came out which way.
@@ -55,11 +55,15 @@ impl fmt::Display for Tally {
 }
 
 /// Passes a test binary's output on, and counts.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Counter<W> {
     out: W,
-    counting: Arc<Mutex<Counting>>,
+    count: Count,
 }
+
+/// What a [`Counter`] has counted so far.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Count(Arc<Mutex<Counting>>);
 
 #[derive(Debug, Default)]
 struct Counting {
@@ -69,29 +73,32 @@ struct Counting {
     line: Vec<u8>,
 }
 
-impl Counter<io::Stdout> {
-    /// Passes on to standard output.
-    pub(crate) fn to_stdout() -> Self {
-        Self::new(io::stdout())
+impl<W> Counter<W> {
+    pub(crate) fn new(out: W) -> Self {
+        Self { out, count: Count::default() }
+    }
+
+    pub(crate) fn count(&self) -> Count {
+        self.count.clone()
     }
 }
 
-impl<W> Counter<W> {
-    fn new(out: W) -> Self {
-        Self { out, counting: Arc::default() }
-    }
-
+impl Count {
     /// The sum, or nothing where no test binary came to its end.
     pub(crate) fn tally(&self) -> Option<Tally> {
-        let counting = self.counting.lock().unwrap_or_else(PoisonError::into_inner);
+        let counting = self.counting();
         (counting.results > 0).then_some(counting.tally)
+    }
+
+    fn counting(&self) -> MutexGuard<'_, Counting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<W: Write> Write for Counter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.out.write_all(bytes)?;
-        let mut counting = self.counting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counting = self.count.counting();
         for byte in bytes {
             if *byte != b'\n' {
                 counting.line.push(*byte);
@@ -118,11 +125,11 @@ mod tests {
     #[test]
     fn result_lines_are_counted_over_pieces() {
         let mut counter = Counter::new(Vec::new());
-        assert_eq!(counter.tally(), None);
+        assert_eq!(counter.count().tally(), None);
         for piece in ["running 2 tests\ntest resu", "lt: ok. 2 passed; 0 failed; 1 ignored; 0 measured\n"] {
             counter.write_all(piece.as_bytes()).unwrap();
         }
         counter.write_all(b"test result: FAILED. 1 passed; 3 failed; 0 ignored\n").unwrap();
-        assert_eq!(counter.tally(), Some(Tally { passed: 3, failed: 3, ignored: 1 }));
+        assert_eq!(counter.count().tally(), Some(Tally { passed: 3, failed: 3, ignored: 1 }));
     }
 }

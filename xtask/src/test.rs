@@ -64,13 +64,13 @@ fn on_host(places: &Places) -> anyhow::Result<Tally> {
     let mut command = build::cargo(places);
     command.args(["test", "--locked", "--no-fail-fast"]).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("cannot start {}", run::shown(&command)))?;
-    let mut counter = Counter::to_stdout();
+    let mut counter = Counter::new(io::stdout());
     if let Some(mut stdout) = child.stdout.take() {
         io::copy(&mut stdout, &mut counter)?;
     }
     counter.flush()?;
     let status = child.wait()?;
-    let mut tally = counter.tally().unwrap_or_default();
+    let mut tally = counter.count().tally().unwrap_or_default();
     // A crate that does not compile, or a test binary that dies, has no result line.
     if status.success() != (tally.failed == 0) {
         tally += Tally::check(false);

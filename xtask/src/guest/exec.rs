@@ -2,7 +2,7 @@
 use std::{
     fs,
     io::{self, Write},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Stdio},
     sync::mpsc::{Receiver, RecvTimeoutError, channel},
     time::{Duration, Instant},
@@ -15,7 +15,7 @@ use rustix::{
 };
 
 use crate::{
-    failure::{Failure, GUEST_DIED, TIMED_OUT},
+    failure::{Failure, GUEST_DIED, PIPE_CLOSED, TIMED_OUT},
     guest::{
         Guests,
         initramfs::{self, FileToAdd},
@@ -128,6 +128,10 @@ fn watch(inbox: &Receiver<Event>, out: &Stream, err: &Stream, deadline: Instant)
                 Err(error) => return End::Broken(error),
             },
             Ok(Event::Carried) => {}
+            // Who read it has seen enough, as with any other program in a pipeline.
+            Ok(Event::Broken(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+                return End::Exit(PIPE_CLOSED);
+            }
             Ok(Event::Broken(error)) => {
                 return End::Broken(anyhow::Error::new(error).context("cannot pass the guest's output on"));
             }
@@ -186,17 +190,13 @@ impl Console {
                 "the guest (kernel {}) {what}; the end of its console, all of which is in {}:\n{}",
                 run.kernel.name,
                 self.path.display(),
-                shown(&last_lines(&text, CONSOLE_LINES), &self.path),
+                shown(&last_lines(&text, CONSOLE_LINES)),
             ),
         )
         .into())
     }
 }
 
-fn shown(tail: &str, path: &Path) -> String {
-    if tail.trim().is_empty() {
-        format!("(nothing was printed to {})", path.display())
-    } else {
-        tail.to_owned()
-    }
+fn shown(tail: &str) -> &str {
+    if tail.trim().is_empty() { "(nothing)" } else { tail }
 }
