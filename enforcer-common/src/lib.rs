@@ -1,2 +1,28 @@
 //! Records that the eBPF programs write and the daemon reads, and the small decisions both share.
+//!
+//! Everything here is plain data of a fixed layout: `#[repr(C)]`, no padding, size asserted. A record begins
+//! with a [`Header`](record::Header), so that a reader can tell what it holds, and skip what it does not know.
 #![no_std]
+#![cfg_attr(not(feature = "user"), forbid(unsafe_code))]
+
+pub mod counter;
+pub mod offsets;
+pub mod plain;
+pub mod reclaim;
+pub mod record;
+
+/// Lets aya hand these types to the kernel as map values and globals.
+#[cfg(feature = "user")]
+macro_rules! pod {
+    ($($type:ty),+ $(,)?) => {
+        $(
+            #[expect(unsafe_code, reason = "aya asks for this marker on map values and globals")]
+            // SAFETY: `#[repr(C)]` of integers and byte arrays without padding, as `IntoBytes` and `FromBytes`
+            // prove at compile time: every bit pattern is a value, and every byte is initialised.
+            unsafe impl aya::Pod for $type {}
+        )+
+    };
+}
+
+#[cfg(feature = "user")]
+pod!(offsets::Offsets, plain::PlainFormat, reclaim::ReclaimTotals);

@@ -1,6 +1,22 @@
 //! The eBPF programs of enforcer.
+//!
+//! One module a concern. A program is a thin shim over an `#[inline(always)]` function; what can be decided
+//! without the kernel is in `enforcer-common`, and tested there.
 #![no_std]
 #![no_main]
+
+#[macro_use]
+mod diagnostics;
+mod kernel;
+mod maps;
+mod oom;
+mod process;
+mod reclaim;
+
+/// Helpers such as `bpf_probe_read_kernel` are for programs under a licence compatible with the GPL.
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
 
 #[cfg(not(test))]
 #[panic_handler]

@@ -1,12 +1,33 @@
-//! Turns kernel facts into observations. Reads only.
+//! Turns kernel facts into observations. Reads only: nothing here writes to the machine, apart from loading
+//! programs.
+//!
+//! For tracing, [`Facts`] say what the kernel and this process can do, [`choose`] is a pure rule over them,
+//! and [`Programs`] carries the [`Choice`] out. What the programs tell is [decoded](decode) into
+//! [`Record`]s.
 
+pub mod btf;
 mod edge;
+mod edge_ring;
+mod error;
 mod meminfo;
+mod offsets;
+mod probe;
+mod programs;
 pub mod raw;
+mod record;
+mod ring;
 mod sampler;
+mod tracefs;
 
 pub use self::{
     edge::EdgeSource,
+    edge_ring::EdgeRing,
+    error::SenseError,
     meminfo::{Meminfo, MeminfoError, MemoryInfo, PROC_MEMINFO},
+    offsets::{MemoryHierarchy, Resolved, resolve},
+    probe::{Choice, Facts, Lost, MarkArgument, MarkProgram, choose},
+    programs::{Attached, Counters, Failure, Programs, ReclaimCounters},
+    record::{Decoded, Exit, Limited, Mark, Memory, Record, Task, Undecodable, decode},
+    ring::{RingStats, drain},
     sampler::Sampler,
 };

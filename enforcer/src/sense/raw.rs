@@ -1,10 +1,13 @@
-//! The system calls that rustix does not have.
+//! System interfaces that no safe crate offers.
 #![expect(unsafe_code, reason = "the one userspace module that may; rustix covers everything else")]
 
 use std::{
     io,
     os::fd::{AsRawFd as _, BorrowedFd},
 };
+
+use aya::maps::{MapData, RingBuf};
+use tokio::io::{Interest, unix::AsyncFd};
 
 /// Frees the memory of a process that has been sent SIGKILL, in the calling thread (`process_mrelease(2)`, Linux 5.15).
 ///
@@ -15,6 +18,27 @@ pub fn process_mrelease(pidfd: BorrowedFd<'_>) -> io::Result<()> {
     let result = unsafe { libc::syscall(libc::SYS_process_mrelease, pidfd.as_raw_fd(), 0_u32) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+/// Registers a ring buffer with the runtime that this is called in, for reading.
+pub(super) fn readable(ring: RingBuf<MapData>) -> io::Result<AsyncFd<RingBuf<MapData>>> {
+    // SAFETY: the descriptor is the map's own. `RingBuf` owns its `MapData`, which owns the descriptor, closes
+    // it only when dropped, and offers no way to exchange it; `AsyncFd` owns the ring in turn.
+    Ok(unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) }?)
+}
+
+/// Gives memory that was freed back to the kernel. Reading BTF takes tens of MiB for a moment, in small pieces
+/// that glibc would keep.
+#[cfg(target_env = "gnu")]
+pub(super) fn trim_heap() {
+    // SAFETY: no preconditions; it is safe to be called from any thread.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Other allocators keep little, and have no such call.
+#[cfg(not(target_env = "gnu"))]
+pub(super) fn trim_heap() {}
 
 #[cfg(test)]
 mod tests {

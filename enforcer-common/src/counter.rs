@@ -1,0 +1,40 @@
+//! Indices of the per-CPU counters.
+
+/// Losses, by the stage at which they happen: `DROPS` map.
+pub mod drops {
+    /// No room in the ring buffer for a [`MarkVictim`](crate::record::MarkVictim).
+    pub const MARK_VICTIM: u32 = 0;
+    /// No room in the ring buffer for a [`ProcessExit`](crate::record::ProcessExit).
+    pub const PROCESS_EXIT: u32 = 1;
+    /// No room in the ring buffer for an [`Edge`](crate::record::Edge).
+    pub const EDGE: u32 = 2;
+    /// A marked victim could not be noted, so that its exit will not be told.
+    pub const MARKED_MAP: u32 = 3;
+    /// The limit owner of an OOM could not be noted.
+    pub const OOM_MAP: u32 = 4;
+    /// The begin of a reclaim could not be noted.
+    pub const RECLAIM_MAP: u32 = 5;
+    /// A SIGKILL by the OOM killer could not be noted.
+    pub const KILL_MAP: u32 = 6;
+    /// How many there are.
+    pub const COUNT: u32 = 7;
+    /// Their names, as in metrics.
+    pub const NAMES: [&str; COUNT as usize] =
+        ["mark_victim", "process_exit", "edge", "marked_map", "oom_map", "reclaim_map", "kill_map"];
+}
+
+/// What was seen, by kind: `SEEN` map. `seen = delivered + dropped` for the first three.
+pub mod seen {
+    /// Victims marked.
+    pub const MARK_VICTIM: u32 = 0;
+    /// Exits of marked victims.
+    pub const PROCESS_EXIT: u32 = 1;
+    /// Edges told, after the rate limit.
+    pub const EDGE: u32 = 2;
+    /// Times kswapd woke, told or not.
+    pub const KSWAPD_WAKE: u32 = 3;
+    /// How many there are.
+    pub const COUNT: u32 = 4;
+    /// Their names, as in metrics.
+    pub const NAMES: [&str; COUNT as usize] = ["mark_victim", "process_exit", "edge", "kswapd_wake"];
+}

@@ -1,0 +1,235 @@
+//! What the programs write into their ring buffers.
+//!
+//! Times are nanoseconds of `CLOCK_BOOTTIME`; sizes are bytes. Numbers are in the machine's own byte order: a
+//! record never leaves the machine that made it.
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Length of a kernel task name with its terminating zero (`TASK_COMM_LEN`).
+pub const COMM_LEN: usize = 16;
+
+/// Version of the record layouts. It rises with every change that is not a new kind.
+pub const VERSION: u16 = 1;
+
+/// [`Header::kind`] of [`MarkVictim`].
+pub const KIND_MARK_VICTIM: u32 = 1;
+/// [`Header::kind`] of [`ProcessExit`].
+pub const KIND_PROCESS_EXIT: u32 = 2;
+/// [`Header::kind`] of [`Edge`].
+pub const KIND_EDGE: u32 = 3;
+
+/// What every record begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Header {
+    /// One of the `KIND_` constants.
+    pub kind: u32,
+    /// Size of the whole record in bytes, this header included.
+    pub size_bytes: u16,
+    /// [`VERSION`] of the writer.
+    pub version: u16,
+}
+
+impl Header {
+    /// The header of a record of this kind and size.
+    #[must_use]
+    pub const fn new(kind: u32, size_bytes: u16) -> Self {
+        Self { kind, size_bytes, version: VERSION }
+    }
+}
+
+/// The kernel marked a task as the victim of its OOM killer (`oom:mark_victim`).
+///
+/// That alone is no kill: the tracepoint also fires for a task that was dying already. [`VICTIM_KILLED`] tells
+/// the two apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct MarkVictim {
+    /// Kind [`KIND_MARK_VICTIM`].
+    pub header: Header,
+    /// When it was marked.
+    pub time_ns: u64,
+    /// When the victim's thread started: with the thread id, a key that pid reuse cannot break. 0 if unknown.
+    pub start_boottime_ns: u64,
+    /// The victim's cgroup (inode number of its directory); valid with [`CGROUP_KNOWN`].
+    pub cgroup_id: u64,
+    /// The allocating task's cgroup; 0 if unknown.
+    pub trigger_cgroup_id: u64,
+    /// The cgroup whose limit was hit; valid with [`LIMIT_KNOWN`], and then 0 means the whole machine.
+    pub limit_cgroup_id: u64,
+    /// When the reclaim of the allocating task that ended in this OOM began; 0 if none was seen.
+    pub reclaim_since_ns: u64,
+    /// The victim's anonymous memory; the four sizes are valid with [`MEMORY_KNOWN`].
+    pub anon_bytes: u64,
+    /// The victim's mapped file pages.
+    pub file_bytes: u64,
+    /// The victim's mapped shared memory and tmpfs pages.
+    pub shmem_bytes: u64,
+    /// The victim's swapped-out memory; 0 where only the tracepoint's own fields are at hand.
+    pub swap_bytes: u64,
+    /// The victim's page tables.
+    pub pgtables_bytes: u64,
+    /// Thread id of the victim. The tracepoint names a thread, not always the leader.
+    pub tid: u32,
+    /// Process id of the victim; 0 if unknown.
+    pub tgid: u32,
+    /// Thread id of the allocating task.
+    pub trigger_tid: u32,
+    /// Process id of the allocating task.
+    pub trigger_tgid: u32,
+    /// User id of the victim; valid with [`UID_KNOWN`].
+    pub uid: u32,
+    /// The victim's `oom_score_adj`; valid with [`SCORE_KNOWN`].
+    pub oom_score_adj: i32,
+    /// The kernel's `enum oom_constraint`; valid with [`LIMIT_KNOWN`]. 0 none, 1 cpuset, 2 memory policy,
+    /// 3 memory cgroup.
+    pub constraint: u32,
+    /// The flags below.
+    pub flags: u32,
+    /// Name of the victim's thread, zero-padded; all zero if unknown.
+    pub comm: [u8; COMM_LEN],
+    /// Name of the allocating thread, zero-padded.
+    pub trigger_comm: [u8; COMM_LEN],
+}
+
+/// [`MarkVictim::cgroup_id`] was read from the victim itself.
+pub const CGROUP_KNOWN: u32 = 1 << 0;
+/// The `oom_control` of this OOM was seen: limit owner and constraint are known.
+pub const LIMIT_KNOWN: u32 = 1 << 1;
+/// Kills are being watched, so that [`VICTIM_KILLED`] says something when it is absent.
+pub const KILL_WATCHED: u32 = 1 << 2;
+/// The OOM killer sent SIGKILL to this very task just before it marked it. Without it, and with
+/// [`KILL_WATCHED`], the task was dying already.
+pub const VICTIM_KILLED: u32 = 1 << 3;
+/// Whether the victim was a PID namespace's init could be told.
+pub const INIT_KNOWN: u32 = 1 << 4;
+/// The victim was the init of a PID namespace other than the machine's: a container goes down with it.
+pub const CONTAINER_INIT: u32 = 1 << 5;
+/// The sizes are known.
+pub const MEMORY_KNOWN: u32 = 1 << 6;
+/// The user id is known.
+pub const UID_KNOWN: u32 = 1 << 7;
+/// The `oom_score_adj` is known.
+pub const SCORE_KNOWN: u32 = 1 << 8;
+
+impl MarkVictim {
+    /// Size of the record.
+    pub const SIZE_BYTES: u16 = 160;
+
+    /// A record with its header and nothing else.
+    pub const EMPTY: Self = Self {
+        header: Header::new(KIND_MARK_VICTIM, Self::SIZE_BYTES),
+        time_ns: 0,
+        start_boottime_ns: 0,
+        cgroup_id: 0,
+        trigger_cgroup_id: 0,
+        limit_cgroup_id: 0,
+        reclaim_since_ns: 0,
+        anon_bytes: 0,
+        file_bytes: 0,
+        shmem_bytes: 0,
+        swap_bytes: 0,
+        pgtables_bytes: 0,
+        tid: 0,
+        tgid: 0,
+        trigger_tid: 0,
+        trigger_tgid: 0,
+        uid: 0,
+        oom_score_adj: 0,
+        constraint: 0,
+        flags: 0,
+        comm: [0; COMM_LEN],
+        trigger_comm: [0; COMM_LEN],
+    };
+
+    /// Whether all of `flags` are set.
+    #[must_use]
+    pub const fn has(&self, flags: u32) -> bool {
+        self.flags & flags == flags
+    }
+}
+
+/// A marked process is gone (`sched:sched_process_exit` of its last thread).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ProcessExit {
+    /// Kind [`KIND_PROCESS_EXIT`].
+    pub header: Header,
+    /// When the thread exited.
+    pub time_ns: u64,
+    /// The [`MarkVictim::time_ns`] that this exit answers.
+    pub marked_ns: u64,
+    /// Its cgroup, read from the exiting task: the victim's cgroup where the mark could not tell it. 0 if
+    /// unknown.
+    pub cgroup_id: u64,
+    /// Thread id.
+    pub tid: u32,
+    /// Process id.
+    pub tgid: u32,
+    /// Exit code as in `wait(2)`: the low seven bits are the signal. Valid with [`EXIT_CODE_KNOWN`].
+    pub exit_code: u32,
+    /// The flags below.
+    pub flags: u32,
+}
+
+/// [`ProcessExit::exit_code`] was read.
+pub const EXIT_CODE_KNOWN: u32 = 1 << 0;
+/// It is known that this was the last thread of the process. Without it, the marked thread has exited and
+/// others of its process may live.
+pub const GROUP_DEAD: u32 = 1 << 1;
+
+impl ProcessExit {
+    /// Size of the record.
+    pub const SIZE_BYTES: u16 = 48;
+
+    /// A record with its header and nothing else.
+    pub const EMPTY: Self = Self {
+        header: Header::new(KIND_PROCESS_EXIT, Self::SIZE_BYTES),
+        time_ns: 0,
+        marked_ns: 0,
+        cgroup_id: 0,
+        tid: 0,
+        tgid: 0,
+        exit_code: 0,
+        flags: 0,
+    };
+}
+
+/// Memory became short enough for the kernel to act: a wake-up for the sampler, not a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Edge {
+    /// Kind [`KIND_EDGE`].
+    pub header: Header,
+    /// When it happened.
+    pub time_ns: u64,
+    /// One of the `EDGE_` constants.
+    pub edge: u32,
+    /// The NUMA node for [`EDGE_KSWAPD_WAKE`], the thread id of the reclaiming task otherwise.
+    pub subject: u32,
+}
+
+/// [`Edge::edge`]: kswapd woke, free memory is below the low watermark.
+pub const EDGE_KSWAPD_WAKE: u32 = 0;
+/// [`Edge::edge`]: an allocating task began to reclaim for itself because the machine is short.
+pub const EDGE_DIRECT_RECLAIM: u32 = 1;
+/// How many kinds of edges there are.
+pub const EDGES: u32 = 2;
+
+impl Edge {
+    /// Size of the record.
+    pub const SIZE_BYTES: u16 = 24;
+
+    /// An edge of this kind.
+    #[must_use]
+    pub const fn new(edge: u32, subject: u32, time_ns: u64) -> Self {
+        Self { header: Header::new(KIND_EDGE, Self::SIZE_BYTES), time_ns, edge, subject }
+    }
+}
+
+const _: () = assert!(size_of::<Header>() == 8);
+const _: () = assert!(size_of::<MarkVictim>() == MarkVictim::SIZE_BYTES as usize);
+const _: () = assert!(size_of::<ProcessExit>() == ProcessExit::SIZE_BYTES as usize);
+const _: () = assert!(size_of::<Edge>() == Edge::SIZE_BYTES as usize);
+// The ring buffer aligns its entries to 8 bytes.
+const _: () =
+    assert!(align_of::<MarkVictim>() == 8 && align_of::<ProcessExit>() == 8 && align_of::<Edge>() == 8);

@@ -1,0 +1,100 @@
+//! Reading the kernel's structures by offsets that the daemon resolved.
+use aya_ebpf::helpers::{
+    bpf_get_current_cgroup_id, bpf_get_current_task, bpf_ktime_get_boot_ns, bpf_probe_read_kernel, generated,
+};
+use enforcer_common::{offsets::ABSENT, record::COMM_LEN};
+
+use crate::maps::UNIFIED;
+
+/// One offset. It is read by itself, so that the verifier sees a constant instead of a copy of them all.
+macro_rules! offset {
+    ($field:ident) => {{
+        let offsets = (&raw const $crate::maps::OFFSETS).cast::<enforcer_common::offsets::Offsets>();
+        // SAFETY: `Global` is transparent over the structure; the read is volatile because the daemon writes
+        // the value after compilation.
+        unsafe { core::ptr::read_volatile(&raw const (*offsets).$field) }
+    }};
+}
+pub(crate) use offset;
+
+/// Reads the field at `offset` of the structure at `base`; `None` if either is absent or the read faults.
+#[inline(always)]
+pub(crate) fn read<T>(base: u64, offset: u32) -> Option<T> {
+    if base == 0 || offset == ABSENT {
+        return None;
+    }
+    // SAFETY: the helper checks the address and returns an error instead of faulting.
+    unsafe { bpf_probe_read_kernel((base + u64::from(offset)) as *const T) }.ok()
+}
+
+/// As [`read`], for a pointer that must not be null.
+#[inline(always)]
+pub(crate) fn pointer(base: u64, offset: u32) -> Option<u64> {
+    read::<u64>(base, offset).filter(|pointer| *pointer != 0)
+}
+
+/// Reads a task's name.
+#[inline(always)]
+pub(crate) fn comm(base: u64, offset: u32) -> [u8; COMM_LEN] {
+    // Two words instead of sixteen bytes: so the compiler moves words, and the stack stays small.
+    let words = read::<[u64; 2]>(base, offset).unwrap_or_default();
+    // SAFETY: both are sixteen bytes without invalid values.
+    unsafe { core::mem::transmute::<[u64; 2], [u8; COMM_LEN]>(words) }
+}
+
+/// The current task's name.
+#[inline(always)]
+pub(crate) fn current_comm() -> [u8; COMM_LEN] {
+    let mut words = [0_u64; 2];
+    // SAFETY: the helper writes at most the size passed, and the buffer is that large. It can only fail
+    // without a current task, and then leaves zeros.
+    unsafe { generated::bpf_get_current_comm(words.as_mut_ptr().cast(), size_of_val(&words) as u32) };
+    // SAFETY: both are sixteen bytes without invalid values.
+    unsafe { core::mem::transmute::<[u64; 2], [u8; COMM_LEN]>(words) }
+}
+
+/// `CLOCK_BOOTTIME` in nanoseconds.
+#[inline(always)]
+pub(crate) fn now_ns() -> u64 {
+    // SAFETY: no preconditions.
+    unsafe { bpf_ktime_get_boot_ns() }
+}
+
+/// The id of a `struct cgroup`.
+#[inline(always)]
+fn cgroup_id(cgroup: u64) -> Option<u64> {
+    read(pointer(cgroup, offset!(cgroup_kn))?, offset!(kernfs_node_id))
+}
+
+/// The id of the cgroup that a `cgroup_subsys_state` belongs to.
+#[inline(always)]
+pub(crate) fn css_cgroup_id(css: u64) -> Option<u64> {
+    cgroup_id(pointer(css, offset!(css_cgroup))?)
+}
+
+/// The id of a task's cgroup: the memory controller's, where that is on a hierarchy of its own.
+#[inline(always)]
+pub(crate) fn task_cgroup_id(task: u64) -> Option<u64> {
+    let css_set = pointer(task, offset!(task_cgroups))?;
+    if offset!(css_set_memory_css) != ABSENT {
+        return css_cgroup_id(pointer(css_set, offset!(css_set_memory_css))?);
+    }
+    cgroup_id(pointer(css_set, offset!(css_set_dfl_cgrp))?)
+}
+
+/// The current task's `task_struct`.
+#[inline(always)]
+pub(crate) fn current_task() -> u64 {
+    // SAFETY: no preconditions.
+    unsafe { bpf_get_current_task() }
+}
+
+/// The id of the current task's cgroup, as far as it can be told.
+#[inline(always)]
+pub(crate) fn current_cgroup_id() -> Option<u64> {
+    if UNIFIED.load() == 1 {
+        // SAFETY: no preconditions.
+        return Some(unsafe { bpf_get_current_cgroup_id() });
+    }
+    task_cgroup_id(current_task())
+}

@@ -1,0 +1,100 @@
+//! The maps, and the globals that the daemon sets before the programs are loaded.
+use aya_ebpf::{
+    Global,
+    macros::map,
+    maps::{Array, LruHashMap, PerCpuArray, RingBuf},
+};
+use enforcer_common::{
+    counter::{drops, seen},
+    offsets::Offsets,
+    plain::PlainFormat,
+    reclaim::{self, ReclaimTotals, TaskReclaim},
+    record,
+};
+
+/// Where the running kernel keeps the fields that we read.
+#[unsafe(no_mangle)]
+pub(crate) static OFFSETS: Global<Offsets> = Global::new(Offsets::NONE);
+
+/// Where the classic tracepoint keeps its fields; used only without BTF.
+#[unsafe(no_mangle)]
+pub(crate) static PLAIN_FORMAT: Global<PlainFormat> = Global::new(PlainFormat::NONE);
+
+/// 1 if the memory controller is on the unified hierarchy, so that the helper for the current task's cgroup
+/// tells the right one.
+#[unsafe(no_mangle)]
+pub(crate) static UNIFIED: Global<u32> = Global::new(1);
+
+/// OOM records. Room for some 3,000 marks that come before the daemon has run.
+#[map]
+pub(crate) static EVENTS: RingBuf = RingBuf::with_byte_size(512 * 1024, 0);
+
+/// Wake-ups, in a ring of their own: the reflex thread reads it, and a storm of them costs no OOM record.
+#[map]
+pub(crate) static EDGES: RingBuf = RingBuf::with_byte_size(16 * 1024, 0);
+
+/// Losses by stage.
+#[map]
+pub(crate) static DROPS: PerCpuArray<u64> = PerCpuArray::with_max_entries(drops::COUNT, 0);
+
+/// What was seen, by kind.
+#[map]
+pub(crate) static SEEN: PerCpuArray<u64> = PerCpuArray::with_max_entries(seen::COUNT, 0);
+
+/// Reclaim totals by kind.
+#[map]
+pub(crate) static RECLAIM: PerCpuArray<ReclaimTotals> = PerCpuArray::with_max_entries(reclaim::KINDS, 0);
+
+/// Tasks in reclaim, by thread id. A task that is killed in there never ends it, so the map forgets by itself.
+#[map]
+pub(crate) static RECLAIMING: LruHashMap<u32, TaskReclaim> = LruHashMap::with_max_entries(4096, 0);
+
+/// When an edge of each kind was last told.
+#[map]
+pub(crate) static EDGE_LAST: Array<u64> = Array::with_max_entries(record::EDGES, 0);
+
+/// The `oom_control` that a task's OOM in progress works with, by thread id.
+#[map]
+pub(crate) static OOMS: LruHashMap<u32, u64> = LruHashMap::with_max_entries(1024, 0);
+
+/// 1 as soon as the program that watches kills is attached. A map, as no global can be set after loading.
+#[map]
+pub(crate) static KILL_WATCH: Array<u32> = Array::with_max_entries(1, 0);
+
+/// The task that a task has just sent the kernel's own SIGKILL to, by the sender's thread id.
+#[map]
+pub(crate) static KILLS: LruHashMap<u32, u64> = LruHashMap::with_max_entries(1024, 0);
+
+/// Marked victims: when, by process id (by thread id where only that is known).
+#[map]
+pub(crate) static MARKED: LruHashMap<u32, u64> = LruHashMap::with_max_entries(8192, 0);
+
+/// Adds one to a per-CPU counter.
+#[inline(always)]
+fn count(map: &PerCpuArray<u64>, index: u32) {
+    if let Some(counter) = map.get_ptr_mut(index) {
+        // SAFETY: the pointer is to this CPU's slot, which lives as long as the map. A program that preempts
+        // us here can lose us one count; it cannot corrupt it.
+        unsafe { *counter = (*counter).wrapping_add(1) }
+    }
+}
+
+/// Counts a loss of this stage.
+#[inline(always)]
+pub(crate) fn dropped(stage: u32) {
+    count(&DROPS, stage);
+}
+
+/// Counts something of this kind as seen.
+#[inline(always)]
+pub(crate) fn saw(kind: u32) {
+    count(&SEEN, kind);
+}
+
+/// Puts a record into a ring, or counts its loss under `stage`.
+#[inline(always)]
+pub(crate) fn tell<T: 'static>(ring: &RingBuf, record: &T, stage: u32) {
+    if ring.output::<T>(record, 0).is_err() {
+        dropped(stage);
+    }
+}

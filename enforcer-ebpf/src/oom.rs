@@ -1,0 +1,225 @@
+//! OOM kills: who was marked, who allocated, whose limit it was, and whether the mark was a kill.
+use aya_ebpf::{
+    EbpfContext,
+    helpers::bpf_get_current_pid_tgid,
+    macros::{btf_tracepoint, fentry, raw_tracepoint, tracepoint},
+    programs::{BtfTracePointContext, FEntryContext, RawTracePointContext, TracePointContext},
+};
+use enforcer_common::{
+    counter::{drops, seen},
+    offsets::{ABSENT, pages_to_bytes},
+    plain::{PlainFormat, data_loc_offset},
+    record::{
+        CGROUP_KNOWN, CONTAINER_INIT, INIT_KNOWN, KILL_WATCHED, LIMIT_KNOWN, MEMORY_KNOWN, MarkVictim,
+        SCORE_KNOWN, UID_KNOWN, VICTIM_KILLED,
+    },
+};
+
+use crate::{
+    kernel::{
+        self, comm, css_cgroup_id, current_cgroup_id, current_comm, now_ns, offset, pointer, read,
+        task_cgroup_id,
+    },
+    maps::{EVENTS, KILL_WATCH, KILLS, MARKED, OOMS, PLAIN_FORMAT, RECLAIMING, dropped, saw, tell},
+};
+
+const SIGKILL: i32 = 9;
+/// The `siginfo` pointer by which the kernel marks its own signals (`SEND_SIG_PRIV`, linux/sched/signal.h).
+const SEND_SIG_PRIV: u64 = 1;
+
+/// Kernels whose event passes the task and its user id.
+#[btf_tracepoint(function = "mark_victim")]
+pub fn mark_victim_task(ctx: BtfTracePointContext) -> i32 {
+    try_mark_victim_task(&ctx);
+    0
+}
+
+#[inline(always)]
+fn try_mark_victim_task(ctx: &BtfTracePointContext) {
+    let task = ctx.arg::<*const u8>(0) as u64;
+    let mut mark = begin();
+    mark.uid = ctx.arg::<u32>(1);
+    mark.flags |= UID_KNOWN;
+    mark.tid = read(task, offset!(task_pid)).unwrap_or(0);
+    mark.tgid = read(task, offset!(task_tgid)).unwrap_or(0);
+    mark.start_boottime_ns = read(task, offset!(task_start_boottime)).unwrap_or(0);
+    mark.comm = comm(task, offset!(task_comm));
+    if let Some(id) = task_cgroup_id(task) {
+        mark.cgroup_id = id;
+        mark.flags |= CGROUP_KNOWN;
+    }
+    if let Some(score) = pointer(task, offset!(task_signal))
+        .and_then(|signal| read::<i16>(signal, offset!(signal_oom_score_adj)))
+    {
+        mark.oom_score_adj = i32::from(score);
+        mark.flags |= SCORE_KNOWN;
+    }
+    read_memory(&mut mark, task);
+    if let Some(init) = is_namespace_init(task) {
+        mark.flags |= INIT_KNOWN | if init { CONTAINER_INIT } else { 0 };
+    }
+    finish(ctx, &mut mark, Some(task));
+}
+
+/// Kernels whose event passes only a thread id.
+#[btf_tracepoint(function = "mark_victim")]
+pub fn mark_victim_pid(ctx: BtfTracePointContext) -> i32 {
+    let mut mark = begin();
+    mark.tid = ctx.arg::<u32>(0);
+    finish(&ctx, &mut mark, None);
+    0
+}
+
+/// Kernels without BTF: the classic tracepoint, by its own format.
+#[tracepoint(category = "oom", name = "mark_victim")]
+pub fn mark_victim_plain(ctx: TracePointContext) -> u32 {
+    try_mark_victim_plain(&ctx);
+    0
+}
+
+#[inline(always)]
+fn try_mark_victim_plain(ctx: &TracePointContext) {
+    let PlainFormat { pid, uid, anon_rss, file_rss, shmem_rss, pgtables, oom_score_adj, comm } =
+        PLAIN_FORMAT.load();
+    let base = ctx.as_ptr() as u64;
+    let mut mark = begin();
+    mark.tid = read(base, pid).unwrap_or(0);
+    if let Some(uid) = read(base, uid) {
+        mark.uid = uid;
+        mark.flags |= UID_KNOWN;
+    }
+    if let Some(score) = read::<i16>(base, oom_score_adj) {
+        mark.oom_score_adj = i32::from(score);
+        mark.flags |= SCORE_KNOWN;
+    }
+    if let Some(anon_kib) = read::<u64>(base, anon_rss) {
+        mark.anon_bytes = anon_kib << 10;
+        mark.file_bytes = read::<u64>(base, file_rss).unwrap_or(0) << 10;
+        mark.shmem_bytes = read::<u64>(base, shmem_rss).unwrap_or(0) << 10;
+        mark.pgtables_bytes = read::<u64>(base, pgtables).unwrap_or(0) << 10;
+        mark.flags |= MEMORY_KNOWN;
+    }
+    if let Some(at) = read::<u32>(base, comm) {
+        mark.comm = kernel::comm(base, data_loc_offset(at));
+    }
+    finish(ctx, &mut mark, None);
+}
+
+/// A record with what the current task, the allocator, tells.
+#[inline(always)]
+fn begin() -> MarkVictim {
+    let pid_tgid = bpf_get_current_pid_tgid();
+    let mut mark = MarkVictim::EMPTY;
+    mark.time_ns = now_ns();
+    mark.trigger_tid = pid_tgid as u32;
+    mark.trigger_tgid = (pid_tgid >> 32) as u32;
+    mark.trigger_cgroup_id = current_cgroup_id().unwrap_or(0);
+    mark.trigger_comm = current_comm();
+    // SAFETY: the value is copied at once; a concurrent change of this task's own entry cannot be.
+    if let Some(reclaim) = unsafe { RECLAIMING.get(mark.trigger_tid) } {
+        mark.reclaim_since_ns = reclaim.led_here_since_ns(mark.time_ns);
+    }
+    // SAFETY: as above.
+    if let Some(oom_control) = unsafe { OOMS.get(mark.trigger_tid) } {
+        read_limit(&mut mark, *oom_control);
+    }
+    mark
+}
+
+/// Whose limit it was. The structure is on the stack of the current task, which is still in `out_of_memory`.
+#[inline(always)]
+fn read_limit(mark: &mut MarkVictim, oom_control: u64) {
+    let Some(memcg) = read::<u64>(oom_control, offset!(oom_control_memcg)) else { return };
+    if memcg != 0 {
+        let css = offset!(mem_cgroup_css);
+        if css == ABSENT {
+            return;
+        }
+        let Some(id) = css_cgroup_id(memcg + u64::from(css)) else { return };
+        mark.limit_cgroup_id = id;
+    }
+    mark.constraint = read(oom_control, offset!(oom_control_constraint)).unwrap_or(0);
+    mark.flags |= LIMIT_KNOWN;
+}
+
+/// Adds whether it was a kill, tells the record, and remembers the victim until it exits.
+#[inline(always)]
+fn finish<C: EbpfContext>(ctx: &C, mark: &mut MarkVictim, victim: Option<u64>) {
+    if KILL_WATCH.get(0).is_some_and(|attached| *attached == 1) {
+        mark.flags |= KILL_WATCHED;
+        // SAFETY: the value is copied at once; only the current task writes its own entry.
+        if let Some(killed) = unsafe { KILLS.get(mark.trigger_tid) } {
+            // Where the event passes no task, the kill just before it is the victim's.
+            if victim.is_none_or(|task| task == *killed) {
+                mark.flags |= VICTIM_KILLED;
+            }
+            // An absent entry is as good as a removed one.
+            let _ = KILLS.remove(mark.trigger_tid);
+        }
+    }
+    let key = if mark.tgid == 0 { mark.tid } else { mark.tgid };
+    if MARKED.insert(key, mark.time_ns, 0).is_err() {
+        dropped(drops::MARKED_MAP);
+    }
+    saw(seen::MARK_VICTIM);
+    tell(&EVENTS, mark, drops::MARK_VICTIM);
+    say!(ctx, "mark_victim tid {} tgid {} by {}", mark.tid, mark.tgid, mark.trigger_tid);
+}
+
+#[inline(always)]
+fn read_memory(mark: &mut MarkVictim, task: u64) {
+    let Some(mm) = pointer(task, offset!(task_mm)) else { return };
+    let Some(anon) = read::<i64>(mm, offset!(mm_anon_pages)) else { return };
+    let shift = offset!(page_shift);
+    mark.anon_bytes = pages_to_bytes(anon, shift);
+    mark.file_bytes = pages_to_bytes(read(mm, offset!(mm_file_pages)).unwrap_or(0), shift);
+    mark.shmem_bytes = pages_to_bytes(read(mm, offset!(mm_shmem_pages)).unwrap_or(0), shift);
+    mark.swap_bytes = pages_to_bytes(read(mm, offset!(mm_swap_pages)).unwrap_or(0), shift);
+    mark.pgtables_bytes = pages_to_bytes(read(mm, offset!(mm_pgtables_bytes)).unwrap_or(0), 0);
+    mark.flags |= MEMORY_KNOWN;
+}
+
+/// Whether the task's process is the init of a PID namespace below the machine's own.
+#[inline(always)]
+fn is_namespace_init(task: u64) -> Option<bool> {
+    let pid = pointer(task, offset!(task_thread_pid))?;
+    let level = read::<u32>(pid, offset!(pid_level))?;
+    if level == 0 {
+        return Some(false);
+    }
+    let (numbers, size) = (offset!(pid_numbers), offset!(upid_size));
+    if numbers == ABSENT || size == ABSENT {
+        return None;
+    }
+    let upid = pid + u64::from(numbers) + u64::from(level) * u64::from(size);
+    let namespace = pointer(upid, offset!(upid_ns))?;
+    let reaper = read::<u64>(namespace, offset!(pid_namespace_child_reaper))?;
+    // The reaper is a thread of the init process: its leader, unless that has exited.
+    Some(reaper == task || reaper == read::<u64>(task, offset!(task_group_leader))?)
+}
+
+/// Notes what the OOM killer works with; `mark_victim` follows in the same task. Memory cgroups' OOMs come
+/// through here too.
+#[fentry(function = "out_of_memory")]
+pub fn out_of_memory(ctx: FEntryContext) -> u32 {
+    let oom_control = ctx.arg::<*const u8>(0) as u64;
+    let tid = bpf_get_current_pid_tgid() as u32;
+    if OOMS.insert(tid, oom_control, 0).is_err() {
+        dropped(drops::OOM_MAP);
+    }
+    0
+}
+
+/// Notes the kernel's own SIGKILLs. The OOM killer sends one to a task that it kills, right before it marks
+/// it, and none to a task that was dying already (`__oom_kill_process` and `oom_kill_process` in
+/// mm/oom_kill.c). The tracepoint passes `int sig, struct kernel_siginfo *info, struct task_struct *task, …`.
+#[raw_tracepoint(tracepoint = "signal_generate")]
+pub fn oom_signal(ctx: RawTracePointContext) -> i32 {
+    if ctx.arg::<i32>(0) == SIGKILL && ctx.arg::<u64>(1) == SEND_SIG_PRIV {
+        let tid = bpf_get_current_pid_tgid() as u32;
+        if KILLS.insert(tid, ctx.arg::<u64>(2), 0).is_err() {
+            dropped(drops::KILL_MAP);
+        }
+    }
+    0
+}

@@ -1,0 +1,257 @@
+//! What this kernel and this process can do for tracing, and which programs follow from it.
+//!
+//! Facts are gathered by [`Facts::gather`] and nothing else; [`choose`] is a pure rule over them. There is no
+//! check of a version anywhere: distributions backport.
+use std::{fs, path::Path};
+
+use aya::{maps::MapType, sys::is_map_supported};
+use enforcer_common::{offsets::ABSENT, plain::PlainFormat};
+use rustix::{fs::statfs, thread::CapabilitySet};
+
+use super::{
+    btf::{Btf, Kind},
+    offsets::{MemoryHierarchy, Resolved, resolve},
+    tracefs,
+};
+
+/// File system type of bpffs (`BPF_FS_MAGIC`, linux/magic.h).
+const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
+
+/// What the event `oom:mark_victim` passes, according to BTF.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MarkArgument {
+    /// `struct task_struct *, uid_t`.
+    Task,
+    /// `int pid`.
+    Pid,
+}
+
+/// What was found out. `None`: could not tell, which is not "no".
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// The kernel tells its types.
+    pub btf: Option<bool>,
+    /// What `mark_victim` passes to a BTF program.
+    pub mark_argument: Option<MarkArgument>,
+    /// BTF names `out_of_memory`, which says whose limit it was.
+    pub out_of_memory: Option<bool>,
+    /// tracefs is mounted.
+    pub tracefs: Option<bool>,
+    /// The classic tracepoint's format.
+    pub plain_format: Option<PlainFormat>,
+    /// The kernel has BPF ring buffers (5.8).
+    pub ring_buffer: Option<bool>,
+    /// bpffs is mounted.
+    pub bpffs: Option<bool>,
+    /// We have `CAP_BPF` or `CAP_SYS_ADMIN`.
+    pub cap_bpf: Option<bool>,
+    /// We have `CAP_PERFMON` or `CAP_SYS_ADMIN`.
+    pub cap_perfmon: Option<bool>,
+    /// The memory controller is on the unified hierarchy (cgroup v2).
+    pub unified_memory: Option<bool>,
+    /// Offsets of the kernel's structures.
+    pub resolved: Option<Resolved>,
+}
+
+impl Facts {
+    /// Looks at the running kernel and at this process.
+    #[must_use]
+    pub fn gather() -> Self {
+        let unified_memory = unified_memory(Path::new("/proc/cgroups"));
+        let btf = match Btf::read(Path::new(super::btf::VMLINUX)) {
+            Ok(btf) => Some(btf),
+            Err(error) => {
+                tracing::info!(%error, "no BTF");
+                None
+            }
+        };
+        let mount = tracefs::mount();
+        let capabilities = rustix::thread::capabilities(None).ok().map(|sets| sets.effective);
+        let can = |one: CapabilitySet| {
+            capabilities.map(|have| have.intersects(one.union(CapabilitySet::SYS_ADMIN)))
+        };
+        let hierarchy = match unified_memory {
+            Some(false) => MemoryHierarchy::Own,
+            Some(true) | None => MemoryHierarchy::Unified,
+        };
+        Self {
+            btf: Some(btf.is_some()),
+            mark_argument: btf.as_ref().and_then(mark_argument),
+            out_of_memory: btf.as_ref().map(|btf| btf.find("out_of_memory", Kind::Func).is_some()),
+            tracefs: Some(mount.is_some()),
+            plain_format: mount.and_then(|mount| tracefs::mark_victim(&mount).ok().flatten()),
+            ring_buffer: is_map_supported(MapType::RingBuf).ok(),
+            bpffs: statfs("/sys/fs/bpf")
+                .ok()
+                .map(|stat| u64::try_from(stat.f_type).is_ok_and(|magic| magic == BPF_FS_MAGIC)),
+            cap_bpf: can(CapabilitySet::BPF),
+            cap_perfmon: can(CapabilitySet::PERFMON),
+            unified_memory,
+            resolved: btf.map(|btf| resolve(&btf, hierarchy, rustix::param::page_size())),
+        }
+    }
+}
+
+/// What the BTF typedef of `mark_victim` says about its argument. Its prototype begins with `void *__data`.
+fn mark_argument(btf: &Btf) -> Option<MarkArgument> {
+    let typedef = btf.find("btf_trace_mark_victim", Kind::Typedef)?;
+    let parameters = btf.parameters(btf.pointee(typedef)?)?;
+    let argument = btf.resolve(*parameters.get(1)?)?;
+    match btf.kind(argument)? {
+        Kind::Ptr => {
+            let task = btf.resolve(btf.pointee(argument)?)?;
+            (btf.name(task)? == "task_struct").then_some(MarkArgument::Task)
+        }
+        Kind::Int => Some(MarkArgument::Pid),
+        _ => None,
+    }
+}
+
+/// Whether the memory controller is on the unified hierarchy, by `/proc/cgroups`: hierarchy 0 is that one.
+/// Kernels that no longer list controllers there (6.12, if without v1) have no other.
+fn unified_memory(path: &Path) -> Option<bool> {
+    let text = fs::read_to_string(path).ok()?;
+    Some(text.lines().find_map(memory_hierarchy).is_none_or(|hierarchy| hierarchy == 0))
+}
+
+/// Number of the hierarchy in a line of `/proc/cgroups`, if it is the memory controller's.
+fn memory_hierarchy(line: &str) -> Option<u32> {
+    let mut words = line.split_whitespace();
+    (words.next()? == "memory").then(|| words.next()?.parse().ok()).flatten()
+}
+
+/// Which program tells of marked victims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MarkProgram {
+    /// By BTF, from the task itself: all that there is to know.
+    Task,
+    /// By BTF, from a thread id.
+    Pid,
+    /// By the classic tracepoint, with the format of [`Choice::plain_format`].
+    Plain,
+}
+
+/// Which programs to load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The one for marked victims; none: OOM kills are seen only by their counters.
+    pub mark: Option<MarkProgram>,
+    /// The classic tracepoint's format: what `mark` falls back to if the kernel refuses it.
+    pub plain_format: Option<PlainFormat>,
+    /// The one that says whose limit it was.
+    pub limit_owner: bool,
+    /// Those that need only that tracing works at all: kills, exits, reclaim, edges.
+    pub raw: bool,
+    /// The memory controller is on the unified hierarchy.
+    pub unified_memory: bool,
+    /// Offsets of the kernel's structures, all absent without BTF.
+    pub offsets: enforcer_common::offsets::Offsets,
+    /// What is lost by what is missing.
+    pub lost: Vec<Lost>,
+}
+
+/// Something that is missing here, and what follows from it: the data of `degraded.entered`.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Lost {
+    /// What is missing, as a word for metrics.
+    pub what: &'static str,
+    /// Why.
+    pub why: String,
+    /// What an operator loses.
+    pub consequence: &'static str,
+}
+
+/// Chooses the programs. What could not be told is tried: a program that then fails is reported by its name.
+#[must_use]
+pub fn choose(facts: &Facts) -> Choice {
+    let mut lost = Vec::new();
+    let mut missing = |what, why: String, consequence| lost.push(Lost { what, why, consequence });
+
+    let blocked = [
+        (facts.ring_buffer, "ringBuffer", "this kernel has no BPF ring buffers (Linux 5.8)"),
+        (facts.cap_bpf, "capBpf", "neither CAP_BPF nor CAP_SYS_ADMIN"),
+        (facts.cap_perfmon, "capPerfmon", "neither CAP_PERFMON nor CAP_SYS_ADMIN"),
+    ];
+    let mut raw = true;
+    for (fact, what, why) in blocked {
+        if fact == Some(false) {
+            raw = false;
+            missing(
+                what,
+                why.to_owned(),
+                "no eBPF: OOM kills are told from counters alone, without victim or trigger",
+            );
+        }
+    }
+
+    let mark = match (raw, facts.mark_argument, facts.plain_format) {
+        (true, Some(MarkArgument::Task), _) => Some(MarkProgram::Task),
+        (true, Some(MarkArgument::Pid), _) => Some(MarkProgram::Pid),
+        (true, None, Some(_)) => Some(MarkProgram::Plain),
+        (false, ..) | (true, None, None) => None,
+    };
+    if raw {
+        match mark {
+            Some(MarkProgram::Task) => {}
+            Some(MarkProgram::Pid) => missing(
+                "markVictimTask",
+                "the event mark_victim passes only a thread id".to_owned(),
+                "a victim's cgroup is known only when it exits, its memory not at all",
+            ),
+            Some(MarkProgram::Plain) => missing(
+                "btf",
+                "the kernel does not tell its types (/sys/kernel/btf/vmlinux)".to_owned(),
+                "a victim's cgroup is known only when it exits",
+            ),
+            None => missing(
+                "markVictim",
+                match facts.tracefs {
+                    Some(true) => "neither BTF nor tracefs tells what the event mark_victim passes",
+                    Some(false) | None => "no usable BTF, and tracefs is not mounted",
+                }
+                .to_owned(),
+                "OOM kills are told from counters alone, without victim or trigger",
+            ),
+        }
+    }
+
+    let offsets = facts.resolved.as_ref().map(|resolved| resolved.offsets);
+    let readable = offsets.is_some_and(|offsets| offsets.oom_control_memcg != ABSENT);
+    let limit_owner = mark.is_some() && readable && facts.out_of_memory != Some(false);
+    if mark.is_some() && !limit_owner {
+        missing(
+            "limitOwner",
+            "BTF does not describe the function out_of_memory and what it works with".to_owned(),
+            "whose limit was hit is told from counters, which is a guess in a burst",
+        );
+    }
+    if let Some(resolved) = &facts.resolved
+        && mark.is_some()
+        && !resolved.absent.is_empty()
+    {
+        missing(
+            "offsets",
+            format!("not in this kernel's types: {}", resolved.absent.join(", ")),
+            "what these fields tell of a victim is missing from its event",
+        );
+    }
+    if raw && facts.bpffs == Some(false) {
+        missing(
+            "bpffs",
+            "no bpffs at /sys/fs/bpf".to_owned(),
+            "programs cannot be pinned: OOM kills while the daemon restarts are told from counters",
+        );
+    }
+    Choice {
+        mark,
+        plain_format: facts.plain_format,
+        limit_owner,
+        raw,
+        unified_memory: facts.unified_memory != Some(false),
+        offsets: offsets.unwrap_or(enforcer_common::offsets::Offsets::NONE),
+        lost,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,125 @@
+use enforcer_common::{
+    offsets::{ABSENT, Offsets},
+    plain::PlainFormat,
+};
+use rstest::rstest;
+
+use super::{Choice, Facts, MarkArgument, MarkProgram, choose, mark_argument, memory_hierarchy};
+use crate::sense::{
+    btf::{Btf, build::Builder},
+    offsets::Resolved,
+};
+
+const FORMAT: PlainFormat = PlainFormat { pid: 8, ..PlainFormat::NONE };
+
+fn everything() -> Facts {
+    let offsets = Offsets { oom_control_memcg: 16, ..Offsets::NONE };
+    Facts {
+        btf: Some(true),
+        mark_argument: Some(MarkArgument::Task),
+        out_of_memory: Some(true),
+        tracefs: Some(true),
+        plain_format: Some(FORMAT),
+        ring_buffer: Some(true),
+        bpffs: Some(true),
+        cap_bpf: Some(true),
+        cap_perfmon: Some(true),
+        unified_memory: Some(true),
+        resolved: Some(Resolved { offsets, absent: Vec::new() }),
+    }
+}
+
+fn words(choice: &Choice) -> Vec<&'static str> {
+    choice.lost.iter().map(|lost| lost.what).collect()
+}
+
+#[test]
+fn a_whole_kernel_loses_nothing() {
+    let choice = choose(&everything());
+    assert_eq!(choice.mark, Some(MarkProgram::Task));
+    assert!(choice.limit_owner && choice.raw && choice.unified_memory);
+    assert_eq!(choice.lost, []);
+}
+
+#[rstest]
+#[case::old_event(|f: &mut Facts| f.mark_argument = Some(MarkArgument::Pid), Some(MarkProgram::Pid), true, &["markVictimTask"])]
+#[case::no_function(|f: &mut Facts| f.out_of_memory = Some(false), Some(MarkProgram::Task), false, &["limitOwner"])]
+#[case::no_ring(|f: &mut Facts| f.ring_buffer = Some(false), None, false, &["ringBuffer"])]
+#[case::no_cap_bpf(|f: &mut Facts| f.cap_bpf = Some(false), None, false, &["capBpf"])]
+#[case::no_cap_perfmon(|f: &mut Facts| f.cap_perfmon = Some(false), None, false, &["capPerfmon"])]
+#[case::no_bpffs(|f: &mut Facts| f.bpffs = Some(false), Some(MarkProgram::Task), true, &["bpffs"])]
+#[case::no_tracefs(|f: &mut Facts| { f.tracefs = Some(false); f.plain_format = None }, Some(MarkProgram::Task), true, &[])]
+#[case::odd_event(|f: &mut Facts| f.mark_argument = None, Some(MarkProgram::Plain), true, &["btf"])]
+#[case::nothing_known_of_the_event(|f: &mut Facts| { f.mark_argument = None; f.plain_format = None }, None, false, &["markVictim"])]
+#[case::a_member_is_missing(
+    |f: &mut Facts| f.resolved.as_mut().unwrap().absent.push("task_mm"), Some(MarkProgram::Task), true, &["offsets"]
+)]
+#[case::no_memcg_member(
+    |f: &mut Facts| f.resolved.as_mut().unwrap().offsets.oom_control_memcg = ABSENT, Some(MarkProgram::Task), false, &["limitOwner"]
+)]
+fn one_fact_flipped(
+    #[case] flip: fn(&mut Facts),
+    #[case] mark: Option<MarkProgram>,
+    #[case] limit_owner: bool,
+    #[case] lost: &[&str],
+) {
+    let mut facts = everything();
+    flip(&mut facts);
+    let choice = choose(&facts);
+    assert_eq!(choice.mark, mark);
+    assert_eq!(choice.limit_owner, limit_owner);
+    assert_eq!(words(&choice), lost);
+}
+
+#[test]
+fn a_kernel_without_btf_uses_the_classic_tracepoint() {
+    let facts =
+        Facts { btf: Some(false), mark_argument: None, out_of_memory: None, resolved: None, ..everything() };
+    let choice = choose(&facts);
+    assert_eq!(choice.mark, Some(MarkProgram::Plain));
+    assert_eq!(words(&choice), ["btf", "limitOwner"]);
+    assert_eq!(choice.offsets, Offsets::NONE);
+}
+
+#[test]
+fn what_is_unknown_is_tried() {
+    let facts = Facts { ring_buffer: None, cap_bpf: None, cap_perfmon: None, bpffs: None, ..everything() };
+    assert_eq!(choose(&facts).lost, []);
+    assert!(choose(&facts).raw);
+}
+
+#[test]
+fn a_hybrid_host_is_told_apart() {
+    assert!(!choose(&Facts { unified_memory: Some(false), ..everything() }).unified_memory);
+    assert_eq!(memory_hierarchy("memory\t7\t101\t1"), Some(7));
+    assert_eq!(memory_hierarchy("memory\t0\t101\t1"), Some(0));
+    assert_eq!(memory_hierarchy("#subsys_name\thierarchy\tnum_cgroups\tenabled"), None);
+    assert_eq!(memory_hierarchy("memory"), None);
+}
+
+/// BTF with `btf_trace_mark_victim` that passes `argument` after the data pointer.
+fn event(argument: impl FnOnce(&mut Builder) -> u32) -> Option<MarkArgument> {
+    let mut b = Builder::default();
+    let data = b.ptr(0);
+    let argument = argument(&mut b);
+    let proto = b.proto(&[data, argument]);
+    let pointer = b.ptr(proto);
+    b.typedef("btf_trace_mark_victim", pointer);
+    mark_argument(&Btf::parse(b.blob()).unwrap())
+}
+
+#[test]
+fn the_events_argument_is_read_from_btf() {
+    let task = |b: &mut Builder| {
+        let task = b.structure("task_struct", 8, &[]);
+        b.ptr(task)
+    };
+    assert_eq!(event(task), Some(MarkArgument::Task));
+    assert_eq!(event(|b| b.int("int", 4)), Some(MarkArgument::Pid));
+    let other = |b: &mut Builder| {
+        let other = b.structure("oom_control", 8, &[]);
+        b.ptr(other)
+    };
+    assert_eq!(event(other), None);
+    assert_eq!(mark_argument(&Btf::parse(Builder::default().blob()).unwrap()), None);
+}

@@ -1,0 +1,86 @@
+//! What the programs count, summed over the CPUs.
+use std::fmt;
+
+use aya::maps::{MapData, MapError, PerCpuArray};
+use enforcer_common::{
+    counter::{drops, seen},
+    reclaim::{DIRECT, MEMCG, ReclaimTotals},
+};
+
+/// The programs' counters. They only grow, and start at 0 when the programs are loaded.
+pub struct Counters {
+    reclaim: PerCpuArray<MapData, ReclaimTotals>,
+    drops: PerCpuArray<MapData, u64>,
+    seen: PerCpuArray<MapData, u64>,
+}
+
+/// Reclaim of both kinds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReclaimCounters {
+    /// By allocating tasks, because the machine is short.
+    pub direct: ReclaimTotals,
+    /// Against memory cgroups' own limits: no sign of shortage outside of them.
+    pub memcg: ReclaimTotals,
+}
+
+impl fmt::Debug for Counters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Counters").finish_non_exhaustive()
+    }
+}
+
+impl Counters {
+    pub(super) const fn new(
+        reclaim: PerCpuArray<MapData, ReclaimTotals>,
+        drops: PerCpuArray<MapData, u64>,
+        seen: PerCpuArray<MapData, u64>,
+    ) -> Self {
+        Self { reclaim, drops, seen }
+    }
+
+    /// How often and how long tasks were in reclaim.
+    pub fn reclaim(&self) -> Result<ReclaimCounters, MapError> {
+        let kind = |index| Ok::<_, MapError>(total(self.reclaim.get(&index, 0)?.iter()));
+        Ok(ReclaimCounters { direct: kind(DIRECT)?, memcg: kind(MEMCG)? })
+    }
+
+    /// Losses by stage, with the stage's name.
+    pub fn drops(&self) -> Result<Vec<(&'static str, u64)>, MapError> {
+        sums(&self.drops, &drops::NAMES)
+    }
+
+    /// What was seen, by kind, with the kind's name.
+    pub fn seen(&self) -> Result<Vec<(&'static str, u64)>, MapError> {
+        sums(&self.seen, &seen::NAMES)
+    }
+}
+
+fn sums(
+    map: &PerCpuArray<MapData, u64>,
+    names: &[&'static str],
+) -> Result<Vec<(&'static str, u64)>, MapError> {
+    (0..).zip(names).map(|(index, name)| Ok((*name, map.get(&index, 0)?.iter().sum()))).collect()
+}
+
+fn total<'a>(cpus: impl Iterator<Item = &'a ReclaimTotals>) -> ReclaimTotals {
+    cpus.fold(ReclaimTotals::default(), |sum, cpu| ReclaimTotals {
+        begun: sum.begun + cpu.begun,
+        ended: sum.ended + cpu.ended,
+        total_ns: sum.total_ns + cpu.total_ns,
+        max_ns: sum.max_ns.max(cpu.max_ns),
+        unpaired: sum.unpaired + cpu.unpaired,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_add_up_and_the_longest_stays() {
+        let cpu =
+            |begun, max_ns| ReclaimTotals { begun, ended: begun, total_ns: max_ns, max_ns, unpaired: 1 };
+        let sum = total([cpu(2, 10), cpu(3, 7)].iter());
+        assert_eq!(sum, ReclaimTotals { begun: 5, ended: 5, total_ns: 17, max_ns: 10, unpaired: 2 });
+    }
+}

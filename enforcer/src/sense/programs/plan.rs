@@ -1,0 +1,144 @@
+//! Which programs a choice comes to, where each is attached, and what is lost without it.
+use std::fmt;
+
+use crate::sense::{Choice, MarkProgram};
+
+/// A place in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hook {
+    /// A tracepoint, with arguments that the verifier knows the types of.
+    BtfTracepoint(&'static str),
+    /// The entry of a function.
+    Fentry(&'static str),
+    /// A tracepoint, with its arguments as numbers.
+    RawTracepoint(&'static str),
+    /// A tracepoint's record: category and name.
+    Tracepoint(&'static str, &'static str),
+}
+
+impl fmt::Display for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BtfTracepoint(name) => write!(f, "tp_btf/{name}"),
+            Self::Fentry(function) => write!(f, "fentry/{function}"),
+            Self::RawTracepoint(name) => write!(f, "raw_tp/{name}"),
+            Self::Tracepoint(category, name) => write!(f, "tp/{category}/{name}"),
+        }
+    }
+}
+
+/// A program to attach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) program: &'static str,
+    pub(super) hook: Hook,
+    pub(super) consequence: &'static str,
+}
+
+/// The program whose presence makes a mark without a kill mean something.
+pub(super) const KILL_WATCHER: &str = "oom_signal";
+
+const NO_MARKS: &str = "OOM kills are told from counters alone, without victim or trigger";
+const NO_RECLAIM: &str = "stalls in reclaim are not counted";
+const NO_EDGES: &str = "falling memory is noticed by sampling alone";
+
+const OUT_OF_MEMORY: Wanted = Wanted {
+    program: "out_of_memory",
+    hook: Hook::Fentry("out_of_memory"),
+    consequence: "whose limit was hit is told from counters, which is a guess in a burst",
+};
+
+const RAW: [(&str, &str, &str); 7] = [
+    (KILL_WATCHER, "signal_generate", "a mark of a dying task is told from a kill by counters alone"),
+    ("process_exit", "sched_process_exit", "when a victim was gone is not known"),
+    ("direct_reclaim_begin", "mm_vmscan_direct_reclaim_begin", NO_EDGES),
+    ("direct_reclaim_end", "mm_vmscan_direct_reclaim_end", NO_RECLAIM),
+    ("memcg_reclaim_begin", "mm_vmscan_memcg_reclaim_begin", NO_RECLAIM),
+    ("memcg_reclaim_end", "mm_vmscan_memcg_reclaim_end", NO_RECLAIM),
+    ("kswapd_wake", "mm_vmscan_kswapd_wake", NO_EDGES),
+];
+
+const MARKS: [(MarkProgram, Wanted); 3] = [
+    (MarkProgram::Task, mark("mark_victim_task", Hook::BtfTracepoint("mark_victim"))),
+    (MarkProgram::Pid, mark("mark_victim_pid", Hook::BtfTracepoint("mark_victim"))),
+    (MarkProgram::Plain, mark("mark_victim_plain", Hook::Tracepoint("oom", "mark_victim"))),
+];
+
+const fn mark(program: &'static str, hook: Hook) -> Wanted {
+    Wanted { program, hook, consequence: NO_MARKS }
+}
+
+/// The programs of a choice, in the order in which to attach them: what explains a mark before marks.
+pub(super) fn wanted(choice: &Choice) -> Vec<Wanted> {
+    let mut all = Vec::new();
+    if choice.raw {
+        let raw =
+            |(program, name, consequence)| Wanted { program, hook: Hook::RawTracepoint(name), consequence };
+        all.extend(RAW.map(raw));
+    }
+    if choice.limit_owner {
+        all.push(OUT_OF_MEMORY);
+    }
+    all.extend(MARKS.iter().filter(|(mark, _)| choice.mark == Some(*mark)).map(|(_, wanted)| *wanted));
+    all
+}
+
+/// The classic tracepoint, if a program by BTF was wanted, is not attached, and the format is known.
+pub(super) fn fallback(choice: &Choice, attached: &[&'static str]) -> Option<Wanted> {
+    let by_btf = matches!(choice.mark, Some(MarkProgram::Task | MarkProgram::Pid));
+    let none_attached = attached.iter().all(|name| mark_of(name).is_none());
+    (by_btf && none_attached && choice.plain_format.is_some()).then_some(())?;
+    MARKS.iter().find(|(mark, _)| *mark == MarkProgram::Plain).map(|(_, wanted)| *wanted)
+}
+
+/// Which kind of mark a program tells.
+pub(super) fn mark_of(program: &str) -> Option<MarkProgram> {
+    MARKS.iter().find(|(_, wanted)| wanted.program == program).map(|(mark, _)| *mark)
+}
+
+#[cfg(test)]
+mod tests {
+    use enforcer_common::{offsets::Offsets, plain::PlainFormat};
+
+    use super::*;
+
+    fn choice(mark: Option<MarkProgram>) -> Choice {
+        Choice {
+            mark,
+            plain_format: Some(PlainFormat::NONE),
+            limit_owner: true,
+            raw: true,
+            unified_memory: true,
+            offsets: Offsets::NONE,
+            lost: Vec::new(),
+        }
+    }
+
+    fn names(choice: &Choice) -> Vec<&'static str> {
+        wanted(choice).iter().map(|wanted| wanted.program).collect()
+    }
+
+    #[test]
+    fn marks_come_last_and_only_the_chosen_one() {
+        let names = names(&choice(Some(MarkProgram::Pid)));
+        assert_eq!(names.last(), Some(&"mark_victim_pid"));
+        assert_eq!(names.iter().filter(|name| mark_of(name).is_some()).count(), 1);
+        assert_eq!(names.len(), RAW.len() + 2);
+    }
+
+    #[test]
+    fn nothing_is_wanted_where_nothing_can_be() {
+        let none = Choice { mark: None, limit_owner: false, raw: false, ..choice(None) };
+        assert_eq!(names(&none), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn falls_back_only_from_btf_and_only_if_that_failed() {
+        let task = choice(Some(MarkProgram::Task));
+        assert_eq!(fallback(&task, &["process_exit"]).map(|w| w.program), Some("mark_victim_plain"));
+        assert_eq!(fallback(&task, &["mark_victim_task"]), None);
+        assert_eq!(fallback(&Choice { plain_format: None, ..task }, &[]), None);
+        assert_eq!(fallback(&choice(Some(MarkProgram::Plain)), &[]), None);
+        assert_eq!(fallback(&choice(None), &[]), None);
+    }
+}
