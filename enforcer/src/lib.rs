@@ -7,3 +7,4 @@ pub mod journal;
 pub mod model;
 pub mod policy;
 pub mod sense;
+pub mod source;

@@ -19,7 +19,7 @@ pub fn requests(pod: &Pod) -> ResourceList {
 /// The pod's effective limits (upstream `PodLimits`): like [`requests`], but overhead raises only what is limited.
 #[must_use]
 pub fn limits(pod: &Pod) -> ResourceList {
-    let mut limits = aggregate(&pod.containers, |resources| &resources.limits, |_| {});
+    let mut limits = container_limits(pod);
     replace(&mut limits, pod.resources.as_ref().map(|set| &set.limits));
     for (name, &overhead) in &pod.overhead {
         if let Some(limit) = limits.get_mut(name).filter(|limit| !limit.is_zero()) {
@@ -33,6 +33,12 @@ pub fn limits(pod: &Pod) -> ResourceList {
 #[must_use]
 pub fn container_requests(pod: &Pod) -> ResourceList {
     aggregate(&pod.containers, |resources| &resources.requests, |_| {})
+}
+
+/// What the containers may use together, without the pod level and overhead (upstream `AggregateContainerLimits`).
+#[must_use]
+pub fn container_limits(pod: &Pod) -> ResourceList {
+    aggregate(&pod.containers, |resources| &resources.limits, |_| {})
 }
 
 /// The request that eviction ranking and preemption compare usage with (upstream `GetResourceRequestQuantity`).

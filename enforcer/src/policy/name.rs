@@ -38,14 +38,8 @@ pub fn container(pod: &CgroupPath, name: &str) -> CgroupPath {
     if !name.is_empty() && name.len() <= NAME_MAX && name.bytes().all(is_plain) {
         return pod.plain_child(name);
     }
-    let mut escaped = String::from("_");
-    for byte in name.bytes() {
-        if is_plain(byte) {
-            escaped.push(char::from(byte));
-        } else {
-            escaped = format!("{escaped}_{byte:02x}");
-        }
-    }
+    let escape = |byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("_{byte:02x}") };
+    let mut escaped: String = std::iter::once(String::from("_")).chain(name.bytes().map(escape)).collect();
     if escaped.len() > NAME_MAX {
         // 200 bytes and a hash of the whole: FNV-1a, 64 bits.
         let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {

@@ -1,0 +1,149 @@
+//! Pod manifests: kinds `Pod`, `PodList` and `List`, as YAML or JSON, several documents in a file.
+//!
+//! Every error names the file, the line and the field. One bad pod does not lose the others of its file. Fields that
+//! do not concern us are ignored; those that do are taken as strictly as the API server takes them, and get its
+//! defaults.
+
+mod defaults;
+mod document;
+mod error;
+mod name;
+mod node;
+mod place;
+mod pod;
+#[cfg(test)]
+mod tests;
+
+use crate::model::Pod;
+
+use self::{
+    document::split,
+    node::Node,
+    place::{Place, Report},
+};
+
+pub use self::error::{ManifestError, Origin, Problem};
+
+/// The largest file that is read, in bytes.
+pub const MAX_BYTES: usize = 4 << 20;
+
+/// What a file holds.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Parsed {
+    /// The pods that are whole, in their order, with the API server's defaults.
+    pub pods: Vec<Pod>,
+    /// Where each of [`Self::pods`] stands, in the same order.
+    pub origins: Vec<Origin>,
+    /// What is wrong with the others.
+    pub errors: Vec<ManifestError>,
+}
+
+/// Reads a file's content; `source` is its name in errors.
+///
+/// A pod without `metadata.uid` gets one that follows from its namespace and name, so that an edited file stays the
+/// same pod. That two pods have one name is not looked for here, as they may stand in two files: see
+/// [`ManifestError::Duplicate`].
+#[must_use]
+pub fn parse(source: &str, bytes: &[u8]) -> Parsed {
+    let mut parsed = Parsed::default();
+    let mut report = Report::new(source);
+    match text(bytes) {
+        Ok(text) => {
+            let documents = split(text);
+            if documents.is_empty() {
+                report.fail(1, "", Problem::Empty);
+            }
+            for document in documents {
+                match Node::parse(document.text, document.first_line) {
+                    Ok(node) => object(&Place::root(&node), Expected::Any, &mut report, &mut parsed),
+                    Err((line, message)) => report.fail(line, "", Problem::Syntax { message }),
+                }
+            }
+        }
+        Err((line, problem)) => report.fail(line, "", problem),
+    }
+    parsed.errors = report.into_errors();
+    parsed
+}
+
+/// Which kinds may stand where.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Expected {
+    /// At the top of a document.
+    Any,
+    /// In a `List`: a pod that says so.
+    Pod,
+    /// In a `PodList`: a pod, which need not say so.
+    PodOrUnsaid,
+}
+
+fn text(bytes: &[u8]) -> Result<&str, (u64, Problem)> {
+    if bytes.len() > MAX_BYTES {
+        return Err((1, Problem::TooLarge));
+    }
+    let text = str::from_utf8(bytes).map_err(|error| {
+        let before = bytes.get(..error.valid_up_to()).unwrap_or_default();
+        let line = before.split(|&byte| byte == b'\n').count();
+        (u64::try_from(line).unwrap_or(u64::MAX), Problem::Encoding)
+    })?;
+    // A byte order mark is none of the text.
+    Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
+}
+
+fn object(place: &Place<'_>, expected: Expected, report: &mut Report<'_>, parsed: &mut Parsed) {
+    if !report.is_map(place) {
+        return;
+    }
+    let Ok(kind) = kind(place, expected, report) else { return };
+    let expected_inside = match kind {
+        Kind::Pod => {
+            if let Some(pod) = pod::read(place, report) {
+                parsed.pods.push(pod);
+                parsed.origins.push(report.origin(place.line()));
+            }
+            return;
+        }
+        Kind::PodList => Expected::PodOrUnsaid,
+        Kind::List => Expected::Pod,
+    };
+    for item in report.list(place, "items") {
+        object(&item, expected_inside, report, parsed);
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Pod,
+    PodList,
+    List,
+}
+
+/// The object's kind; an error is reported already.
+fn kind(place: &Place<'_>, expected: Expected, report: &mut Report<'_>) -> Result<Kind, place::Reported> {
+    let unsaid = expected == Expected::PodOrUnsaid;
+    let said = report.optional_text(place, "kind")?;
+    let version = report.optional_text(place, "apiVersion")?;
+    let kind = match (said, expected) {
+        (None, Expected::Any | Expected::Pod) => return Err(report.missing(place, "kind")),
+        (None, Expected::PodOrUnsaid) | (Some("Pod"), _) => Kind::Pod,
+        (Some("PodList"), Expected::Any) => Kind::PodList,
+        (Some("List"), Expected::Any) => Kind::List,
+        (Some(other), _) => {
+            let allowed = match expected {
+                Expected::Any => "Pod, PodList or List",
+                Expected::Pod | Expected::PodOrUnsaid => "Pod",
+            };
+            return Err(report.fail_at(place, "kind", Problem::Value { value: other.to_owned(), allowed }));
+        }
+    };
+    match version {
+        Some("v1") => Ok(kind),
+        None if unsaid => Ok(kind),
+        None => Err(report.missing(place, "apiVersion")),
+        Some(other) => Err(report.fail_at(
+            place,
+            "apiVersion",
+            Problem::Value { value: other.to_owned(), allowed: "v1" },
+        )),
+    }
+}

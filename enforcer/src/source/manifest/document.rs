@@ -1,0 +1,107 @@
+//! Documents of a YAML stream.
+
+/// One document of a file.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) struct Document<'text> {
+    /// Its text, with its markers.
+    pub(super) text: &'text str,
+    /// The file's line that its text starts on, from 1.
+    pub(super) first_line: u64,
+}
+
+/// Splits a stream into documents that hold something.
+///
+/// YAML forbids a line that starts with the marker `---` or `...` inside any scalar, so that the markers can be told
+/// from the lines alone, and one document that does not parse leaves the others whole.
+pub(super) fn split(text: &str) -> Vec<Document<'_>> {
+    let mut documents = Vec::new();
+    let mut start = 0;
+    let mut first_line = 1;
+    let mut content = Content::Nothing;
+    let mut offset = 0;
+    for (line_number, line) in (1..).zip(text.split_inclusive('\n')) {
+        let begins = is_marker(line, "---");
+        // Directives and comments before a marker belong to the document that it begins.
+        if begins && content != Content::Nothing {
+            push(&mut documents, text, start..offset, first_line, content);
+            (start, first_line) = (offset, line_number);
+            content = Content::Nothing;
+        }
+        offset += line.len();
+        content = content.max(Content::of(line, begins));
+        if is_marker(line, "...") {
+            push(&mut documents, text, start..offset, first_line, content);
+            (start, first_line) = (offset, line_number + 1);
+            content = Content::Nothing;
+        }
+    }
+    push(&mut documents, text, start..offset, first_line, content);
+    documents
+}
+
+/// What the lines of a document held so far.
+#[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
+enum Content {
+    /// Comments, directives, empty lines.
+    Nothing,
+    /// The marker `---` with nothing behind it.
+    Marker,
+    /// Something to parse.
+    Text,
+}
+
+impl Content {
+    fn of(line: &str, begins: bool) -> Self {
+        let inner = if begins { line.get(3..).unwrap_or_default() } else { line };
+        let inner = inner.trim();
+        let is_text =
+            !(inner.is_empty() || inner.starts_with('#') || line.starts_with('%') || is_marker(line, "..."));
+        match (is_text, begins) {
+            (true, _) => Self::Text,
+            (false, true) => Self::Marker,
+            (false, false) => Self::Nothing,
+        }
+    }
+}
+
+fn push<'text>(
+    documents: &mut Vec<Document<'text>>,
+    text: &'text str,
+    range: std::ops::Range<usize>,
+    first_line: u64,
+    content: Content,
+) {
+    if content == Content::Text {
+        documents.push(Document { text: text.get(range).unwrap_or_default(), first_line });
+    }
+}
+
+fn is_marker(line: &str, marker: &str) -> bool {
+    line.strip_prefix(marker).is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn markers_part_documents() {
+        let text = "# first\n%YAML 1.2\n---\na: |\n  --- x\n---\n# nothing\n---\nb: 1\n...\n# c\n---\n--- c\n--d: 1\n";
+        let documents: Vec<_> = split(text).into_iter().map(|part| (part.first_line, part.text)).collect();
+        assert_eq!(
+            documents,
+            [
+                (1, "# first\n%YAML 1.2\n---\na: |\n  --- x\n"),
+                (8, "---\nb: 1\n...\n"),
+                (13, "--- c\n--d: 1\n"),
+            ]
+        );
+    }
+
+    #[test]
+    fn nothing_is_no_document() {
+        for text in ["", "\n\n", "# only\n", "---\n---\n...\n", "---"] {
+            assert_eq!(split(text), [], "{text:?}");
+        }
+    }
+}

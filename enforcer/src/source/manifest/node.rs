@@ -1,0 +1,168 @@
+//! A document as a tree that knows its lines and keeps every scalar as it is written.
+
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, SeqAccess, Visitor},
+};
+use serde_saphyr::{
+    MessageFormatter as _, Options, Spanned, UserMessageFormatter, alias_limits, budget, options,
+};
+
+/// One value of a document.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) line: u64,
+    pub(super) value: Value,
+}
+
+#[derive(Debug)]
+pub(super) enum Value {
+    Null,
+    /// A quoted or block scalar, or a plain one that is neither number, truth value nor null.
+    Text(String),
+    /// A plain number or truth value, as it is written.
+    Plain(String),
+    List(Vec<Node>),
+    Map(Vec<(String, Node)>),
+}
+
+impl Node {
+    /// Parses one document; an error comes with its line in the file.
+    pub(super) fn parse(text: &str, first_line: u64) -> Result<Self, (u64, String)> {
+        let in_file = |line: u64| first_line.saturating_add(line.saturating_sub(1));
+        let parsed: Spanned<Raw> = serde_saphyr::from_str_with_options(text, bounded()).map_err(|error| {
+            let error = error.without_snippet();
+            let line = error.location().map_or(1, |location| location.line());
+            (in_file(line), UserMessageFormatter.format_message(error).into_owned())
+        })?;
+        Ok(Self::new(parsed, text, &in_file))
+    }
+
+    fn new(raw: Spanned<Raw>, text: &str, in_file: &impl Fn(u64) -> u64) -> Self {
+        let line = in_file(raw.defined.line());
+        let value = match raw.value {
+            Raw::Null => Value::Null,
+            Raw::Text(text) => Value::Text(text),
+            Raw::Plain(shown) => Value::Plain(written(&raw.defined, text).map_or(shown, ToOwned::to_owned)),
+            Raw::List(items) => {
+                Value::List(items.into_iter().map(|item| Self::new(item, text, in_file)).collect())
+            }
+            Raw::Map(entries) => Value::Map(
+                entries.into_iter().map(|(key, item)| (key, Self::new(item, text, in_file))).collect(),
+            ),
+        };
+        Self { line, value }
+    }
+}
+
+/// The scalar at that place, as it is written.
+fn written<'text>(location: &serde_saphyr::Location, text: &'text str) -> Option<&'text str> {
+    let start = usize::try_from(location.span().byte_offset()?).ok()?;
+    let len = usize::try_from(location.span().byte_len()?).ok()?;
+    text.get(start..start.checked_add(len)?)
+}
+
+/// No file is to cost more than its size: no deep nesting, no aliases that multiply.
+fn bounded() -> Options {
+    options! {
+        budget: budget! {
+            max_depth: 32,
+            flow_nesting_limit: 32,
+            max_documents: 1,
+            max_nodes: 200_000,
+            max_events: 500_000,
+            max_aliases: 1_000,
+            max_anchors: 1_000,
+            max_merge_keys: 1_000,
+            max_recorded_anchor_events: 100_000,
+        },
+        alias_limits: alias_limits! {
+            max_total_replayed_events: 20_000,
+            max_replay_stack_depth: 16,
+        },
+        with_snippet: false,
+    }
+}
+
+enum Raw {
+    Null,
+    Text(String),
+    /// With a text that says the same; what is written is read off the source.
+    Plain(String),
+    List(Vec<Spanned<Raw>>),
+    Map(Vec<(String, Spanned<Raw>)>),
+}
+
+impl<'de> Deserialize<'de> for Raw {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(RawVisitor)
+    }
+}
+
+struct RawVisitor;
+
+impl<'de> Visitor<'de> for RawVisitor {
+    type Value = Raw;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Raw, E> {
+        Ok(Raw::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Raw, E> {
+        Ok(Raw::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Raw, E> {
+        Ok(Raw::Plain(value.to_string()))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Raw, E> {
+        Ok(Raw::Plain(value.to_string()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Raw, E> {
+        Ok(Raw::Plain(value.to_string()))
+    }
+
+    fn visit_i128<E>(self, value: i128) -> Result<Raw, E> {
+        Ok(Raw::Plain(value.to_string()))
+    }
+
+    fn visit_u128<E>(self, value: u128) -> Result<Raw, E> {
+        Ok(Raw::Plain(value.to_string()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Raw, E> {
+        Ok(Raw::Plain(value.to_string()))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Raw, E> {
+        Ok(Raw::Text(value.to_owned()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Raw, E> {
+        Ok(Raw::Text(value))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Raw, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = access.next_element()? {
+            items.push(item);
+        }
+        Ok(Raw::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Raw, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = access.next_entry()? {
+            entries.push(entry);
+        }
+        Ok(Raw::Map(entries))
+    }
+}
