@@ -1,3 +1,12 @@
 //! Where pods come from. Each source converts what it reads to [`crate::model`] at its edge.
 
+mod loaded;
 pub mod manifest;
+mod roster;
+mod static_dir;
+
+pub use self::{
+    loaded::{Content, FileContent, Loaded, SourceError, merge},
+    roster::{Change, Entry, Roster, State},
+    static_dir::StaticDir,
+};

@@ -1,1 +1,147 @@
+use std::{fs, io};
 
+use super::*;
+use crate::cgroup::{CgroupsRs, Reason};
+
+/// Refuses what it is told to, and does the rest.
+struct Stubborn(&'static str);
+
+impl Stubborn {
+    fn refuse(&self, dir: &CgroupDir, file: &str) -> Result<(), Error> {
+        if file != self.0 {
+            return Ok(());
+        }
+        let source = io::Error::from_raw_os_error(22);
+        Err(Error::Write { path: dir.path().to_string(), file: file.into(), value: "x".into(), source })
+    }
+}
+
+impl LimitWriter for Stubborn {
+    fn set_memory(&self, dir: &CgroupDir, file: MemoryFile, limit: Limit) -> Result<(), Error> {
+        self.refuse(dir, file.name())?;
+        CgroupsRs.set_memory(dir, file, limit)
+    }
+
+    fn set_cpu_weight(&self, dir: &CgroupDir, weight: u64) -> Result<(), Error> {
+        self.refuse(dir, "cpu.weight")?;
+        CgroupsRs.set_cpu_weight(dir, weight)
+    }
+
+    fn set_cpu_max(&self, dir: &CgroupDir, quota: Limit, period_us: u64) -> Result<(), Error> {
+        self.refuse(dir, "cpu.max")?;
+        CgroupsRs.set_cpu_max(dir, quota, period_us)
+    }
+
+    fn set_pids_max(&self, dir: &CgroupDir, limit: Limit) -> Result<(), Error> {
+        self.refuse(dir, "pids.max")?;
+        CgroupsRs.set_pids_max(dir, limit)
+    }
+}
+
+fn path(text: &str) -> CgroupPath {
+    CgroupPath::parse(text).unwrap()
+}
+
+fn write(at: &str, file: &'static str, value: &str) -> Step {
+    Step::Write(Write {
+        path: path(at),
+        file: file.into(),
+        value: value.into(),
+        old: None,
+        reason: Reason::Initial,
+    })
+}
+
+fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, CgroupDir) {
+    let temp = tempfile::tempdir().unwrap();
+    for (file, content) in files {
+        let file = temp.path().join(file);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, content).unwrap();
+    }
+    let root = CgroupDir::unchecked(temp.path()).unwrap();
+    (temp, root)
+}
+
+fn run(root: &CgroupDir, limits: &dyn LimitWriter, steps: Vec<Step>) -> Vec<Fate> {
+    apply(root, limits, steps, PageSize::new(4096), &Permit::for_enforce_mode())
+        .into_iter()
+        .map(|outcome| outcome.fate)
+        .collect()
+}
+
+#[test]
+fn one_refusal_does_not_stop_the_others() {
+    let (_temp, root) =
+        tree(&[("k/cpu.weight", "100\n"), ("k/pids.max", "max\n"), ("k/memory.oom.group", "0\n")]);
+    let steps = vec![
+        write("/k", "cpu.weight", "79"),
+        write("/k", "pids.max", "1000"),
+        write("/k", "memory.oom.group", "1"),
+        write("/k", "io.weight", "1"),
+    ];
+    let fates = run(&root, &Stubborn("cpu.weight"), steps);
+    assert!(matches!(fates[0], Fate::Failed(_)));
+    assert!(matches!(fates[1], Fate::Done(_)));
+    assert!(matches!(fates[2], Fate::Done(_)));
+    assert!(matches!(fates[3], Fate::Failed(_)), "it does not exist");
+    let dir = root.open(&path("/k")).unwrap();
+    assert_eq!(dir.read("cpu.weight").unwrap(), "100\n");
+    assert_eq!(dir.read("pids.max").unwrap(), "1000");
+    assert_eq!(dir.read("memory.oom.group").unwrap(), "1\n");
+}
+
+#[test]
+fn what_depends_on_a_cgroup_that_cannot_be_made_is_skipped() {
+    let (_temp, root) = tree(&[("k", "a file, not a cgroup"), ("b/pids.max", "max\n")]);
+    let steps = vec![
+        Step::Create(path("/k/pod")),
+        Step::Create(path("/k/pod/app")),
+        write("/k/pod", "pids.max", "5"),
+        write("/b", "pids.max", "5"),
+    ];
+    let fates = run(&root, &CgroupsRs, steps);
+    assert!(matches!(fates[0], Fate::Failed(_)));
+    for fate in &fates[1..3] {
+        assert!(matches!(fate, Fate::Skipped { because_of } if *because_of == path("/k/pod")), "{fate:?}");
+    }
+    assert!(matches!(fates[3], Fate::Done(_)));
+}
+
+#[test]
+fn usage_that_grew_since_the_observation_withholds_the_write() {
+    let (_temp, root) = tree(&[("k/memory.max", "max\n"), ("k/memory.current", "8193\n")]);
+    let fates = run(&root, &CgroupsRs, vec![write("/k", "memory.max", "8192")]);
+    assert!(matches!(fates[0], Fate::Withheld { usage_bytes: 8193 }));
+    let dir = root.open(&path("/k")).unwrap();
+    assert_eq!(dir.read("memory.max").unwrap(), "max\n");
+    dir.write("memory.current", "8192").unwrap();
+    let fates = run(&root, &CgroupsRs, vec![write("/k", "memory.max", "8192")]);
+    assert!(matches!(fates[0], Fate::Done(_)));
+}
+
+#[test]
+fn raising_memory_max_is_done_whatever_is_in_use() {
+    let (_temp, root) = tree(&[("k/memory.max", "4096\n"), ("k/memory.current", "99999\n")]);
+    let fates = run(&root, &CgroupsRs, vec![write("/k", "memory.max", "8192")]);
+    assert!(matches!(fates[0], Fate::Done(_)));
+}
+
+#[test]
+fn controllers_are_enabled_in_one_write() {
+    let (_temp, root) = tree(&[("k/cgroup.subtree_control", "")]);
+    let controllers = vec![Controller::Cpu, Controller::Memory];
+    let fates = run(&root, &CgroupsRs, vec![Step::Enable { path: path("/k"), controllers }]);
+    assert!(matches!(fates[0], Fate::Done(_)));
+    let dir = root.open(&path("/k")).unwrap();
+    assert_eq!(dir.read("cgroup.subtree_control").unwrap(), "+cpu +memory");
+}
+
+#[test]
+fn a_refused_controller_is_named() {
+    let (_temp, root) = tree(&[("k/cgroup.procs", "")]);
+    let step = Step::Enable { path: path("/k"), controllers: vec![Controller::Cpu, Controller::Io] };
+    let fates = run(&root, &CgroupsRs, vec![step]);
+    let Fate::Failed(error) = &fates[0] else { panic!("{fates:?}") };
+    assert_eq!(error.to_string(), "cannot enable cpu, io below /k");
+}

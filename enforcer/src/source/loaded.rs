@@ -1,0 +1,219 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::manifest::{ManifestError, Origin, Parsed};
+use crate::model::{Pod, PodName, PodUid};
+
+/// What a manifest directory holds.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Loaded {
+    /// The pods in force, in the order of their files' names and of their places in them.
+    pub pods: Vec<Pod>,
+    /// Where each of [`Self::pods`] stands, in the same order.
+    pub origins: Vec<Origin>,
+    /// Everything that is wrong at present.
+    pub errors: Vec<SourceError>,
+    files: BTreeMap<String, LoadedFile>,
+}
+
+/// A file as it was found.
+#[derive(Clone, Debug)]
+pub struct FileContent {
+    /// Its name in the directory.
+    pub name: String,
+    /// What is in it.
+    pub content: Content,
+}
+
+/// A file's content.
+#[derive(Clone, Debug)]
+pub enum Content {
+    /// The same as the last time.
+    Unchanged,
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// It could not be read.
+    Failed(SourceError),
+}
+
+/// What is wrong with a manifest directory.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SourceError {
+    /// A manifest is wrong. The last good version of its file stays in force.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// Two pods of one uid.
+    #[error("{second}: uid {uid} is used in {first} already: give each pod a uid of its own, or none")]
+    DuplicateUid {
+        /// The uid.
+        uid: PodUid,
+        /// Where it stands first.
+        first: Origin,
+        /// Where it stands again.
+        second: Origin,
+    },
+    /// A file cannot be read. Its last good version stays in force.
+    #[error("{file}: cannot be read: {errno}")]
+    Unreadable {
+        /// The file.
+        file: String,
+        /// Why.
+        errno: rustix::io::Errno,
+    },
+    /// A file is too large. Its last good version stays in force.
+    #[error("{file}: is larger than {limit_bytes} bytes: split it into several files")]
+    TooLarge {
+        /// The file.
+        file: String,
+        /// The most that is read.
+        limit_bytes: usize,
+    },
+    /// Not a manifest, which this directory is for.
+    #[error("{file}: is not taken: a manifest is a regular file named *.yaml, *.yml or *.json")]
+    NotAManifest {
+        /// The file or folder.
+        file: String,
+    },
+    /// The directory itself cannot be read. What was loaded before stays in force.
+    #[error("{path}: cannot be read: {errno}")]
+    Directory {
+        /// The directory.
+        path: String,
+        /// Why.
+        errno: rustix::io::Errno,
+    },
+    /// The directory has more entries than are looked at.
+    #[error("{path}: has more than {limit} entries, the rest is not looked at")]
+    TooManyFiles {
+        /// The directory.
+        path: String,
+        /// The most that are looked at.
+        limit: usize,
+    },
+    /// Changes are seen by looking every 20 s only.
+    #[error("{path}: cannot be watched, changes are found by looking every 20 s: {errno}")]
+    Unwatched {
+        /// The directory.
+        path: String,
+        /// Why.
+        errno: rustix::io::Errno,
+    },
+}
+
+/// One file's pods and errors.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+struct LoadedFile {
+    /// The pods that count: of the last version without errors, or the good ones of a file that never was without.
+    pods: Vec<(Pod, Origin)>,
+    /// Whether `pods` are a whole version without errors.
+    whole: bool,
+    errors: Vec<SourceError>,
+}
+
+impl Loaded {
+    /// The errors that were not among `previous`'s: what is to be told now.
+    pub fn new_errors<'a>(&'a self, previous: &'a Self) -> impl Iterator<Item = &'a SourceError> {
+        self.errors.iter().filter(|error| !previous.errors.contains(error))
+    }
+
+    /// The same pods, with one more error of the directory as a whole.
+    #[must_use]
+    pub fn with_error(&self, error: SourceError) -> Self {
+        let mut loaded = merge(self, self.unchanged(), |_, _| Parsed::default());
+        loaded.errors.insert(0, error);
+        loaded
+    }
+
+    /// Every file as unchanged.
+    fn unchanged(&self) -> Vec<FileContent> {
+        self.files
+            .keys()
+            .map(|name| FileContent { name: name.clone(), content: Content::Unchanged })
+            .collect()
+    }
+}
+
+/// Takes the files that a directory holds now, and says which pods are in force.
+///
+/// A file that has become wrong or unreadable keeps its last good version in force; one that was never good counts
+/// with its good pods. A file that is not among `files` is gone. Where two files name one pod, the one that has it in
+/// force already keeps it, else the first by name, and the error names both.
+#[must_use]
+pub fn merge(
+    previous: &Loaded,
+    files: Vec<FileContent>,
+    mut parse: impl FnMut(&str, &[u8]) -> Parsed,
+) -> Loaded {
+    let mut loaded = Loaded::default();
+    for FileContent { name, content } in files {
+        let before = previous.files.get(&name);
+        let file = match content {
+            Content::Unchanged => before.cloned().unwrap_or_default(),
+            Content::Bytes(bytes) => parsed(before, parse(&name, &bytes)),
+            Content::Failed(error) => {
+                LoadedFile { errors: vec![error], ..before.cloned().unwrap_or_default() }
+            }
+        };
+        loaded.files.insert(name, file);
+    }
+    loaded.errors = loaded.files.values().flat_map(|file| file.errors.iter().cloned()).collect();
+    choose(previous, &mut loaded);
+    loaded
+}
+
+fn parsed(before: Option<&LoadedFile>, parsed: Parsed) -> LoadedFile {
+    let Parsed { pods, origins, errors } = parsed;
+    let whole = errors.is_empty();
+    let errors = errors.into_iter().map(SourceError::from).collect();
+    match before {
+        Some(before) if !whole && before.whole => {
+            LoadedFile { pods: before.pods.clone(), whole: true, errors }
+        }
+        Some(_) | None => LoadedFile { pods: pods.into_iter().zip(origins).collect(), whole, errors },
+    }
+}
+
+/// Picks one pod of each name and of each uid.
+fn choose(previous: &Loaded, loaded: &mut Loaded) {
+    let in_force: BTreeSet<(&PodName, &str)> = previous
+        .pods
+        .iter()
+        .zip(&previous.origins)
+        .map(|(pod, origin)| (&pod.name, origin.source.as_str()))
+        .collect();
+    let mut candidates: Vec<(usize, &Pod, &Origin)> = loaded
+        .files
+        .values()
+        .flat_map(|file| &file.pods)
+        .enumerate()
+        .map(|(place, (pod, origin))| (place, pod, origin))
+        .collect();
+    candidates.sort_by_key(|(place, pod, origin)| {
+        (!in_force.contains(&(&pod.name, origin.source.as_str())), *place)
+    });
+    let mut by_name: BTreeMap<&PodName, &Origin> = BTreeMap::new();
+    let mut by_uid: BTreeMap<&PodUid, &Origin> = BTreeMap::new();
+    let mut chosen = Vec::new();
+    for (place, pod, origin) in candidates {
+        if let Some(first) = by_name.get(&pod.name) {
+            let error = ManifestError::Duplicate {
+                pod: pod.name.clone(),
+                first: (*first).clone(),
+                second: origin.clone(),
+            };
+            loaded.errors.push(error.into());
+        } else if let Some(first) = by_uid.get(&pod.uid) {
+            let (first, second) = ((*first).clone(), origin.clone());
+            loaded.errors.push(SourceError::DuplicateUid { uid: pod.uid.clone(), first, second });
+        } else {
+            by_name.insert(&pod.name, origin);
+            by_uid.insert(&pod.uid, origin);
+            chosen.push((place, pod.clone(), origin.clone()));
+        }
+    }
+    chosen.sort_by_key(|(place, ..)| *place);
+    (loaded.pods, loaded.origins) = chosen.into_iter().map(|(_, pod, origin)| (pod, origin)).unzip();
+}
+
+#[cfg(test)]
+mod tests;

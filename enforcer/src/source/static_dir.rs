@@ -1,0 +1,318 @@
+use std::{
+    collections::HashMap,
+    io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use futures_util::StreamExt as _;
+use inotify::{EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
+use rustix::{
+    fs::{FileType, Mode, OFlags, Stat},
+    io::Errno,
+};
+use tokio::time::Instant;
+
+use super::{
+    loaded::{Content, FileContent, Loaded, SourceError, merge},
+    manifest,
+};
+
+/// How long changes are gathered before they are read, so that a file which is being written is read once.
+const DEBOUNCE: Duration = Duration::from_millis(100);
+
+/// How often the directory is read although nothing told of a change.
+const RESCAN: Duration = Duration::from_secs(20);
+
+/// The most entries that are looked at.
+const MAX_ENTRIES: usize = 10_000;
+
+/// A file that changed less than this before it was read may change again within the same tick of the file system's
+/// clock: it is read again the next time.
+const SETTLED: Duration = Duration::from_secs(2);
+
+/// The pods of a manifest directory (`staticPodPath`), and what is wrong with it.
+///
+/// Changes are told by inotify; the directory is read again every 20 s nevertheless. Manifests are regular files
+/// `*.yaml`, `*.yml` and `*.json`, also by way of a symlink, as a mounted `ConfigMap` has them; names that begin with
+/// a dot are passed over. The directory may come later than the daemon.
+#[derive(Debug)]
+pub struct StaticDir {
+    path: PathBuf,
+    loaded: Arc<Loaded>,
+    stamps: HashMap<String, Stamp>,
+    watcher: Option<Watcher>,
+    /// When the directory is to be read next; none until the first time.
+    due: Option<Instant>,
+    /// Whether anything was told yet.
+    told: bool,
+}
+
+#[derive(Debug)]
+struct Watcher {
+    stream: EventStream<Vec<u8>>,
+    watches: Watches,
+    current: Option<WatchDescriptor>,
+}
+
+/// What tells that a file is the same as before.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    size: i64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl StaticDir {
+    /// Looks at `path`, which need not exist yet. Must be called inside a tokio runtime.
+    #[must_use]
+    pub fn new(path: PathBuf) -> Self {
+        let watcher = Watcher::start().ok();
+        Self { path, loaded: Arc::default(), stamps: HashMap::new(), watcher, due: None, told: false }
+    }
+
+    /// What the directory holds: at once the first time, then whenever pods or errors are others than before.
+    ///
+    /// Safe to be cancelled. It reads files where it is polled, as they are few and small.
+    pub async fn next(&mut self) -> Arc<Loaded> {
+        loop {
+            self.wait().await;
+            self.due = Some(Instant::now() + RESCAN);
+            let first = !std::mem::replace(&mut self.told, true);
+            let loaded = self.scan();
+            if first || loaded != *self.loaded {
+                self.loaded = Arc::new(loaded);
+                return Arc::clone(&self.loaded);
+            }
+        }
+    }
+
+    /// Waits until the directory is to be read.
+    async fn wait(&mut self) {
+        // The first time it is read at once.
+        let Some(mut due) = self.due else { return };
+        while let Some(watcher) = &mut self.watcher {
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(due) => return,
+                event = watcher.stream.next() => match event {
+                    // Kept, so that a call that is cancelled does not lose the event.
+                    Some(Ok(_)) => {
+                        due = due.min(Instant::now() + DEBOUNCE);
+                        self.due = Some(due);
+                    }
+                    // Without events there is still the clock.
+                    Some(Err(_)) | None => self.watcher = None,
+                },
+            }
+        }
+        tokio::time::sleep_until(due).await;
+    }
+
+    fn scan(&mut self) -> Loaded {
+        // Watched first: what changes from here on is told.
+        let unwatched = match &mut self.watcher {
+            Some(watcher) => watcher.watch(&self.path).err(),
+            None => Some(Errno::MFILE),
+        };
+        let mut errors = Vec::new();
+        let mut loaded = match list(&self.path) {
+            Ok(listing) => {
+                let files = self.read(&listing, &mut errors);
+                merge(&self.loaded, files, manifest::parse)
+            }
+            Err(errno) => {
+                let error = SourceError::Directory { path: self.path.display().to_string(), errno };
+                self.stamps.clear();
+                if errno == Errno::NOENT || errno == Errno::NOTDIR {
+                    errors.push(error);
+                    merge(&self.loaded, Vec::new(), manifest::parse)
+                } else {
+                    self.loaded.with_error(error)
+                }
+            }
+        };
+        if let Some(errno) = unwatched {
+            errors.push(SourceError::Unwatched { path: self.path.display().to_string(), errno });
+        }
+        loaded.errors.extend(errors);
+        loaded
+    }
+
+    fn read(&mut self, listing: &Listing, errors: &mut Vec<SourceError>) -> Vec<FileContent> {
+        if listing.truncated {
+            let path = self.path.display().to_string();
+            errors.push(SourceError::TooManyFiles { path, limit: MAX_ENTRIES });
+        }
+        let mut stamps = HashMap::new();
+        let mut files = Vec::new();
+        for name in &listing.names {
+            if !is_manifest_name(name) {
+                errors.push(SourceError::NotAManifest { file: name.clone() });
+                continue;
+            }
+            let known = self.stamps.get(name).copied();
+            match read_file(&listing.directory, name, known) {
+                Ok(Some((content, stamp))) => {
+                    if let Some(stamp) = stamp {
+                        stamps.insert(name.clone(), stamp);
+                    }
+                    files.push(FileContent { name: name.clone(), content });
+                }
+                Ok(None) => errors.push(SourceError::NotAManifest { file: name.clone() }),
+                // It went between listing and opening, or a symlink leads nowhere.
+                Err(Errno::NOENT) if !is_symlink(&listing.directory, name) => {}
+                Err(errno) => {
+                    let error = SourceError::Unreadable { file: name.clone(), errno };
+                    files.push(FileContent { name: name.clone(), content: Content::Failed(error) });
+                }
+            }
+        }
+        self.stamps = stamps;
+        files
+    }
+}
+
+impl Watcher {
+    fn start() -> io::Result<Self> {
+        let inotify = Inotify::init()?;
+        let watches = inotify.watches();
+        let stream = inotify.into_event_stream(vec![0_u8; 4096])?;
+        Ok(Self { stream, watches, current: None })
+    }
+
+    /// Watches the directory, or as long as there is none, the nearest one above it.
+    fn watch(&mut self, path: &Path) -> Result<(), Errno> {
+        let inside = WatchMask::ONLYDIR
+            | WatchMask::CREATE
+            | WatchMask::CLOSE_WRITE
+            | WatchMask::MOVE
+            | WatchMask::DELETE
+            | WatchMask::ATTRIB
+            | WatchMask::DELETE_SELF
+            | WatchMask::MOVE_SELF;
+        let above = WatchMask::ONLYDIR | WatchMask::CREATE | WatchMask::MOVED_TO | WatchMask::ATTRIB;
+        let mut result = self.watches.add(path, inside);
+        let mut ancestor = path.parent();
+        while let (Err(error), Some(next)) = (&result, ancestor) {
+            if error.kind() != io::ErrorKind::NotFound {
+                break;
+            }
+            let next_path = if next.as_os_str().is_empty() { Path::new(".") } else { next };
+            result = self.watches.add(next_path, above);
+            ancestor = next.parent();
+        }
+        let descriptor = result.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        if let Some(before) = self.current.replace(descriptor.clone())
+            && before != descriptor
+        {
+            // EINVAL: the kernel dropped it together with the directory.
+            drop(self.watches.remove(before));
+        }
+        Ok(())
+    }
+}
+
+/// The entries of a directory, without dot-files, by name.
+#[derive(Debug)]
+struct Listing {
+    directory: OwnedFd,
+    names: Vec<String>,
+    truncated: bool,
+}
+
+fn list(path: &Path) -> Result<Listing, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(path, flags, Mode::empty())?;
+    let mut names = Vec::new();
+    let mut truncated = false;
+    for entry in rustix::fs::Dir::read_from(&directory)? {
+        let entry = entry?;
+        if entry.file_name().to_bytes().starts_with(b".") {
+            continue;
+        }
+        if names.len() >= MAX_ENTRIES {
+            truncated = true;
+            break;
+        }
+        names.push(entry.file_name().to_string_lossy().into_owned());
+    }
+    names.sort_unstable();
+    Ok(Listing { directory, names, truncated })
+}
+
+fn is_manifest_name(name: &str) -> bool {
+    [".yaml", ".yml", ".json"].iter().any(|suffix| name.ends_with(suffix))
+}
+
+fn is_symlink(directory: &OwnedFd, name: &str) -> bool {
+    rustix::fs::statat(directory, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
+}
+
+/// Reads a regular file that is not as `known`; none for anything but a regular file. With the content comes its stamp,
+/// if the file is settled.
+fn read_file(
+    directory: &OwnedFd,
+    name: &str,
+    known: Option<Stamp>,
+) -> Result<Option<(Content, Option<Stamp>)>, Errno> {
+    // A pipe must not hold the daemon up: O_NONBLOCK. Symlinks are followed.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = match rustix::fs::openat(directory, name, flags, Mode::empty()) {
+        Ok(file) => file,
+        // A socket, or a device without a driver.
+        Err(Errno::NXIO | Errno::NODEV) => return Ok(None),
+        Err(errno) => return Err(errno),
+    };
+    let stat = rustix::fs::fstat(&file)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Ok(None);
+    }
+    let stamp = Stamp::of(&stat);
+    if known == Some(stamp) {
+        return Ok(Some((Content::Unchanged, known)));
+    }
+    let settled = stamp.is_settled(SystemTime::now()).then_some(stamp);
+    let limit_bytes = manifest::MAX_BYTES;
+    let too_large = || Content::Failed(SourceError::TooLarge { file: name.to_owned(), limit_bytes });
+    let mut content = Vec::new();
+    let mut chunk = [0_u8; 16 * 1024];
+    loop {
+        match rustix::io::read(&file, &mut chunk) {
+            Ok(0) => return Ok(Some((Content::Bytes(content), settled))),
+            Ok(count) => content.extend_from_slice(chunk.get(..count).unwrap_or_default()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+        if content.len() > limit_bytes {
+            return Ok(Some((too_large(), None)));
+        }
+    }
+}
+
+impl Stamp {
+    fn of(stat: &Stat) -> Self {
+        Self {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            size: stat.st_size,
+            modified: (stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or_default()),
+            changed: (stat.st_ctime, i64::try_from(stat.st_ctime_nsec).unwrap_or_default()),
+        }
+    }
+
+    fn is_settled(self, now: SystemTime) -> bool {
+        let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let changed = Duration::from_secs(u64::try_from(self.changed.0).unwrap_or_default());
+        // A file from the future is never settled.
+        now.checked_sub(changed).is_some_and(|age| age >= SETTLED)
+    }
+}
+
+#[cfg(test)]
+mod tests;
