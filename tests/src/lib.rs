@@ -1,1 +1,3 @@
 //! What the guest scenarios share.
+pub mod cgroup;
+pub mod load;

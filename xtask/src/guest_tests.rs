@@ -1,5 +1,8 @@
 //! Runs the guest tests on some kernels.
-use std::{io, time::Duration};
+use std::{
+    io,
+    time::{Duration, Instant},
+};
 
 use crate::{
     build,
@@ -51,10 +54,11 @@ pub(crate) fn on_kernels(
             programs: &programs,
             script: script.as_bytes(),
         };
-        let ended = steps.work(format_args!("guest tests on {}", kernel.name), || {
-            run.exec(&guests, Box::new(counter), Box::new(io::stderr()))
-        });
-        sum += outcome(&ended, count.tally());
+        let begin = Instant::now();
+        let ended = run.exec(&guests, Box::new(counter), Box::new(io::stderr()));
+        let tally = outcome(&ended, count.tally());
+        sum += tally;
+        steps.line(tally.failed == 0, format_args!("kernel {}: {tally}", kernel.name), begin.elapsed());
         if let Err(error) = ended {
             steps.say(format_args!("{error:#}"));
         }

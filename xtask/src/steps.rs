@@ -34,9 +34,9 @@ impl Steps {
         let result = step();
         let took = begin.elapsed();
         match &result {
-            Ok((_, Work::Done)) => self.line("ok", &name, took),
-            Ok((_, Work::Cached)) => self.line("ok", &format_args!("{name} (cached)"), took),
-            Err(_) => self.line("FAIL", &name, took),
+            Ok((_, Work::Done)) => self.line(true, &name, took),
+            Ok((_, Work::Cached)) => self.line(true, format_args!("{name} (cached)"), took),
+            Err(_) => self.line(false, &name, took),
         }
         result.map(|(value, _)| value)
     }
@@ -55,7 +55,9 @@ impl Steps {
         self.write(&format!("{text}\n"));
     }
 
-    fn line(self, outcome: &str, name: &dyn Display, took: Duration) {
+    /// Says how a step came out that was no mere success or failure.
+    pub(crate) fn line(self, passed: bool, name: impl Display, took: Duration) {
+        let outcome = if passed { "ok" } else { "FAIL" };
         self.write(&format!("{outcome:<4} {:<56} {:>6.1} s\n", name.to_string(), took.as_secs_f64()));
     }
 

@@ -27,8 +27,9 @@ pub(crate) fn everything(places: &Places, guest: bool) -> anyhow::Result<u8> {
     let mut sum = Tally::default();
     sum += check("fmt", || cargo(places, &["fmt", "--all", "--check"]));
     sum += check("tidy", || tidy::check(places));
-    sum +=
-        check("clippy", || cargo(places, &["clippy", "--locked", "--all-targets", "--", "-D", "warnings"]));
+    sum += check("clippy", || {
+        cargo(places, &["clippy", "--locked", "--all-targets", "--all-features", "--", "-D", "warnings"])
+    });
     sum += part("tests", || on_host(places))?;
     if guest {
         sum +=
