@@ -30,8 +30,10 @@ fn in_file(name: &str, text: &str, places: &[Option<&Path>]) -> Vec<String> {
     let mut violations = Vec::new();
     let path = Path::new(name);
     let is_source = path.extension().is_some_and(|extension| extension == "rs");
-    if is_source && !documented(text) {
-        violations.push(format!("{name}: begins without a `//!` line that says what the module is"));
+    if is_source && is_room(path) && !says_what_it_is(text) {
+        violations.push(format!("{name}: begins without a `//!` line that says what this room is"));
+    } else if is_source && !is_tests(path) && !says_what_it_is(text) && !text.contains("/// ") {
+        violations.push(format!("{name}: says nowhere what it is"));
     }
     if path.file_name().is_some_and(|file| file == "Cargo.toml") && text.contains("[package]") {
         for field in ["license", "description"] {
@@ -52,8 +54,19 @@ fn in_file(name: &str, text: &str, places: &[Option<&Path>]) -> Vec<String> {
     violations
 }
 
+/// A crate's root or a module right below it: where a reader begins.
+fn is_room(path: &Path) -> bool {
+    path.parent().and_then(Path::file_name).is_some_and(|folder| folder == "src")
+        || path.file_name().is_some_and(|file| file == "main.rs" || file == "build.rs")
+}
+
+/// Tests say what they are by their names.
+fn is_tests(path: &Path) -> bool {
+    path.file_name().is_some_and(|file| file == "tests.rs")
+}
+
 /// Whether a module's own documentation comes before its first item.
-fn documented(text: &str) -> bool {
+fn says_what_it_is(text: &str) -> bool {
     text.lines()
         .map(str::trim)
         .find(|line| !line.is_empty() && !line.starts_with("#![") && !line.starts_with("// "))
@@ -65,11 +78,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn module_needs_its_own_documentation() {
-        assert!(documented("#![no_std]\n//! What it is.\n"));
-        assert!(!documented("use std::fs;\n//! Too late.\n"));
-        assert!(!documented(""));
-        assert_eq!(in_file("a/b.rs", "fn f() {}\n", &[]).len(), 1);
+    fn rooms_say_what_they_are() {
+        assert!(says_what_it_is("#![no_std]\n//! What it is.\n"));
+        assert!(!says_what_it_is("use std::fs;\n//! Too late.\n"));
+        assert!(!says_what_it_is(""));
+        assert_eq!(in_file("a/src/b.rs", "/// F.\nfn f() {}\n", &[]).len(), 1);
+    }
+
+    #[test]
+    fn other_modules_say_something() {
+        assert_eq!(in_file("a/src/b/c.rs", "fn f() {}\n", &[]), ["a/src/b/c.rs: says nowhere what it is"]);
+        assert!(in_file("a/src/b/c.rs", "/// F.\nfn f() {}\n", &[]).is_empty());
+        assert!(in_file("a/src/b/tests.rs", "fn f() {}\n", &[]).is_empty());
     }
 
     #[test]
