@@ -3,6 +3,7 @@
 //! `ARCHITECTURE.md` tells which room holds what, and what each may touch.
 
 pub mod cgroup;
+pub mod evict;
 pub mod journal;
 pub mod model;
 pub mod policy;

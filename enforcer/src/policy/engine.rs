@@ -111,6 +111,10 @@ impl Engine {
     #[must_use = "the old set is returned so that it is not freed here"]
     pub fn replace(&mut self, mut candidates: Candidates) -> Candidates {
         candidates.inherit(&self.candidates);
+        if let Some(Episode { told: Some(Suppression::NoCandidate), .. }) = self.episode {
+            // Now there may be somebody.
+            self.quiet_until_ns = 0;
+        }
         std::mem::replace(&mut self.candidates, candidates)
     }
 
@@ -256,6 +260,9 @@ impl Engine {
             return;
         };
         self.decided = decision.number;
+        if let Some(episode) = &mut self.episode {
+            episode.told = None;
+        }
         self.decision = Some(decision);
         if decision.dry_run {
             self.quiet_until_ns = node.now_ns.saturating_add(self.settings.dry_run_cool_down_ns);

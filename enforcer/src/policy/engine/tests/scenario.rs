@@ -394,3 +394,13 @@ fn a_new_set_of_candidates_does_not_forget_the_victim() {
     assert!(evicts(&rig.look(MIB)));
     assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(9));
 }
+
+#[test]
+fn somebody_new_is_not_kept_waiting_by_there_having_been_nobody() {
+    let mut rig = Rig::new(enforcing(GIB, 0), &[]);
+    let nobody = Action::Suppressed { now_ns: SECOND, reason: Suppression::NoCandidate };
+    assert!(rig.look(MIB).contains(&nobody));
+    drop(rig.engine.replace(Candidates::new(&[candidate(1, 0, 0)])));
+    rig.readings = vec![using(GIB)];
+    assert!(evicts(&rig.pass(MS).look(MIB)));
+}

@@ -1,0 +1,187 @@
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+
+use super::{
+    guard::{self, Forbidden},
+    stat,
+};
+use crate::{
+    cgroup::{self, CgroupDir},
+    model::{CgroupId, CgroupPath, PodName, PodUid, QosClass, ResourceName},
+    policy::{
+        PodPlan,
+        engine::{CandidateFacts, Reading},
+    },
+};
+
+/// Who a candidate is, for the events.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Identity {
+    /// Namespace and name.
+    pub pod: PodName,
+    /// The pod's uid.
+    pub uid: PodUid,
+    /// Its class.
+    pub qos_class: QosClass,
+    /// Its effective memory limit in bytes; none is no limit.
+    pub limit_bytes: Option<u64>,
+    /// Its cgroup.
+    pub cgroup: CgroupPath,
+}
+
+/// A pod that can be evicted, with everything open that evicting it takes.
+#[derive(Debug)]
+pub struct Candidate {
+    pub(super) identity: Identity,
+    pub(super) facts: CandidateFacts,
+    pub(super) dir: CgroupDir,
+    pub(super) current: OwnedFd,
+    pub(super) stat: OwnedFd,
+    /// `cpu.max` and `memory.high` of the pod and its containers, as far as they are there.
+    pub(super) brakes: Vec<OwnedFd>,
+    pub(super) targets: Vec<Target>,
+}
+
+/// A cgroup that is killed.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) dir: CgroupDir,
+    pub(super) kill: OwnedFd,
+    pub(super) events: OwnedFd,
+}
+
+/// Why a pod cannot be a candidate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// A cgroup or one of its files could not be opened.
+    #[error(transparent)]
+    Cgroup(#[from] cgroup::Error),
+    /// It must never be evicted.
+    #[error("{path} is never evicted: {reason}")]
+    Forbidden {
+        /// The cgroup.
+        path: String,
+        /// Why.
+        reason: Forbidden,
+    },
+}
+
+impl Candidate {
+    /// Opens a pod whose own cgroup is killed. `root` is the root of the hierarchy, which the plan's paths begin at.
+    pub fn open(root: &CgroupDir, plan: &PodPlan) -> Result<Self, OpenError> {
+        Self::open_with_targets(root, plan, std::slice::from_ref(&plan.cgroup.path))
+    }
+
+    /// Opens a pod of which only `targets` are killed: beside a kubelet the cgroups of its app containers, never the
+    /// sandbox.
+    pub fn open_with_targets(
+        root: &CgroupDir,
+        plan: &PodPlan,
+        targets: &[CgroupPath],
+    ) -> Result<Self, OpenError> {
+        let dir = open_allowed(root, &plan.cgroup.path)?;
+        let current = dir.open_read("memory.current")?;
+        let stat = dir.open_read("memory.stat")?;
+        let mut brakes = Vec::new();
+        open_brakes(&dir, &mut brakes)?;
+        for container in &plan.containers {
+            match root.open(&container.cgroup.path) {
+                Ok(dir) => open_brakes(&dir, &mut brakes)?,
+                Err(error) if error.is_gone() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let open_target = |path: &CgroupPath| {
+            let dir = open_allowed(root, path)?;
+            let kill = dir.open_write("cgroup.kill")?;
+            let events = dir.open_read("cgroup.events")?;
+            Ok(Target { dir, kill, events })
+        };
+        let targets = targets.iter().map(open_target).collect::<Result<_, OpenError>>()?;
+        Ok(Self {
+            identity: identity(plan),
+            facts: facts(plan, dir.id()),
+            dir,
+            current,
+            stat,
+            brakes,
+            targets,
+        })
+    }
+
+    /// Spares it, or no longer: an operator's wish.
+    #[must_use]
+    pub fn protected(mut self, protected: bool) -> Self {
+        self.facts.protected = protected;
+        self
+    }
+
+    /// Who it is.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// What it is ranked by, apart from its usage.
+    #[must_use]
+    pub fn facts(&self) -> CandidateFacts {
+        self.facts
+    }
+
+    /// Reads its usage: two system calls, no allocation.
+    pub(super) fn read_usage(&self, buffer: &mut [u8]) -> Reading {
+        let read = |buffer: &mut [u8]| {
+            let Some(current) = stat::number(stat::read_into(&self.current, buffer)?) else {
+                return Ok(None);
+            };
+            Ok(stat::usage(current, stat::read_into(&self.stat, buffer)?))
+        };
+        match read(buffer) {
+            Ok(Some(usage)) => Reading::Usage(usage),
+            Err(Errno::NODEV | Errno::NOENT) => Reading::Gone,
+            Ok(None) | Err(_) => Reading::Missing,
+        }
+    }
+}
+
+fn open_allowed(root: &CgroupDir, path: &CgroupPath) -> Result<CgroupDir, OpenError> {
+    let dir = root.open(path)?;
+    match guard::forbidden(&dir)? {
+        None => Ok(dir),
+        Some(reason) => Err(OpenError::Forbidden { path: path.to_string(), reason }),
+    }
+}
+
+fn open_brakes(dir: &CgroupDir, brakes: &mut Vec<OwnedFd>) -> Result<(), cgroup::Error> {
+    for file in ["cpu.max", "memory.high"] {
+        match dir.open_write(file) {
+            Ok(fd) => brakes.push(fd),
+            // Its controller is not enabled here: then there is no brake either.
+            Err(error) if error.is_gone() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn identity(plan: &PodPlan) -> Identity {
+    Identity {
+        pod: plan.name.clone(),
+        uid: plan.uid.clone(),
+        qos_class: plan.qos_class,
+        limit_bytes: plan.limits.get(ResourceName::MEMORY).map(|limit| limit.units()),
+        cgroup: plan.cgroup.path.clone(),
+    }
+}
+
+fn facts(plan: &PodPlan, cgroup: CgroupId) -> CandidateFacts {
+    CandidateFacts {
+        cgroup,
+        priority: plan.priority,
+        request_bytes: plan.ranking_request_bytes,
+        critical: plan.critical,
+        protected: false,
+    }
+}

@@ -1,0 +1,271 @@
+use std::{
+    io,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::{self, JoinHandle},
+};
+
+use rustix::{event::EventfdFlags, io::Errno, mm::MlockAllFlags, rand::GetRandomFlags};
+
+use super::{
+    candidate::Candidate,
+    queue::{self, queue},
+    reap::{self, Work},
+    rehearsal,
+    report::Report,
+    turn::{Turn, Wiring},
+};
+use crate::{
+    policy::engine::{Candidates, EngineSettings, Reading},
+    sense::{EdgeSource, Meminfo, MeminfoError, PROC_MEMINFO},
+};
+
+/// How many reports may wait for the teller. An eviction makes four, and one follows the other by milliseconds.
+const REPORTS: usize = 64;
+
+/// How much may wait for the reaper.
+const WORK: usize = 16;
+
+/// The threads' stacks: nothing here is deep.
+const STACK_BYTES: usize = 256 * 1024;
+
+/// How the reflex is set up.
+#[derive(Clone, Debug)]
+pub struct ReflexConfig {
+    /// When to evict, and whether really.
+    pub settings: EngineSettings,
+    /// The memory summary, `/proc/meminfo`.
+    pub meminfo: PathBuf,
+    /// Whether to lock the daemon's memory, as far as it is touched: a reflex that must be paged in comes too late.
+    pub lock_memory: bool,
+}
+
+impl Default for ReflexConfig {
+    fn default() -> Self {
+        Self { settings: EngineSettings::default(), meminfo: PathBuf::from(PROC_MEMINFO), lock_memory: true }
+    }
+}
+
+/// Why the reflex did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReflexError {
+    /// The memory summary cannot be read: there would be nothing to go by.
+    #[error("{}", path.display())]
+    Meminfo {
+        /// Where it was looked for.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: MeminfoError,
+    },
+    /// The kernel gave no timer, no event descriptor or no thread.
+    #[error("cannot set up the eviction thread")]
+    Setup(#[source] io::Error),
+    /// An edge source's descriptor cannot be waited on.
+    #[error("cannot wait for kernel edges")]
+    Edges(#[source] io::Error),
+}
+
+/// What the reflex has done so far. All only grow.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct ReflexStats {
+    /// Looks at the node.
+    pub samples: u64,
+    /// Looks that failed.
+    pub samples_failed: u64,
+    /// Kernel edges that woke it.
+    pub edges: u64,
+    /// Reports made.
+    pub reports: u64,
+    /// Reports that were lost because the teller did not keep up.
+    pub reports_dropped: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) samples: AtomicU64,
+    pub(super) samples_failed: AtomicU64,
+    pub(super) edges: AtomicU64,
+    pub(super) reports: AtomicU64,
+    pub(super) reports_dropped: AtomicU64,
+}
+
+/// A set of candidates with everything that deciding among them needs.
+#[derive(Debug, Default)]
+pub(super) struct PreparedSet {
+    pub(super) members: Arc<[Arc<Candidate>]>,
+    pub(super) candidates: Candidates,
+    pub(super) readings: Vec<Reading>,
+}
+
+impl PreparedSet {
+    fn new(members: Vec<Arc<Candidate>>) -> Self {
+        let facts: Vec<_> = members.iter().map(|member| member.facts).collect();
+        Self {
+            candidates: Candidates::new(&facts),
+            readings: vec![Reading::Missing; members.len()],
+            members: members.into(),
+        }
+    }
+}
+
+/// What waits to be taken by the reflex; only the newest of each counts.
+#[derive(Debug, Default)]
+pub(super) struct Mail {
+    pub(super) set: Option<Box<PreparedSet>>,
+    pub(super) settings: Option<EngineSettings>,
+}
+
+/// What the reflex thread shares with its handle.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// The reflex only ever tries this lock: whoever holds it rings the bell after letting go.
+    pub(super) mail: Mutex<Mail>,
+    pub(super) bell: rustix::fd::OwnedFd,
+    pub(super) stop: AtomicBool,
+    pub(super) counters: Counters,
+}
+
+impl Shared {
+    fn ring(&self) {
+        // It can only fail when the counter is full, and then the reflex is about to wake anyway.
+        let _rung = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    fn post(&self, put: impl FnOnce(&mut Mail)) {
+        put(&mut self.mail.lock().unwrap_or_else(PoisonError::into_inner));
+        self.ring();
+    }
+}
+
+/// The eviction thread and its helpers. Dropping it stops them.
+#[derive(Debug)]
+pub struct Reflex {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    memory_locked: Result<(), Errno>,
+}
+
+impl Reflex {
+    /// Starts it. `reports` is called on a thread of its own, in order, and may block; while it does, later reports
+    /// wait, and those that find no room are counted in [`ReflexStats::reports_dropped`].
+    pub fn spawn(
+        config: &ReflexConfig,
+        edges: Vec<Box<dyn EdgeSource>>,
+        mut reports: impl FnMut(Report) + Send + 'static,
+    ) -> Result<Self, ReflexError> {
+        let failed = |source| ReflexError::Meminfo { path: config.meminfo.clone(), source };
+        let mut meminfo = Meminfo::open(&config.meminfo).map_err(failed)?;
+        meminfo.read().map_err(failed)?;
+        let memory_locked = if config.lock_memory { lock_memory() } else { Ok(()) };
+
+        let setup = ReflexError::Setup;
+        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| setup(errno.into()))?;
+        let shared = Arc::new(Shared {
+            mail: Mutex::default(),
+            bell,
+            stop: AtomicBool::new(false),
+            counters: Counters::default(),
+        });
+        let (teller, told) = queue::<Report>(REPORTS).map_err(setup)?;
+        let (reaper, work) = queue::<Work>(WORK).map_err(setup)?;
+        // Before the senders, so that it is dropped after them if a thread does not start: it waits for the others.
+        let mut reflex = Self { shared: Arc::clone(&shared), threads: Vec::new(), memory_locked };
+        let wiring = Wiring { shared, meminfo, teller, reaper, edges, seed: seed() };
+        let mut turn = Turn::new(config.settings, wiring)?;
+        reflex.start("enforcer-tell", move || {
+            while let Some(report) = told.next() {
+                reports(report);
+            }
+        })?;
+        reflex.start("enforcer-reap", move || reap::run(&work))?;
+        reflex.start("enforcer-reflex", move || {
+            rehearsal::rehearse();
+            turn.run();
+        })?;
+        Ok(reflex)
+    }
+
+    /// Takes the pods that may be evicted from now on, in the order in which ties are broken.
+    ///
+    /// A candidate that stays should be handed in again as it is, and not be opened anew.
+    pub fn set_candidates(&self, candidates: Vec<Arc<Candidate>>) {
+        let set = Box::new(PreparedSet::new(candidates));
+        // One that the reflex has not taken yet is freed here.
+        self.shared.post(|mail| mail.set = Some(set));
+    }
+
+    /// Takes new settings; this also closes an open breaker.
+    pub fn configure(&self, settings: EngineSettings) {
+        self.shared.post(|mail| mail.settings = Some(settings));
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub fn stats(&self) -> ReflexStats {
+        let Counters { samples, samples_failed, edges, reports, reports_dropped } = &self.shared.counters;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        ReflexStats {
+            samples: get(samples),
+            samples_failed: get(samples_failed),
+            edges: get(edges),
+            reports: get(reports),
+            reports_dropped: get(reports_dropped),
+        }
+    }
+
+    /// Whether the daemon's memory could be locked; if not, reactions can be delayed by paging.
+    pub fn memory_locked(&self) -> Result<(), io::Error> {
+        self.memory_locked.map_err(io::Error::from)
+    }
+
+    /// Stops the threads and waits until every report was handed on.
+    pub fn stop(mut self) {
+        self.halt();
+    }
+
+    fn start(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), ReflexError> {
+        let builder = thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
+        self.threads.push(builder.spawn(run).map_err(ReflexError::Setup)?);
+        Ok(())
+    }
+
+    fn halt(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.ring();
+        for thread in self.threads.drain(..).rev() {
+            if thread.join().is_err() {
+                tracing::error!("an eviction thread panicked");
+            }
+        }
+    }
+}
+
+impl Drop for Reflex {
+    fn drop(&mut self) {
+        self.halt();
+    }
+}
+
+/// `MCL_ONFAULT`: what is never touched, such as most of the program text and of the stacks, takes no memory.
+fn lock_memory() -> Result<(), Errno> {
+    rustix::mm::mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)
+}
+
+/// The random part of the first eviction id; the later ones count on from it.
+fn seed() -> u128 {
+    let mut bytes = [0_u8; 16];
+    match rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty()) {
+        Ok(count) if count == bytes.len() => u128::from_ne_bytes(bytes),
+        // Only before the machine has gathered any randomness at all; the time still tells ids apart.
+        Ok(_) | Err(_) => u128::from(std::process::id()),
+    }
+}
+
+pub(super) type Teller = queue::Sender<Report>;
+pub(super) type Reaper = queue::Sender<Work>;

@@ -1,0 +1,5 @@
+mod events;
+mod kill;
+mod node;
+mod open;
+mod whole;

@@ -1,0 +1,136 @@
+//! A node of ordinary files: a cgroup tree and a memory summary.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use crate::{
+    cgroup::CgroupDir,
+    evict::{Candidate, OpenError},
+    model::{CgroupPath, ContainerKind, PodName, PodUid, QosClass},
+    policy::{CgroupPlan, ContainerPlan, PodPlan},
+};
+
+pub(super) const MIB: u64 = 1 << 20;
+
+pub(super) struct Node {
+    temp: tempfile::TempDir,
+}
+
+/// A pod of one container on such a node.
+#[derive(Clone)]
+pub(super) struct Pod {
+    pub(super) name: &'static str,
+    pub(super) priority: i32,
+    pub(super) request_bytes: u64,
+    pub(super) critical: bool,
+}
+
+impl Pod {
+    pub(super) fn new(name: &'static str) -> Self {
+        Self { name, priority: 0, request_bytes: 0, critical: false }
+    }
+
+    pub(super) fn plan(&self) -> PodPlan {
+        let path = cgroup(self.name);
+        PodPlan {
+            name: PodName { namespace: "default".into(), name: self.name.into() },
+            uid: PodUid::new(&format!("uid-{}", self.name)).unwrap(),
+            qos_class: QosClass::BestEffort,
+            priority: self.priority,
+            critical: self.critical,
+            requests: BTreeMap::new(),
+            limits: BTreeMap::new(),
+            ranking_request_bytes: self.request_bytes,
+            containers: vec![ContainerPlan {
+                name: "app".into(),
+                kind: ContainerKind::App,
+                oom_score_adj: 1000,
+                cgroup: CgroupPlan { path: path.child("app").unwrap(), files: BTreeMap::new() },
+            }],
+            cgroup: CgroupPlan { path, files: BTreeMap::new() },
+        }
+    }
+}
+
+fn cgroup(name: &str) -> CgroupPath {
+    CgroupPath::parse(&format!("kubepods/besteffort/pod{name}")).unwrap()
+}
+
+impl Node {
+    pub(super) fn new(available_bytes: u64) -> Self {
+        let node = Self { temp: tempfile::tempdir().unwrap() };
+        node.set_available(available_bytes);
+        node
+    }
+
+    pub(super) fn meminfo(&self) -> PathBuf {
+        self.temp.path().join("meminfo")
+    }
+
+    /// Exchanges the summary's content in one write, as the daemon may be reading.
+    pub(super) fn set_available(&self, bytes: u64) {
+        use std::os::unix::fs::FileExt as _;
+        let text = format!(
+            "MemTotal: {:>12} kB\nMemFree: {:>12} kB\nMemAvailable: {:>12} kB\n",
+            8 << 20,
+            1 << 20,
+            bytes / 1024
+        );
+        let file =
+            fs::OpenOptions::new().write(true).create(true).truncate(false).open(self.meminfo()).unwrap();
+        file.write_all_at(text.as_bytes(), 0).unwrap();
+    }
+
+    /// Makes the pod's cgroup, using that much anonymous memory.
+    pub(super) fn add(&self, pod: &Pod, used_bytes: u64) {
+        let dir = self.dir(pod.name);
+        fs::create_dir_all(dir.join("app")).unwrap();
+        for file in ["cgroup.kill", "cgroup.procs", "app/cgroup.procs"] {
+            fs::write(dir.join(file), "").unwrap();
+        }
+        for (file, value) in [
+            ("cpu.max", "20000 100000"),
+            ("memory.high", "1"),
+            ("app/cpu.max", "1000 100000"),
+            ("app/memory.high", "1"),
+        ] {
+            fs::write(dir.join(file), value).unwrap();
+        }
+        self.write(pod.name, "cgroup.events", "populated 1\nfrozen 0\n");
+        self.write(pod.name, "memory.current", &format!("{used_bytes}\n"));
+        let stat = format!("anon {used_bytes}\nfile 0\nshmem 0\ninactive_file 0\n");
+        self.write(pod.name, "memory.stat", &stat);
+    }
+
+    pub(super) fn dir(&self, name: &str) -> PathBuf {
+        self.temp.path().join(cgroup(name).as_str().trim_start_matches('/'))
+    }
+
+    pub(super) fn write(&self, pod: &str, file: &str, value: &str) {
+        fs::write(self.dir(pod).join(file), value).unwrap();
+    }
+
+    pub(super) fn read(&self, pod: &str, file: &str) -> String {
+        fs::read_to_string(self.dir(pod).join(file)).unwrap()
+    }
+
+    pub(super) fn killed(&self, pod: &str) -> bool {
+        self.read(pod, "cgroup.kill") == "1"
+    }
+
+    pub(super) fn root(&self) -> CgroupDir {
+        CgroupDir::unchecked(Path::new(self.temp.path())).unwrap()
+    }
+
+    pub(super) fn open(&self, pod: &Pod) -> Result<Candidate, OpenError> {
+        Candidate::open(&self.root(), &pod.plan())
+    }
+
+    pub(super) fn candidate(&self, pod: &Pod) -> Arc<Candidate> {
+        Arc::new(self.open(pod).unwrap())
+    }
+}

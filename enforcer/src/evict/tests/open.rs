@@ -1,0 +1,66 @@
+use std::fs;
+
+use super::node::{MIB, Node, Pod};
+use crate::{
+    evict::{Candidate, Forbidden, OpenError, stat},
+    model::CgroupPath,
+    policy::engine::Reading,
+};
+
+#[test]
+fn a_cgroup_that_cannot_be_killed_or_measured_is_no_candidate() {
+    for file in ["cgroup.kill", "cgroup.events", "memory.current", "memory.stat"] {
+        let node = Node::new(0);
+        let pod = Pod::new("a");
+        node.add(&pod, MIB);
+        fs::remove_file(node.dir("a").join(file)).unwrap();
+        let error = node.open(&pod).unwrap_err();
+        assert!(error.to_string().contains(file), "{error}");
+    }
+}
+
+#[test]
+fn brakes_and_containers_may_be_missing() {
+    let node = Node::new(0);
+    let pod = Pod::new("a");
+    node.add(&pod, MIB);
+    assert_eq!(node.open(&pod).unwrap().brakes.len(), 4);
+    fs::remove_dir_all(node.dir("a").join("app")).unwrap();
+    fs::remove_file(node.dir("a").join("memory.high")).unwrap();
+    assert_eq!(node.open(&pod).unwrap().brakes.len(), 1);
+}
+
+#[test]
+fn a_pod_that_holds_the_daemon_is_no_candidate() {
+    let node = Node::new(0);
+    let pod = Pod::new("a");
+    node.add(&pod, MIB);
+    node.write("a", "app/cgroup.procs", &format!("{}\n", std::process::id()));
+    let error = node.open(&pod).unwrap_err();
+    assert!(matches!(&error, OpenError::Forbidden { reason: Forbidden::HoldsDaemon, .. }), "{error}");
+    assert_eq!(error.to_string(), "/kubepods/besteffort/poda is never evicted: it holds this daemon");
+}
+
+#[test]
+fn no_target_is_ever_the_root() {
+    let node = Node::new(0);
+    let pod = Pod::new("a");
+    node.add(&pod, MIB);
+    let opened = Candidate::open_with_targets(&node.root(), &pod.plan(), &[CgroupPath::root()]);
+    assert!(matches!(opened, Err(OpenError::Forbidden { reason: Forbidden::Root, .. })));
+}
+
+#[test]
+fn usage_is_read_anew_and_nonsense_is_missing() {
+    let node = Node::new(0);
+    let pod = Pod::new("a");
+    node.add(&pod, 5 * MIB);
+    let candidate = node.open(&pod).unwrap();
+    let mut buffer = [0; stat::BUFFER_BYTES];
+    let used = |reading: Reading| reading.usage().map(|usage| usage.working_set_bytes);
+    assert_eq!(used(candidate.read_usage(&mut buffer)), Some(5 * MIB));
+    node.write("a", "memory.stat", "anon 1\nfile 2097152\nshmem 0\ninactive_file 1048576\n");
+    assert_eq!(used(candidate.read_usage(&mut buffer)), Some(4 * MIB));
+    node.write("a", "memory.stat", "anon 1\n");
+    assert_eq!(candidate.read_usage(&mut buffer), Reading::Missing);
+}

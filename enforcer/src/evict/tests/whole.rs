@@ -1,0 +1,193 @@
+//! The reflex as it runs, from the memory summary to the signal and back.
+
+use std::{
+    sync::mpsc,
+    time::{Duration, Instant},
+};
+
+use super::node::{MIB, Node, Pod};
+use crate::{
+    evict::{Reflex, ReflexConfig, Report, Teller},
+    policy::engine::{EngineSettings, FailureReason, HardThreshold, Mode, Refusal},
+};
+
+fn config(node: &Node, mode: Mode) -> ReflexConfig {
+    ReflexConfig {
+        settings: EngineSettings {
+            mode,
+            memory_available: Some(HardThreshold { bytes: 200 * MIB, min_reclaim_bytes: 0 }),
+            ..EngineSettings::default()
+        },
+        meminfo: node.meminfo(),
+        lock_memory: false,
+    }
+}
+
+fn start(node: &Node, mode: Mode, pods: &[&Pod]) -> (Reflex, mpsc::Receiver<Report>) {
+    let (sender, reports) = mpsc::channel();
+    let forward = move |report| sender.send(report).unwrap();
+    let reflex = Reflex::spawn(&config(node, mode), Vec::new(), forward).unwrap();
+    reflex.set_candidates(pods.iter().map(|pod| node.candidate(pod)).collect());
+    // Until the set is taken there is nobody to evict.
+    std::thread::sleep(Duration::from_millis(50));
+    (reflex, reports)
+}
+
+fn next(reports: &mpsc::Receiver<Report>) -> Report {
+    reports.recv_timeout(Duration::from_secs(10)).expect("another report")
+}
+
+fn nothing_more(reports: &mpsc::Receiver<Report>) {
+    let more = reports.recv_timeout(Duration::from_millis(300));
+    assert!(more.is_err(), "{more:?}");
+}
+
+#[test]
+fn a_crossing_leads_to_one_kill_and_to_its_completion() {
+    let node = Node::new(1024 * MIB);
+    let (hog, modest) = (Pod::new("hog"), Pod { request_bytes: 500 * MIB, ..Pod::new("modest") });
+    node.add(&hog, 600 * MIB);
+    node.add(&modest, 400 * MIB);
+    let (reflex, reports) = start(&node, Mode::Enforce, &[&modest, &hog]);
+    nothing_more(&reports);
+    assert!(!node.killed("hog"));
+
+    let crossed = Instant::now();
+    node.set_available(199 * MIB);
+    assert!(
+        matches!(next(&reports), Report::Crossed { available_bytes, .. } if available_bytes == 199 * MIB)
+    );
+    let Report::Decided { id, decision, members } = next(&reports) else { panic!("not decided") };
+    assert_eq!(members[decision.index].identity().pod.name, "hog");
+    let Report::Signalled { id: signalled, .. } = next(&reports) else { panic!("not signalled") };
+    // The longest pause of the sampler, and room for a busy machine.
+    assert!(crossed.elapsed() < Duration::from_secs(5));
+    assert_eq!(signalled, id);
+    assert!(node.killed("hog"));
+    assert!(!node.killed("modest"));
+
+    // It does not die at once, and nobody else is chosen.
+    nothing_more(&reports);
+    node.set_available(800 * MIB);
+    node.write("hog", "memory.current", "1048576\n");
+    node.write("hog", "cgroup.events", "populated 0\nfrozen 0\n");
+    let Report::Completed { id: completed, completion, .. } = next(&reports) else { panic!("not completed") };
+    assert_eq!(completed, id);
+    assert_eq!(completion.freed_bytes, Some(599 * MIB));
+    assert!(completion.moments.memory_back_ns.is_some());
+    assert!(matches!(next(&reports), Report::Cleared { .. }));
+    assert!(!node.killed("modest"));
+    let stats = reflex.stats();
+    assert_eq!((stats.reports, stats.reports_dropped, stats.samples_failed), (5, 0, 0));
+    reflex.stop();
+}
+
+#[test]
+fn a_dry_run_decides_and_touches_nothing() {
+    let node = Node::new(MIB);
+    let hog = Pod::new("hog");
+    node.add(&hog, 600 * MIB);
+    let (reflex, reports) = start(&node, Mode::DryRun, &[&hog]);
+    let told: Vec<_> = std::iter::from_fn(|| reports.recv_timeout(Duration::from_millis(300)).ok()).collect();
+    assert!(matches!(told.first(), Some(Report::Crossed { .. })));
+    let decided: Vec<_> = told
+        .iter()
+        .filter_map(|report| match report {
+            Report::Decided { decision, .. } => Some(decision),
+            _ => None,
+        })
+        .collect();
+    assert!(matches!(decided[..], [decision] if decision.dry_run), "{told:?}");
+    assert!(!told.iter().any(|report| matches!(report, Report::Signalled { .. })));
+    assert!(!node.killed("hog"));
+    assert_eq!(node.read("hog", "cpu.max"), "20000 100000");
+    // A mode that is configured later holds at once.
+    reflex.configure(config(&node, Mode::Enforce).settings);
+    assert!(matches!(next(&reports), Report::Decided { decision, .. } if !decision.dry_run));
+    assert!(matches!(next(&reports), Report::Signalled { .. }));
+    assert!(node.killed("hog"));
+}
+
+#[test]
+fn a_candidate_that_is_empty_is_told_and_the_next_one_taken() {
+    let node = Node::new(1024 * MIB);
+    let (first, second) = (Pod::new("first"), Pod::new("second"));
+    node.add(&first, 600 * MIB);
+    node.add(&second, 400 * MIB);
+    let (_reflex, reports) = start(&node, Mode::Enforce, &[&first, &second]);
+    node.write("first", "cgroup.events", "populated 0\n");
+    node.set_available(MIB);
+    assert!(matches!(next(&reports), Report::Crossed { .. }));
+    assert!(matches!(next(&reports), Report::Decided { .. }));
+    let Report::Failed { failure, candidate, .. } = next(&reports) else { panic!("not failed") };
+    assert_eq!(failure.reason, FailureReason::Refused(Refusal::Empty));
+    assert_eq!(candidate.identity().pod.name, "first");
+    assert!(matches!(next(&reports), Report::Decided { .. }));
+    let Report::Signalled { candidate, .. } = next(&reports) else { panic!("not signalled") };
+    assert_eq!(candidate.identity().pod.name, "second");
+    assert!(node.killed("second") && !node.killed("first"));
+}
+
+#[test]
+fn a_set_that_is_exchanged_keeps_the_victim() {
+    let node = Node::new(1024 * MIB);
+    let (hog, other) = (Pod::new("hog"), Pod::new("other"));
+    node.add(&hog, 600 * MIB);
+    node.add(&other, 400 * MIB);
+    let (reflex, reports) = start(&node, Mode::Enforce, &[&hog]);
+    node.set_available(MIB);
+    for _ in 0..3 {
+        next(&reports);
+    }
+    for _ in 0..50 {
+        reflex.set_candidates(vec![node.candidate(&other)]);
+    }
+    nothing_more(&reports);
+    assert!(!node.killed("other"));
+    node.write("hog", "memory.current", "0\n");
+    node.write("hog", "cgroup.events", "populated 0\n");
+    let Report::Completed { candidate, .. } = next(&reports) else { panic!("not completed") };
+    assert_eq!(candidate.identity().pod.name, "hog");
+    assert!(matches!(next(&reports), Report::Decided { .. }));
+    assert!(matches!(next(&reports), Report::Signalled { .. }));
+    assert!(node.killed("other"));
+}
+
+#[test]
+fn a_node_that_cannot_be_read_is_told_once_and_decides_nothing() {
+    let node = Node::new(1024 * MIB);
+    let hog = Pod::new("hog");
+    node.add(&hog, 600 * MIB);
+    let (reflex, reports) = start(&node, Mode::Enforce, &[&hog]);
+    std::fs::write(node.meminfo(), "").unwrap();
+    assert!(matches!(next(&reports), Report::Blind(_)));
+    nothing_more(&reports);
+    assert!(reflex.stats().samples_failed > 1);
+    node.set_available(1024 * MIB);
+    assert!(matches!(next(&reports), Report::Sighted));
+    assert!(!node.killed("hog"));
+}
+
+#[test]
+fn a_summary_that_is_not_there_is_an_error_at_the_start() {
+    let node = Node::new(0);
+    let config = ReflexConfig { meminfo: "/nowhere/meminfo".into(), ..config(&node, Mode::Observe) };
+    let error = Reflex::spawn(&config, Vec::new(), |_| {}).unwrap_err();
+    assert_eq!(error.to_string(), "/nowhere/meminfo");
+}
+
+#[test]
+fn its_reports_make_the_events_of_an_eviction() {
+    let node = Node::new(1024 * MIB);
+    let hog = Pod::new("hog");
+    node.add(&hog, 600 * MIB);
+    let (_reflex, reports) = start(&node, Mode::Enforce, &[&hog]);
+    node.set_available(MIB);
+    let teller = Teller::new("hash".into());
+    let told = || teller.event(&next(&reports)).kind.short();
+    assert_eq!([told(), told(), told()], ["threshold.crossed", "eviction.decided", "eviction.signalled"]);
+    node.set_available(1024 * MIB);
+    node.write("hog", "memory.current", "0\n");
+    node.write("hog", "cgroup.events", "populated 0\n");
+    assert_eq!([told(), told()], ["eviction.completed", "pressure.cleared"]);
+}

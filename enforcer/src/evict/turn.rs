@@ -1,0 +1,373 @@
+//! What the reflex thread does each time it wakes.
+
+use std::{
+    os::fd::{AsFd as _, OwnedFd},
+    sync::{Arc, TryLockError, atomic::Ordering},
+};
+
+use rustix::{
+    event::epoll::{self, CreateFlags, Event, EventData, EventFlags},
+    io::Errno,
+    time::{ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime},
+};
+use ulid::Ulid;
+
+use super::{
+    candidate::Candidate,
+    executor,
+    reap::Work,
+    reflex::{Counters, PreparedSet, Reaper, ReflexError, Shared, Teller},
+    report::Report,
+    stat,
+};
+use crate::{
+    policy::engine::{
+        Action, Actions, Decision, Engine, EngineSettings, Input, Moments, NodeSample, Outcome,
+    },
+    sense::{EdgeSource, Meminfo, Sampler},
+};
+
+/// Edges that come thicker than this are taken together: a look costs some 20 µs.
+const MIN_GAP_NS: u64 = 500_000;
+
+/// How soon to try again when the node cannot be read.
+const BLIND_PAUSE_NS: u64 = 100_000_000;
+
+/// Who woke us, as `epoll` tells it; edge sources count on from the last.
+const TIMER: u64 = 0;
+const BELL: u64 = 1;
+const VICTIM: u64 = 2;
+const FIRST_EDGE: u64 = 3;
+
+/// What the thread is connected to.
+pub(super) struct Wiring {
+    pub(super) shared: Arc<Shared>,
+    pub(super) meminfo: Meminfo,
+    pub(super) teller: Teller,
+    pub(super) reaper: Reaper,
+    pub(super) edges: Vec<Box<dyn EdgeSource>>,
+    /// The random part of the first eviction id.
+    pub(super) seed: u128,
+}
+
+/// The eviction that is told about: the engine's present or latest one.
+struct Current {
+    id: Ulid,
+    number: u64,
+    candidate: Arc<Candidate>,
+}
+
+/// The reflex thread's own.
+pub(super) struct Turn {
+    wiring: Wiring,
+    engine: Engine,
+    sampler: Sampler,
+    set: PreparedSet,
+    /// An old set that found no room in the reaper's queue; until it has gone no newer one is taken.
+    retired: Option<Box<PreparedSet>>,
+    current: Option<Current>,
+    epoll: OwnedFd,
+    timer: OwnedFd,
+    buffer: Box<[u8; stat::BUFFER_BYTES]>,
+    last_sample_ns: u64,
+    /// What the engine wished for last.
+    look_within_ns: Option<u64>,
+    blind: bool,
+}
+
+impl Turn {
+    pub(super) fn new(settings: EngineSettings, wiring: Wiring) -> Result<Self, ReflexError> {
+        let setup = |errno: Errno| ReflexError::Setup(errno.into());
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(setup)?;
+        let timer = rustix::time::timerfd_create(
+            TimerfdClockId::Monotonic,
+            TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
+        )
+        .map_err(setup)?;
+        let add = |fd, token, flags| epoll::add(&epoll, fd, EventData::new_u64(token), flags);
+        add(timer.as_fd(), TIMER, EventFlags::IN).map_err(setup)?;
+        add(wiring.shared.bell.as_fd(), BELL, EventFlags::IN).map_err(setup)?;
+        for (token, edge) in (FIRST_EDGE..).zip(&wiring.edges) {
+            let flags = if edge.is_priority() { EventFlags::PRI } else { EventFlags::IN };
+            add(edge.fd(), token, flags).map_err(|errno| ReflexError::Edges(errno.into()))?;
+        }
+        Ok(Self {
+            wiring,
+            engine: Engine::new(settings),
+            sampler: Sampler::default(),
+            set: PreparedSet::default(),
+            retired: None,
+            current: None,
+            epoll,
+            timer,
+            buffer: Box::new([0; stat::BUFFER_BYTES]),
+            last_sample_ns: 0,
+            look_within_ns: None,
+            blind: false,
+        })
+    }
+
+    /// Until it is told to stop.
+    pub(super) fn run(&mut self) {
+        self.look();
+        let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 8];
+        loop {
+            let count = match rustix::io::retry_on_intr(|| epoll::wait(&self.epoll, &mut events, None)) {
+                Ok(count) => count,
+                Err(error) => {
+                    tracing::error!(%error, "the eviction thread cannot wait, and ends");
+                    return;
+                }
+            };
+            if self.wiring.shared.stop.load(Ordering::Acquire) {
+                return;
+            }
+            let mut only_edges = true;
+            for event in events.iter().take(count) {
+                only_edges &= self.acknowledge(event.data.u64());
+            }
+            let since_ns = now_ns(ClockId::Boottime).saturating_sub(self.last_sample_ns);
+            if only_edges && since_ns < MIN_GAP_NS {
+                self.arm(MIN_GAP_NS - since_ns);
+            } else {
+                self.look();
+            }
+        }
+    }
+
+    /// Quietens what woke us; whether it was an edge.
+    fn acknowledge(&mut self, token: u64) -> bool {
+        let mut count = [0_u8; 8];
+        match token {
+            TIMER => {
+                let _expirations = rustix::io::read(&self.timer, &mut count);
+                false
+            }
+            BELL => {
+                let _rings = rustix::io::read(&self.wiring.shared.bell, &mut count);
+                self.take_mail();
+                false
+            }
+            // The look at the victim reads the file, and that quietens it.
+            VICTIM => false,
+            edge => {
+                let place = usize::try_from(edge - FIRST_EDGE).unwrap_or(usize::MAX);
+                let drained = self.wiring.edges.get_mut(place).map_or(0, |source| source.drain());
+                self.counters().edges.fetch_add(drained, Ordering::Relaxed);
+                true
+            }
+        }
+    }
+
+    /// Takes what the handle has left, unless it is just being put there: then the bell rings again.
+    fn take_mail(&mut self) {
+        self.retire();
+        let shared = Arc::clone(&self.wiring.shared);
+        let mut mail = match shared.mail.try_lock() {
+            Ok(mail) => mail,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        if let Some(settings) = mail.settings.take() {
+            self.engine.configure(settings);
+        }
+        if self.retired.is_none()
+            && let Some(mut set) = mail.set.take()
+        {
+            let candidates = self.engine.replace(std::mem::take(&mut set.candidates));
+            std::mem::swap(&mut self.set, &mut set);
+            set.candidates = candidates;
+            self.retired = Some(set);
+        }
+        drop(mail);
+        self.retire();
+    }
+
+    fn retire(&mut self) {
+        if let Some(set) = self.retired.take()
+            && let Err(Work::Drop(set)) = self.wiring.reaper.offer(Work::Drop(set))
+        {
+            self.retired = Some(set);
+        }
+    }
+
+    /// One look at the victim and the node, with all that follows from it.
+    fn look(&mut self) {
+        if self.retired.is_some() {
+            self.take_mail();
+        }
+        self.look_within_ns = None;
+        self.watch_victim();
+        let Some(node) = self.sample() else {
+            self.arm(BLIND_PAUSE_NS);
+            return;
+        };
+        let actions = self.engine.step(Input::Node(node));
+        self.carry_out(&actions);
+        let threshold_bytes = self.engine.threshold().map_or(0, |threshold| threshold.bytes);
+        let headroom_bytes = node.available_bytes.saturating_sub(threshold_bytes);
+        self.arm(self.look_within_ns.unwrap_or_else(|| self.sampler.next_look_ns(headroom_bytes)));
+    }
+
+    fn sample(&mut self) -> Option<NodeSample> {
+        let read = self.wiring.meminfo.read();
+        let now_ns = now_ns(ClockId::Boottime);
+        self.counters().samples.fetch_add(1, Ordering::Relaxed);
+        self.last_sample_ns = now_ns;
+        match read {
+            Ok(memory) => {
+                if std::mem::take(&mut self.blind) {
+                    self.tell(Report::Sighted);
+                }
+                self.sampler.observe(now_ns, memory.available_bytes);
+                Some(NodeSample { now_ns, available_bytes: memory.available_bytes })
+            }
+            Err(error) => {
+                self.counters().samples_failed.fetch_add(1, Ordering::Relaxed);
+                if !std::mem::replace(&mut self.blind, true) {
+                    self.tell(Report::Blind(error));
+                }
+                None
+            }
+        }
+    }
+
+    fn watch_victim(&mut self) {
+        let Some((number, _)) = self.engine.victim() else { return };
+        let Some(current) = self.current.as_ref().filter(|current| current.number == number) else { return };
+        let progress = executor::progress(&current.candidate, self.buffer.as_mut_slice());
+        let actions = self.engine.step(Input::Outcome(Outcome::Progress {
+            number,
+            now_ns: now_ns(ClockId::Boottime),
+            populated: progress.populated,
+            current_bytes: progress.current_bytes,
+        }));
+        self.carry_out(&actions);
+    }
+
+    /// Does what the engine wants, and what it wants in answer, until it wants nothing more.
+    fn carry_out(&mut self, first: &Actions) {
+        let mut next = Some(*first);
+        while let Some(actions) = next.take() {
+            for action in actions.iter() {
+                match *action {
+                    Action::Crossed { now_ns, available_bytes, threshold_bytes } => {
+                        self.tell(Report::Crossed { now_ns, available_bytes, threshold_bytes });
+                    }
+                    Action::Cleared { now_ns, available_bytes, threshold_bytes, crossed_ns } => {
+                        self.tell(Report::Cleared { now_ns, available_bytes, threshold_bytes, crossed_ns });
+                    }
+                    Action::Suppressed { now_ns, reason } => self.tell(Report::Suppressed { now_ns, reason }),
+                    Action::LookAgainWithin(within_ns) => self.look_within_ns = Some(within_ns),
+                    Action::ReadUsages => next = self.read_usages(),
+                    Action::Evict => next = self.evict(),
+                    Action::Completed(completion) => {
+                        if let Some(Current { id, candidate, .. }) = self.bury(completion.number) {
+                            self.tell(Report::Completed { id, candidate, completion });
+                        }
+                    }
+                    Action::Failed(failure) => {
+                        if let Some(Current { id, candidate, .. }) = self.bury(failure.number) {
+                            self.tell(Report::Failed { id, candidate, failure });
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn read_usages(&mut self) -> Option<Actions> {
+        for (reading, member) in self.set.readings.iter_mut().zip(self.set.members.iter()) {
+            *reading = member.read_usage(self.buffer.as_mut_slice());
+        }
+        let node = self.sample()?;
+        Some(self.engine.step(Input::Usages { node, readings: &self.set.readings }))
+    }
+
+    fn evict(&mut self) -> Option<Actions> {
+        let decision = *self.engine.decision()?;
+        let id = self.eviction_id(&decision);
+        let candidate = Arc::clone(self.set.members.get(decision.index)?);
+        let members = Arc::clone(&self.set.members);
+        self.tell(Report::Decided { id, decision, members });
+        if decision.dry_run {
+            return None;
+        }
+        let number = decision.number;
+        self.current = Some(Current { id, number, candidate: Arc::clone(&candidate) });
+        let signalled = executor::signal(&candidate);
+        let now_ns = now_ns(ClockId::Boottime);
+        let outcome = match signalled {
+            Ok(signalled) => {
+                self.watch(&candidate);
+                let Decision { crossed_ns, decided_ns, .. } = decision;
+                let moments = Moments {
+                    crossed_ns,
+                    decided_ns,
+                    signalled_ns: Some(now_ns),
+                    dead_ns: None,
+                    memory_back_ns: None,
+                };
+                let brakes_failed = signalled.brakes_failed;
+                // Reaping only makes it faster: if there is no room, the victim frees its memory itself.
+                let _queued = self.wiring.reaper.offer(Work::Reap(Arc::clone(&candidate)));
+                self.tell(Report::Signalled { id, candidate, moments, brakes_failed });
+                Outcome::Signalled { number, now_ns }
+            }
+            Err(reason) => Outcome::Refused { number, now_ns, reason },
+        };
+        Some(self.engine.step(Input::Outcome(outcome)))
+    }
+
+    /// Wakes us when the victim's last process is gone. A file that cannot be waited on is looked at by the timer.
+    fn watch(&self, victim: &Candidate) {
+        for target in &victim.targets {
+            let _watched =
+                epoll::add(&self.epoll, &target.events, EventData::new_u64(VICTIM), EventFlags::PRI);
+        }
+    }
+
+    /// Ends the telling about an eviction, if it is the current one.
+    fn bury(&mut self, number: u64) -> Option<Current> {
+        let current = self.current.take_if(|current| current.number == number)?;
+        for target in &current.candidate.targets {
+            let _unwatched = epoll::delete(&self.epoll, &target.events);
+        }
+        Some(current)
+    }
+
+    fn eviction_id(&self, decision: &Decision) -> Ulid {
+        let wall_ms = now_ns(ClockId::Realtime) / 1_000_000;
+        Ulid::from_parts(wall_ms, self.wiring.seed.wrapping_add(u128::from(decision.number)))
+    }
+
+    fn tell(&self, report: Report) {
+        let counters = self.counters();
+        counters.reports.fetch_add(1, Ordering::Relaxed);
+        if self.wiring.teller.offer(report).is_err() {
+            counters.reports_dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn arm(&self, within_ns: u64) {
+        let after = Timespec {
+            tv_sec: i64::try_from(within_ns / 1_000_000_000).unwrap_or(i64::MAX),
+            // A timer of zero would be none.
+            tv_nsec: i64::try_from((within_ns % 1_000_000_000).max(1)).unwrap_or(1),
+        };
+        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: after };
+        if let Err(error) = rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once) {
+            tracing::error!(%error, "the eviction thread's timer cannot be set");
+        }
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.wiring.shared.counters
+    }
+}
+
+fn now_ns(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
+}
