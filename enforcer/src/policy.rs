@@ -12,6 +12,8 @@ pub mod oom_score;
 mod plan;
 pub mod qos;
 pub mod rank;
+#[cfg(test)]
+mod sample;
 mod settings;
 pub mod threshold;
 pub mod values;

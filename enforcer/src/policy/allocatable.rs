@@ -105,3 +105,6 @@ fn left(capacity: &ResourceList, taken: &ResourceList) -> ResourceList {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests;

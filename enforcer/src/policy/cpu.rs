@@ -58,3 +58,6 @@ pub fn weight_quadratic(shares: u64) -> u64 {
     let weight = weight as u64;
     weight.clamp(1, WEIGHT_MAX)
 }
+
+#[cfg(test)]
+mod tests;

@@ -122,3 +122,6 @@ fn plan_pod(node: &Node, settings: &Settings, kubepods: &CgroupPath, pod: &Pod) 
         containers,
     }
 }
+
+#[cfg(test)]
+mod tests;

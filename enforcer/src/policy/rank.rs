@@ -125,3 +125,6 @@ pub fn by_pids<T>(pods: &mut [T], standing: impl Fn(&T) -> PidStanding) {
 fn first_unequal<const N: usize>(keys: [(Ordering, DecidedBy); N]) -> (Ordering, DecidedBy) {
     keys.into_iter().find(|(ordering, _)| ordering.is_ne()).unwrap_or((Ordering::Equal, DecidedBy::Order))
 }
+
+#[cfg(test)]
+mod tests;

@@ -141,3 +141,6 @@ pub(super) fn scale(amount: u64, factor: f64) -> u64 {
     let scaled = (amount as f64 * factor) as u64;
     scaled
 }
+
+#[cfg(test)]
+mod tests;

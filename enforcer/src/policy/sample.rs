@@ -1,0 +1,99 @@
+//! Pods for the tests of this room.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use crate::model::{
+    Container, ContainerKind, Node, Pod, PodName, PodUid, Quantity, Requirements, ResourceList, ResourceName,
+};
+
+pub(super) type Amounts<'text> = &'text [(&'text str, &'text str)];
+
+pub(super) fn list(amounts: Amounts<'_>) -> ResourceList {
+    amounts.iter().map(|(name, text)| (ResourceName::new(name), text.parse().unwrap())).collect()
+}
+
+pub(super) fn container(
+    kind: ContainerKind,
+    name: &str,
+    requests: Amounts<'_>,
+    limits: Amounts<'_>,
+) -> Container {
+    let resources = Requirements { requests: list(requests), limits: list(limits) };
+    Container { name: name.to_owned(), kind, resources }
+}
+
+pub(super) fn app(name: &str, requests: Amounts<'_>, limits: Amounts<'_>) -> Container {
+    container(ContainerKind::App, name, requests, limits)
+}
+
+pub(super) fn pod(name: &str, containers: Vec<Container>) -> Pod {
+    Pod {
+        name: PodName { namespace: String::from("default"), name: name.to_owned() },
+        uid: PodUid::new(&format!("uid-{name}")).unwrap(),
+        priority: 0,
+        priority_class_name: None,
+        annotations: BTreeMap::new(),
+        termination_grace_period_seconds: 30,
+        overhead: ResourceList::new(),
+        resources: None,
+        containers,
+        stored_qos_class: None,
+    }
+}
+
+/// 4 cpus and 8 GiB.
+pub(super) fn node() -> Node {
+    Node {
+        cpu_milli: 4_000,
+        memory_bytes: 8 << 30,
+        swap_bytes: 0,
+        pods: 110,
+        max_pids: None,
+        page_bytes: 4_096,
+        swap_controller: false,
+        other: ResourceList::new(),
+    }
+}
+
+/// Cpu up to 8, memory up to 8 GiB, each there or not, sometimes 0.
+fn any_list() -> impl Strategy<Value = ResourceList> {
+    let cpu = prop_oneof![Just(0_u64), 1_u64..8_000].prop_map(Quantity::from_milli);
+    let memory = prop_oneof![Just(0_u64), 1_u64..8 << 30].prop_map(Quantity::from_units);
+    (proptest::option::of(cpu), proptest::option::of(memory)).prop_map(|(cpu, memory)| {
+        let entries = [(ResourceName::CPU, cpu), (ResourceName::MEMORY, memory)];
+        entries.into_iter().filter_map(|(name, amount)| Some((ResourceName::new(name), amount?))).collect()
+    })
+}
+
+fn any_requirements() -> impl Strategy<Value = Requirements> {
+    (any_list(), any_list()).prop_map(|(requests, limits)| Requirements { requests, limits })
+}
+
+fn any_container() -> impl Strategy<Value = Container> {
+    let kind = prop_oneof![
+        4 => Just(ContainerKind::App),
+        1 => Just(ContainerKind::Init),
+        1 => Just(ContainerKind::Sidecar),
+    ];
+    (kind, "\\PC{0,8}|[a-z]{1,8}", any_requirements()).prop_map(|(kind, name, resources)| Container {
+        name,
+        kind,
+        resources,
+    })
+}
+
+/// Pods of every class, with and without overhead and pod-level resources; requests may be above limits.
+pub(super) fn any_pod() -> impl Strategy<Value = Pod> {
+    (
+        proptest::collection::vec(any_container(), 0..5),
+        proptest::option::weighted(0.3, any_requirements()),
+        any_list(),
+    )
+        .prop_map(|(containers, resources, overhead)| Pod {
+            overhead,
+            resources,
+            ..pod("any", containers)
+        })
+}
