@@ -96,7 +96,7 @@ fn aggregate<'pod>(
             ContainerKind::Sidecar => {
                 lists::add(&mut together, own);
                 lists::add(&mut sidecars, own);
-                lists::max(&mut init, &sidecars);
+                // While it starts, it needs what it and those before it need: never more than `together`.
                 seen(&sidecars);
             }
             ContainerKind::Init => {

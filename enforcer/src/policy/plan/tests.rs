@@ -170,6 +170,18 @@ fn a_sidecars_limit_covers_later_init_containers() {
     assert_eq!(limited(vec![init, sidecar, main]), None);
 }
 
+/// `PodLimits`: a limit of 0 is no limit, and overhead does not make it one.
+#[test]
+fn overhead_raises_only_what_is_limited() {
+    let containers = vec![app("c", &[("cpu", "1")], &[("cpu", "2"), ("memory", "0")])];
+    let pod = Pod { overhead: list(&[("cpu", "1"), ("memory", "1Gi")]), ..pod("p", containers) };
+    let plan = plan(&node(), &Settings::default(), &[pod]);
+    assert_eq!(plan.pods[0].requests, list(&[("cpu", "2"), ("memory", "1Gi")]));
+    assert_eq!(plan.pods[0].limits, list(&[("cpu", "3"), ("memory", "0")]));
+    assert_eq!(plan.pods[0].ranking_request_bytes, 0);
+    assert_eq!(files(&plan.pods[0].cgroup), ["cpu.max=300000 100000", "cpu.weight=79"]);
+}
+
 #[test]
 fn a_stored_class_holds() {
     let pod = Pod { stored_qos_class: Some(QosClass::Guaranteed), ..limited("web") };
