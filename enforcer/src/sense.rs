@@ -9,6 +9,7 @@ pub mod btf;
 mod edge;
 mod edge_ring;
 mod error;
+pub mod incident;
 mod meminfo;
 mod offsets;
 mod probe;

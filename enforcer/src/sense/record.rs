@@ -93,7 +93,7 @@ pub struct Task {
 }
 
 /// What an OOM kill was for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Limited {
     /// A memory cgroup's limit.
     Cgroup(CgroupId),

@@ -1,2 +1,4 @@
 //! Scenarios that need root and a kernel of their own; `cargo xtask vm test` runs them in guests.
 mod rig;
+#[cfg(test)]
+mod sense;

@@ -1,0 +1,124 @@
+//! `memory.events.local`, and how it is matched with what was traced.
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use crate::model::CgroupId;
+
+/// The OOM counters of `memory.events.local`: of the cgroup itself, without its descendants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OomCounts {
+    /// Times its limit was hit and the OOM killer called. No count of kills: the kernel may retry often.
+    pub oom: u64,
+    /// Processes in it that the OOM killer killed.
+    pub oom_kill: u64,
+    /// Times it was killed as a group.
+    pub oom_group_kill: u64,
+}
+
+impl OomCounts {
+    /// Parses the file. Kernels without a line (`oom_group_kill` came with 5.17) count nothing there.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        let count = |key: &str| {
+            text.lines()
+                .filter_map(|line| line.split_once(' '))
+                .find(|(name, _)| *name == key)
+                .and_then(|(_, value)| value.trim().parse().ok())
+                .unwrap_or(0)
+        };
+        Self { oom: count("oom"), oom_kill: count("oom_kill"), oom_group_kill: count("oom_group_kill") }
+    }
+
+    /// What came on top since `before`. A counter that went back belongs to another cgroup: nothing came.
+    #[must_use]
+    pub const fn since(self, before: Self) -> Self {
+        Self {
+            oom: self.oom.saturating_sub(before.oom),
+            oom_kill: self.oom_kill.saturating_sub(before.oom_kill),
+            oom_group_kill: self.oom_group_kill.saturating_sub(before.oom_group_kill),
+        }
+    }
+
+    pub(super) const fn plus(self, more: Self) -> Self {
+        Self {
+            oom: self.oom.saturating_add(more.oom),
+            oom_kill: self.oom_kill.saturating_add(more.oom_kill),
+            oom_group_kill: self.oom_group_kill.saturating_add(more.oom_group_kill),
+        }
+    }
+
+    pub(super) fn at_most(self, most: Self) -> Self {
+        Self {
+            oom: self.oom.min(most.oom),
+            oom_kill: self.oom_kill.min(most.oom_kill),
+            oom_group_kill: self.oom_group_kill.min(most.oom_group_kill),
+        }
+    }
+}
+
+/// How the traced kills compare with the kernel's own count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Reconciliation {
+    /// They are equal, or one more for the first victim of a group kill, which the kernel counts twice.
+    Matched,
+    /// They differ: a kill was not traced, or told by another incident.
+    Differs,
+    /// A victim's cgroup was not known before, so that it cannot be told what came on top.
+    NoBaseline,
+    /// A victim's counters could not be read: its cgroup is gone or was never known.
+    Unreadable,
+}
+
+/// What each cgroup's counters were when all that was told of them had been told.
+///
+/// It does not follow every reading, only what incidents claim: a reading that comes between the kill and its
+/// record would swallow the difference.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ledger {
+    told: HashMap<CgroupId, OomCounts>,
+}
+
+impl Ledger {
+    /// Notes a cgroup's counters, unless they are known.
+    pub(super) fn begin(&mut self, cgroup: CgroupId, counts: OomCounts) {
+        self.told.entry(cgroup).or_insert(counts);
+    }
+
+    pub(super) fn forget(&mut self, cgroup: CgroupId) {
+        self.told.remove(&cgroup);
+    }
+
+    pub(super) fn get(&self, cgroup: CgroupId) -> Option<OomCounts> {
+        self.told.get(&cgroup).copied()
+    }
+
+    /// Counts `claimed` as told.
+    pub(super) fn claim(&mut self, cgroup: CgroupId, claimed: OomCounts) {
+        if let Some(told) = self.told.get_mut(&cgroup) {
+            *told = told.plus(claimed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::OomCounts;
+
+    #[test]
+    fn reads_the_file_of_newer_and_older_kernels() {
+        let new = "low 0\nhigh 7\nmax 12\noom 3\noom_kill 2\noom_group_kill 1\n";
+        assert_eq!(OomCounts::parse(new), OomCounts { oom: 3, oom_kill: 2, oom_group_kill: 1 });
+        assert_eq!(OomCounts::parse("oom 3\noom_kill 2\n").oom_group_kill, 0);
+        assert_eq!(OomCounts::parse("oom\noom_kill x\n\n"), OomCounts::default());
+    }
+
+    #[test]
+    fn a_counter_that_went_back_is_no_difference() {
+        let one = OomCounts { oom: 1, oom_kill: 5, oom_group_kill: 0 };
+        let other = OomCounts { oom: 4, oom_kill: 2, oom_group_kill: 0 };
+        assert_eq!(other.since(one), OomCounts { oom: 3, oom_kill: 0, oom_group_kill: 0 });
+    }
+}

@@ -1,0 +1,582 @@
+use std::collections::{HashMap, HashSet};
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use ulid::Ulid;
+
+use super::{
+    AvertedCause, CLOSE_NS, FOLD_NS, Incident, Incidents, Input, LimitSource, OomCounts, Output, READ_NS,
+    Reconciliation, Scope, World,
+};
+use crate::{
+    model::{CgroupId, CgroupPath, Owner, OwnerLevel, PodName, PodUid, QosClass},
+    sense::record::{Exit, Limited, Mark, Memory, Record, Task},
+};
+
+const MS: u64 = 1_000_000;
+const ROOT: CgroupId = CgroupId(1);
+const KUBEPODS: CgroupId = CgroupId(2);
+const BURSTABLE: CgroupId = CgroupId(3);
+const POD: CgroupId = CgroupId(10);
+const C1: CgroupId = CgroupId(11);
+const C2: CgroupId = CgroupId(12);
+const SYSTEM: CgroupId = CgroupId(20);
+
+/// A machine with one pod of two containers, and counters that tests move.
+#[derive(Default)]
+struct Machine {
+    incidents: Incidents,
+    evicting: HashSet<CgroupId>,
+    files: HashMap<CgroupId, OomCounts>,
+    ids: u128,
+}
+
+struct Known<'a> {
+    evicting: &'a HashSet<CgroupId>,
+    ids: &'a mut u128,
+}
+
+fn path(cgroup: CgroupId) -> Option<CgroupPath> {
+    let path = match cgroup {
+        ROOT => "/",
+        KUBEPODS => "/kubepods",
+        BURSTABLE => "/kubepods/burstable",
+        POD => "/kubepods/burstable/podp",
+        C1 => "/kubepods/burstable/podp/c1",
+        C2 => "/kubepods/burstable/podp/c2",
+        SYSTEM => "/system.slice/db.service",
+        _ => return None,
+    };
+    CgroupPath::parse(path).ok()
+}
+
+impl World for Known<'_> {
+    fn owner(&self, cgroup: CgroupId) -> Option<Owner> {
+        let pod = PodName { namespace: "default".into(), name: "p".into() };
+        let uid = PodUid::new("p").unwrap();
+        let level = match cgroup {
+            KUBEPODS => OwnerLevel::Node,
+            BURSTABLE => OwnerLevel::Qos(QosClass::Burstable),
+            POD => OwnerLevel::Pod { pod, uid },
+            C1 => OwnerLevel::Container { pod, uid, container: "c1".into() },
+            C2 => OwnerLevel::Container { pod, uid, container: "c2".into() },
+            _ => return None,
+        };
+        Some(Owner { path: path(cgroup)?, level })
+    }
+
+    fn path(&self, cgroup: CgroupId) -> Option<CgroupPath> {
+        path(cgroup)
+    }
+
+    fn parent(&self, cgroup: CgroupId) -> Option<CgroupId> {
+        match cgroup {
+            KUBEPODS | SYSTEM => Some(ROOT),
+            BURSTABLE => Some(KUBEPODS),
+            POD => Some(BURSTABLE),
+            C1 | C2 => Some(POD),
+            _ => None,
+        }
+    }
+
+    fn is_being_evicted(&self, cgroup: CgroupId) -> bool {
+        self.evicting.contains(&cgroup)
+    }
+
+    fn new_id(&mut self) -> Ulid {
+        *self.ids += 1;
+        Ulid::from(*self.ids)
+    }
+}
+
+impl Machine {
+    /// With the counters of all cgroups known to be zero.
+    fn new() -> Self {
+        let mut machine = Self::default();
+        for cgroup in [KUBEPODS, BURSTABLE, POD, C1, C2, SYSTEM] {
+            machine.files.insert(cgroup, OomCounts::default());
+            machine.give(0, Input::Known { cgroup, counts: OomCounts::default() });
+        }
+        machine
+    }
+
+    fn give(&mut self, now_ns: u64, input: Input) -> Vec<Output> {
+        let mut world = Known { evicting: &self.evicting, ids: &mut self.ids };
+        self.incidents.step(now_ns, input, &mut world)
+    }
+
+    /// Gives an input and answers every request for counters at once; what is to be told.
+    fn tell(&mut self, now_ns: u64, input: Input) -> Vec<Output> {
+        let mut told = Vec::new();
+        let mut inputs = vec![input];
+        while let Some(input) = inputs.pop() {
+            for output in self.give(now_ns, input) {
+                match output {
+                    Output::ReadCounters { incident, cgroups } => {
+                        let read = |cgroup: CgroupId| (cgroup, self.files.get(&cgroup).copied());
+                        let readings = cgroups.into_iter().map(read).collect();
+                        inputs.push(Input::Counters { incident, readings });
+                    }
+                    other => told.push(other),
+                }
+            }
+        }
+        told
+    }
+
+    fn mark(&mut self, mark: Mark) -> Vec<Output> {
+        self.tell(mark.time_ns, Input::Record(Record::Mark(mark)))
+    }
+
+    fn exit(&mut self, time_ns: u64, pid: u32) -> Vec<Output> {
+        self.tell(time_ns, Input::Record(Record::Exit(exit(time_ns, pid))))
+    }
+
+    fn count(&mut self, cgroup: CgroupId, oom: u64, oom_kill: u64, oom_group_kill: u64) {
+        let counts = self.files.entry(cgroup).or_default();
+        *counts = counts.plus(OomCounts { oom, oom_kill, oom_group_kill });
+    }
+
+    /// Lets time pass by the machine's own deadlines.
+    fn until(&mut self, end_ns: u64) -> Vec<Output> {
+        let mut told = Vec::new();
+        let mut now_ns = 0;
+        while let Some(due_ns) = self.incidents.deadline_ns().filter(|due_ns| *due_ns <= end_ns) {
+            now_ns = due_ns.max(now_ns);
+            told.extend(self.tell(now_ns, Input::Tick));
+        }
+        told
+    }
+}
+
+/// A kill at 100 ms of pid 398 in c1, by pid 412 in c2, for the pod's limit.
+fn mark() -> Mark {
+    Mark {
+        time_ns: 100 * MS,
+        tid: 398,
+        pid: Some(398),
+        start_ns: Some(51_234 * MS),
+        comm: "workload".into(),
+        cgroup: Some(C1),
+        uid: Some(0),
+        oom_score_adj: Some(992),
+        memory: Some(Memory { anon_bytes: 47_185_920, ..Memory::default() }),
+        container_init: Some(true),
+        killed: Some(true),
+        trigger: Task { tid: 412, pid: 412, comm: "workload".into(), cgroup: Some(C2) },
+        limit: Some(Limited::Cgroup(POD)),
+        reclaim_since_ns: Some(97 * MS),
+    }
+}
+
+fn exit(time_ns: u64, pid: u32) -> Exit {
+    Exit { time_ns, marked_ns: 0, pid, tid: pid, cgroup: Some(C1), exit_code: Some(9), group_dead: true }
+}
+
+fn incident(outputs: &[Output]) -> &Incident {
+    match outputs {
+        [Output::Incident(incident)] => incident,
+        other => panic!("{other:#?}"),
+    }
+}
+
+fn json(value: &impl serde::Serialize) -> Value {
+    serde_json::to_value(value).unwrap()
+}
+
+#[test]
+fn a_pod_limit_hit_by_a_sibling_is_told_as_in_the_contract() {
+    let mut machine = Machine::new();
+    machine.count(POD, 1, 0, 0);
+    machine.count(C1, 0, 1, 0);
+    let detected = machine.mark(mark());
+    let [Output::Detected(detected)] = detected.as_slice() else { panic!("{detected:?}") };
+    assert_eq!(
+        (detected.scope, detected.limit_owner.as_deref()),
+        (Some(Scope::Pod), Some("/kubepods/burstable/podp"))
+    );
+    assert_eq!(detected.victim.place.container.as_deref(), Some("c1"));
+    assert_eq!(machine.exit(106 * MS, 398), []);
+    let told = machine.until(10_000 * MS);
+    let value = json(incident(&told));
+    assert_eq!(value["incidentId"], json(&detected.incident_id));
+    assert_eq!(value["scope"], "pod");
+    assert_eq!(value["limitOwner"], "/kubepods/burstable/podp");
+    let trigger = json!({"pid": 412, "tid": 412, "comm": "workload", "namespace": "default", "pod": "p",
+        "uid": "p", "container": "c2", "cgroup": "/kubepods/burstable/podp/c2"});
+    assert_eq!(value["trigger"], trigger);
+    let victim = &value["victims"][0];
+    for (key, expected) in [
+        ("pid", json!(398)),
+        ("startTimeMs", json!(51_234)),
+        ("comm", json!("workload")),
+        ("namespace", json!("default")),
+        ("pod", json!("p")),
+        ("container", json!("c1")),
+        ("anonBytes", json!(47_185_920)),
+        ("fileBytes", json!(0)),
+        ("shmemBytes", json!(0)),
+        ("oomScoreAdj", json!(992)),
+        ("containerInit", json!(true)),
+    ] {
+        assert_eq!(victim[key], expected, "{key}");
+    }
+    assert_eq!(value["timelineMs"], json!({"firstReclaim": 0, "marked": 3, "exited": 9}));
+    assert_eq!(value["counters"], json!({"oom": 1, "oomKill": 1, "oomGroupKill": 0}));
+    assert_eq!((&value["reconciled"], &value["reconstructed"]), (&json!(true), &json!(false)));
+}
+
+#[test]
+fn it_closes_when_no_other_victim_can_come() {
+    let mut machine = Machine::new();
+    machine.count(C1, 0, 1, 0);
+    machine.mark(mark());
+    assert_eq!(machine.exit(103 * MS, 398), []);
+    assert_eq!(machine.tell(100 * MS + FOLD_NS, Input::Tick), []);
+    assert_eq!(machine.tell(100 * MS + FOLD_NS + 1, Input::Tick).len(), 1);
+    assert_eq!(machine.incidents.open(), 0);
+}
+
+#[test]
+fn a_group_kill_is_one_incident() {
+    let mut machine = Machine::new();
+    let container = Mark { limit: Some(Limited::Cgroup(C1)), ..mark() };
+    machine.count(C1, 1, 6, 1);
+    let mut told = Vec::new();
+    for i in 0..5 {
+        let pid = 398 + i;
+        let time_ns = (100 + u64::from(i) * 40) * MS;
+        told.extend(machine.mark(Mark { time_ns, tid: pid, pid: Some(pid), ..container.clone() }));
+        told.extend(machine.exit(time_ns + MS, pid));
+    }
+    assert_eq!(told.len(), 1, "one oom.detected");
+    let told = machine.until(10_000 * MS);
+    let incident = incident(&told);
+    assert_eq!(incident.victims.len(), 5);
+    assert_eq!(incident.scope, Some(Scope::Container));
+    assert_eq!((incident.counters.oom_kill, incident.counters.oom_group_kill), (6, 1));
+    assert_eq!(incident.reconciliation, Reconciliation::Matched, "the first victim is counted twice");
+}
+
+#[test]
+fn another_trigger_or_a_later_mark_is_another_incident() {
+    let mut machine = Machine::new();
+    machine.mark(mark());
+    let other = Task { tid: 500, ..mark().trigger };
+    assert_eq!(machine.mark(Mark { tid: 401, pid: Some(401), trigger: other, ..mark() }).len(), 1);
+    let later = 100 * MS + FOLD_NS + 1;
+    assert_eq!(machine.mark(Mark { time_ns: later, tid: 402, pid: Some(402), ..mark() }).len(), 1);
+    assert_eq!(machine.incidents.open(), 3);
+}
+
+#[test]
+fn two_incidents_of_one_cgroup_share_its_counters() {
+    let mut machine = Machine::new();
+    let own = Mark { limit: Some(Limited::Cgroup(C1)), ..mark() };
+    machine.count(C1, 2, 2, 0);
+    machine.mark(own.clone());
+    let other = Task { tid: 500, ..own.trigger.clone() };
+    machine.mark(Mark { time_ns: 101 * MS, tid: 401, pid: Some(401), trigger: other, ..own });
+    machine.exit(102 * MS, 398);
+    machine.exit(103 * MS, 401);
+    let told = machine.until(10_000 * MS);
+    assert_eq!(told.len(), 2);
+    for one in &told {
+        let incident = incident(std::slice::from_ref(one));
+        assert_eq!(incident.counters, OomCounts { oom: 1, oom_kill: 1, oom_group_kill: 0 });
+        assert!(incident.reconciled);
+    }
+}
+
+#[test]
+fn counters_told_once_are_not_told_again() {
+    let mut machine = Machine::new();
+    for round in 1..=3_u64 {
+        let time_ns = round * 10_000 * MS;
+        machine.count(C1, 0, 1, 0);
+        machine.count(POD, 1, 0, 0);
+        machine.mark(Mark { time_ns, ..mark() });
+        machine.exit(time_ns + MS, 398);
+        let told = machine.until(time_ns + 5_000 * MS);
+        let incident = incident(&told);
+        assert_eq!(incident.counters, OomCounts { oom: 1, oom_kill: 1, oom_group_kill: 0 });
+        assert_eq!(incident.counters_before.oom_kill, round - 1);
+        assert_eq!(incident.counters_after.oom_kill, round);
+    }
+}
+
+#[test]
+fn the_machine_itself() {
+    let mut machine = Machine::new();
+    machine.count(C1, 0, 1, 0);
+    machine.mark(Mark { limit: Some(Limited::Machine), ..mark() });
+    machine.exit(106 * MS, 398);
+    let told = machine.until(10_000 * MS);
+    let incident = incident(&told);
+    assert_eq!((incident.scope, incident.limit_owner.as_deref()), (Some(Scope::Node), Some("/")));
+    assert!(incident.reconciled);
+}
+
+#[test]
+fn scopes_follow_the_limits_owner() {
+    for (limit, scope, owner) in [
+        (KUBEPODS, Some(Scope::Node), Some("/kubepods")),
+        (BURSTABLE, Some(Scope::Qos), Some("/kubepods/burstable")),
+        (POD, Some(Scope::Pod), Some("/kubepods/burstable/podp")),
+        (C1, Some(Scope::Container), Some("/kubepods/burstable/podp/c1")),
+        (SYSTEM, Some(Scope::System), Some("/system.slice/db.service")),
+        (CgroupId(99), None, None),
+    ] {
+        let mut machine = Machine::new();
+        let told = machine.mark(Mark { limit: Some(Limited::Cgroup(limit)), ..mark() });
+        let [Output::Detected(detected)] = told.as_slice() else { panic!("{told:?}") };
+        assert_eq!((detected.scope, detected.limit_owner.as_deref()), (scope, owner));
+    }
+}
+
+#[test]
+fn the_limit_owner_is_found_by_counters_where_it_was_not_traced() {
+    let mut machine = Machine::new();
+    machine.count(C1, 0, 1, 0);
+    machine.count(POD, 1, 0, 0);
+    machine.mark(Mark { limit: None, ..mark() });
+    machine.exit(106 * MS, 398);
+    let told = machine.until(10_000 * MS);
+    let by_counters = incident(&told);
+    assert_eq!((by_counters.scope, by_counters.limit_source), (Some(Scope::Pod), LimitSource::Counters));
+
+    let time_ns = 20_000 * MS;
+    machine.count(C1, 0, 1, 0);
+    machine.mark(Mark { limit: None, time_ns, ..mark() });
+    machine.exit(time_ns + MS, 398);
+    let told = machine.until(time_ns + 5_000 * MS);
+    let none_moved = incident(&told);
+    assert_eq!((none_moved.scope, none_moved.limit_source), (Some(Scope::Node), LimitSource::Counters));
+}
+
+#[test]
+fn a_dying_task_is_no_kill() {
+    let mut machine = Machine::new();
+    let told = machine.mark(Mark { killed: Some(false), ..mark() });
+    let [Output::Averted(averted)] = told.as_slice() else { panic!("{told:?}") };
+    assert_eq!((averted.cause, averted.incident_id), (AvertedCause::AlreadyDying, None));
+    assert_eq!(json(averted)["cause"], "alreadyDying");
+    assert_eq!(machine.incidents.open(), 0);
+}
+
+#[test]
+fn our_own_eviction_is_no_kill() {
+    for killed in [Some(false), None] {
+        let mut machine = Machine::new();
+        machine.evicting.insert(C1);
+        let told = machine.mark(Mark { killed, ..mark() });
+        let [Output::Averted(averted)] = told.as_slice() else { panic!("{told:?}") };
+        assert_eq!(averted.cause, AvertedCause::OwnEviction);
+    }
+}
+
+#[test]
+fn a_kill_during_a_soft_eviction_is_a_kill() {
+    let mut machine = Machine::new();
+    machine.evicting.insert(C1);
+    let told = machine.mark(mark());
+    assert!(matches!(told.as_slice(), [Output::Detected(_)]), "{told:?}");
+}
+
+#[test]
+fn another_thread_of_a_victim_is_no_news() {
+    let mut machine = Machine::new();
+    machine.mark(mark());
+    let thread = Mark { time_ns: 101 * MS, tid: 399, killed: Some(false), ..mark() };
+    assert_eq!(machine.mark(thread.clone()), []);
+    machine.exit(102 * MS, 398);
+    assert_eq!(machine.until(5_000 * MS).len(), 1);
+    assert_eq!(machine.mark(Mark { time_ns: 6_000 * MS, ..thread }), [], "it may come late");
+}
+
+#[test]
+fn without_a_watch_on_kills_the_counters_decide() {
+    let mut machine = Machine::new();
+    machine.mark(Mark { killed: None, ..mark() });
+    machine.exit(102 * MS, 398);
+    let told = machine.until(5_000 * MS);
+    let [Output::Averted(averted)] = told.as_slice() else { panic!("{told:?}") };
+    assert_eq!(averted.cause, AvertedCause::AlreadyDying);
+    assert!(averted.incident_id.is_some(), "it had been told as detected");
+
+    machine.count(C1, 0, 1, 0);
+    machine.mark(Mark { killed: None, time_ns: 20_000 * MS, ..mark() });
+    machine.exit(20_001 * MS, 398);
+    assert!(incident(&machine.until(30_000 * MS)).reconciled);
+}
+
+#[test]
+fn unknown_counters_avert_nothing() {
+    let mut machine = Machine::default();
+    machine.mark(Mark { killed: None, ..mark() });
+    machine.exit(102 * MS, 398);
+    let told = machine.until(5_000 * MS);
+    assert_eq!(incident(&told).reconciliation, Reconciliation::Unreadable);
+
+    let mut machine = Machine::default();
+    machine.count(C1, 0, 1, 0);
+    machine.mark(mark());
+    machine.exit(102 * MS, 398);
+    let told = machine.until(5_000 * MS);
+    assert_eq!(incident(&told).reconciliation, Reconciliation::NoBaseline);
+}
+
+#[test]
+fn a_kill_that_the_kernel_did_not_count_is_told_as_such() {
+    let mut machine = Machine::new();
+    machine.mark(mark());
+    machine.exit(102 * MS, 398);
+    let told = machine.until(5_000 * MS);
+    assert_eq!(incident(&told).reconciliation, Reconciliation::Differs);
+    assert!(!incident(&told).reconciled);
+}
+
+#[test]
+fn a_victim_that_does_not_die_closes_within_a_second() {
+    let mut machine = Machine::new();
+    machine.count(C1, 0, 1, 0);
+    machine.mark(mark());
+    let first = machine.incidents.deadline_ns();
+    assert_eq!(first, Some(100 * MS + READ_NS));
+    let told = machine.until(100 * MS + CLOSE_NS);
+    let incident = incident(&told);
+    assert_eq!(incident.timeline_ms.exited, None);
+    assert!(incident.reconciled, "the counters are read before");
+}
+
+#[test]
+fn no_answer_about_counters_holds_nothing_up() {
+    let mut machine = Machine::new();
+    machine.give(100 * MS, Input::Record(Record::Mark(mark())));
+    let asked = machine.give(106 * MS, Input::Record(Record::Exit(exit(106 * MS, 398))));
+    assert!(matches!(asked.as_slice(), [Output::ReadCounters { .. }]), "{asked:?}");
+    assert_eq!(machine.give(200 * MS, Input::Tick), [], "asked once");
+    let told = machine.give(100 * MS + CLOSE_NS, Input::Tick);
+    assert_eq!(incident(&told).reconciliation, Reconciliation::Unreadable);
+}
+
+#[test]
+fn all_that_can_tell_of_it_is_read() {
+    let mut machine = Machine::new();
+    machine.give(100 * MS, Input::Record(Record::Mark(mark())));
+    let asked = machine.give(106 * MS, Input::Record(Record::Exit(exit(106 * MS, 398))));
+    let [Output::ReadCounters { cgroups, .. }] = asked.as_slice() else { panic!("{asked:?}") };
+    assert_eq!(*cgroups, [POD, C1]);
+
+    let mut machine = Machine::new();
+    machine.give(100 * MS, Input::Record(Record::Mark(Mark { limit: None, ..mark() })));
+    let asked = machine.give(106 * MS, Input::Record(Record::Exit(exit(106 * MS, 398))));
+    let [Output::ReadCounters { cgroups, .. }] = asked.as_slice() else { panic!("{asked:?}") };
+    assert_eq!(*cgroups, [ROOT, KUBEPODS, BURSTABLE, POD, C1]);
+}
+
+#[test]
+fn a_victim_without_cgroup_gets_it_from_its_exit() {
+    let mut machine = Machine::new();
+    machine.count(C1, 0, 1, 0);
+    let old = Mark { pid: None, cgroup: None, limit: Some(Limited::Cgroup(POD)), ..mark() };
+    machine.mark(old);
+    machine.exit(106 * MS, 398);
+    let told = machine.until(10_000 * MS);
+    assert_eq!(incident(&told).victims[0].place.container.as_deref(), Some("c1"));
+    assert!(incident(&told).reconciled);
+}
+
+#[test]
+fn a_foreign_victim_is_told_with_its_path_only() {
+    let mut machine = Machine::new();
+    let told = machine.mark(Mark { cgroup: Some(SYSTEM), limit: Some(Limited::Cgroup(SYSTEM)), ..mark() });
+    let [Output::Detected(detected)] = told.as_slice() else { panic!("{told:?}") };
+    let victim = json(&detected.victim);
+    assert_eq!(victim["cgroup"], "/system.slice/db.service");
+    assert_eq!(victim.get("pod"), None);
+    assert_eq!(detected.subject(), crate::journal::Subject::Node);
+}
+
+#[test]
+fn four_thousand_at_once_stay_apart() {
+    let mut machine = Machine::new();
+    for i in 0..4_000_u32 {
+        let trigger = Task { tid: 10_000 + i, ..mark().trigger };
+        let told = machine.mark(Mark { tid: 10_000 + i, pid: Some(10_000 + i), trigger, ..mark() });
+        assert_eq!(told.len(), 1);
+    }
+    assert_eq!(machine.incidents.open(), 4_000);
+    let told = machine.until(10_000 * MS);
+    let pids: HashSet<u32> =
+        told.iter().map(|output| incident(std::slice::from_ref(output)).victims[0].pid).collect();
+    assert_eq!((told.len(), pids.len()), (4_000, 4_000));
+}
+
+/// A record of a small world, so that inputs meet.
+fn any_record() -> impl Strategy<Value = Record> {
+    let cgroup = prop_oneof![Just(None), (1_u64..24).prop_map(|id| Some(CgroupId(id)))];
+    let limit = prop_oneof![
+        Just(None),
+        Just(Some(Limited::Machine)),
+        (1_u64..24).prop_map(|id| Some(Limited::Cgroup(CgroupId(id))))
+    ];
+    let killed = prop_oneof![Just(None), any::<bool>().prop_map(Some)];
+    let marked = (any::<bool>(), 1_u32..6, 1_u32..4, cgroup, limit, killed).prop_map(
+        |(with_pid, pid, trigger, cgroup, limit, killed)| {
+            let pid = with_pid.then_some(pid);
+            let trigger = Task { tid: trigger, ..mark().trigger };
+            let tid = pid.unwrap_or(1);
+            Record::Mark(Mark { tid, pid, cgroup, killed, trigger, limit, ..mark() })
+        },
+    );
+    prop_oneof![marked, (1_u32..6).prop_map(|pid| Record::Exit(exit(0, pid)))]
+}
+
+proptest! {
+    /// Whatever comes: each detected incident is closed exactly once and in time, and each counter is told
+    /// at most once.
+    #[test]
+    fn every_incident_closes_once(
+        steps in proptest::collection::vec((0_u64..80, any_record(), any::<bool>()), 1..60),
+    ) {
+        let mut machine = Machine::new();
+        let mut now_ns = 1_000 * MS;
+        let mut told = Vec::new();
+        let mut kills = 0;
+        for (wait_ms, mut record, counted) in steps {
+            now_ns += wait_ms * MS;
+            match &mut record {
+                Record::Mark(mark) => {
+                    mark.time_ns = now_ns;
+                    if counted && let Some(cgroup) = mark.cgroup.filter(|cgroup| path(*cgroup).is_some()) {
+                        machine.count(cgroup, 0, 1, 0);
+                        kills += 1;
+                    }
+                }
+                Record::Exit(exit) => exit.time_ns = now_ns,
+                Record::KswapdWoke { .. } | Record::DirectReclaim { .. } => {}
+            }
+            told.extend(machine.tell(now_ns, Input::Record(record)));
+        }
+        told.extend(machine.until(now_ns + 2 * CLOSE_NS));
+        prop_assert_eq!(machine.incidents.open(), 0);
+        let mut open = HashSet::new();
+        let mut counted = 0;
+        for output in told {
+            match output {
+                Output::Detected(detected) => { open.insert(detected.incident_id); }
+                Output::Incident(incident) => {
+                    prop_assert!(open.remove(&incident.incident_id));
+                    counted += incident.counters.oom_kill;
+                }
+                Output::Averted(averted) => if let Some(id) = averted.incident_id {
+                    prop_assert!(open.remove(&id));
+                },
+                Output::ReadCounters { .. } => {}
+            }
+        }
+        prop_assert!(open.is_empty());
+        prop_assert!(counted <= kills, "{} told of {}", counted, kills);
+    }
+}

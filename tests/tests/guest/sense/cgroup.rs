@@ -1,0 +1,88 @@
+//! Cgroups that are gone after the test.
+use std::{
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command},
+    thread,
+    time::{Duration, Instant},
+};
+
+use enforcer::model::CgroupId;
+
+const MOUNT: &str = "/sys/fs/cgroup";
+
+/// A cgroup; dropping it kills what is in it and removes it with its children.
+pub(crate) struct Cgroup {
+    path: PathBuf,
+}
+
+impl Cgroup {
+    /// A cgroup right under the root.
+    pub(crate) fn root(name: &str) -> Self {
+        Self::make(Path::new(MOUNT), name)
+    }
+
+    /// A cgroup in this one.
+    pub(crate) fn child(&self, name: &str) -> Self {
+        Self::make(&self.path, name)
+    }
+
+    fn make(parent: &Path, name: &str) -> Self {
+        fs::write(parent.join("cgroup.subtree_control"), "+memory").unwrap();
+        let path = parent.join(name);
+        fs::create_dir(&path).unwrap();
+        Self { path }
+    }
+
+    /// With a limit, and without swap to escape to.
+    pub(crate) fn limited(self, max: &str) -> Self {
+        self.write("memory.max", max);
+        self
+    }
+
+    pub(crate) fn write(&self, file: &str, value: &str) {
+        fs::write(self.path.join(file), value).unwrap();
+    }
+
+    /// Its id: the inode number of its directory.
+    pub(crate) fn id(&self) -> CgroupId {
+        CgroupId(fs::metadata(&self.path).unwrap().ino())
+    }
+
+    /// Runs a shell script in it, from its first command on.
+    pub(crate) fn run(&self, script: &str) -> Child {
+        let procs = self.path.join("cgroup.procs");
+        let script = format!("echo $$ > {}; {script}", procs.display());
+        Command::new("sh").args(["-c", &script]).spawn().unwrap()
+    }
+
+    pub(crate) fn wait_for_bytes(&self, bytes: u64, patience: Duration) {
+        let end = Instant::now() + patience;
+        loop {
+            let text = fs::read_to_string(self.path.join("memory.current")).unwrap();
+            if text.trim().parse::<u64>().unwrap() >= bytes {
+                return;
+            }
+            assert!(Instant::now() < end, "only {text}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub(crate) fn kill(&self) {
+        self.write("cgroup.kill", "1");
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // The tests' own assertions say what matters; here it is only cleaned up, and a busy cgroup is waited for.
+        drop(fs::write(self.path.join("cgroup.kill"), "1"));
+        for _ in 0..500 {
+            if fs::remove_dir(&self.path).is_ok() || !self.path.exists() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
