@@ -40,3 +40,6 @@ pub use self::{
     score::{ScoreChange, ScoreError, ScoreKeeper, Sweep},
     step::{Missing, Reason, Step, Withheld, Write},
 };
+
+/// Where cgroup v2 is mounted.
+pub const MOUNT: &str = "/sys/fs/cgroup";

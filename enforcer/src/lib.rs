@@ -3,9 +3,14 @@
 //! `ARCHITECTURE.md` tells which room holds what, and what each may touch.
 
 pub mod cgroup;
+pub mod cli;
+pub mod config;
+pub mod daemon;
 pub mod evict;
 pub mod journal;
 pub mod model;
 pub mod policy;
 pub mod sense;
+pub mod serve;
 pub mod source;
+pub mod yaml;

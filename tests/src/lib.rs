@@ -1,3 +1,9 @@
-//! What the guest scenarios share.
+//! What the guest scenarios and the demonstration share: a daemon to drive, what it tells, and what the kernel says.
 pub mod cgroup;
+pub mod daemon;
+pub mod kernel;
 pub mod load;
+pub mod pods;
+pub mod sampler;
+pub mod signals;
+pub mod stream;

@@ -1,3 +1,5 @@
+use std::fmt;
+
 /// What the daemon may do; in the order of its reach.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Mode {
@@ -7,6 +9,28 @@ pub enum Mode {
     DryRun,
     /// Acts.
     Enforce,
+}
+
+impl Mode {
+    /// Every mode by the name that configuration and events give it.
+    pub const NAMES: &'static [(&'static str, Self)] =
+        &[("observe", Self::Observe), ("dry-run", Self::DryRun), ("enforce", Self::Enforce)];
+
+    /// Its name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Observe => "observe",
+            Self::DryRun => "dry-run",
+            Self::Enforce => "enforce",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.as_str())
+    }
 }
 
 /// A hard threshold of `memory.available`, percentages already resolved.

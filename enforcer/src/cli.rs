@@ -1,0 +1,107 @@
+//! The command line: one file a verb.
+
+mod client;
+mod events;
+mod exec;
+mod exit;
+mod render;
+mod run;
+
+use std::{ffi::OsString, io::IsTerminal as _, path::PathBuf, process::ExitCode};
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+pub use self::exit::Failure;
+use crate::config::Config;
+
+/// Quality of service for the pods of one Linux node.
+#[derive(Debug, Parser)]
+#[command(name = "enforcer", version, about, max_term_width = 80)]
+struct Cli {
+    /// The configuration file
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// How to print: for people, or as JSON
+    #[arg(short, long, global = true, value_enum, value_name = "FORMAT")]
+    output: Option<Output>,
+    /// Print without colour; so does a non-empty `NO_COLOR`
+    #[arg(long, global = true)]
+    no_color: bool,
+    /// Log more; twice, everything
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+/// How a verb prints.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+enum Output {
+    /// For people
+    Table,
+    /// One JSON document a line
+    Jsonl,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Run the daemon
+    Run(run::Args),
+    /// Print the event stream
+    Events(events::Args),
+    /// Run a command in a container's cgroup, in place of this process
+    Exec(exec::Args),
+}
+
+/// What every verb is given.
+#[derive(Debug)]
+struct Context {
+    config: Config,
+    output: Output,
+    color: bool,
+    verbose: u8,
+}
+
+/// Reads the arguments, runs the verb, and says what went wrong.
+#[must_use]
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let failed = error.use_stderr();
+            // Nobody is left to tell when this fails.
+            drop(error.print());
+            return if failed { exit::USAGE.into() } else { ExitCode::SUCCESS };
+        }
+    };
+    match dispatch(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn dispatch(cli: Cli) -> Result<(), Failure> {
+    let Cli { config, output, no_color, verbose, verb } = cli;
+    let no_color = no_color || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let context = Context {
+        config: Config::load(config.as_deref()).map_err(|error| Failure::usage(error.into()))?,
+        output: output.unwrap_or(Output::Table),
+        color: !no_color && std::io::stdout().is_terminal(),
+        verbose,
+    };
+    match verb {
+        Verb::Run(args) => run::run(context, args),
+        Verb::Events(args) => events::events(&context, &args),
+        Verb::Exec(args) => exec::exec(&context, &args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,259 @@
+use std::{
+    ffi::OsString,
+    fs,
+    os::unix::process::CommandExt as _,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, anyhow};
+
+use super::{Context, Failure, client};
+use crate::{
+    cgroup::CgroupDir,
+    model::{CgroupId, CgroupPath, QosClass},
+    serve::{ContainerView, PodState, PodView, View},
+};
+
+/// How long a pod may take to become known.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often it is asked for meanwhile.
+const POLL: Duration = Duration::from_millis(50);
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The container; without CONTAINER the pod's only app container
+    #[arg(value_name = "NAMESPACE/POD[/CONTAINER]")]
+    target: Target,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// The container that was asked for.
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Target {
+    namespace: String,
+    pod: String,
+    container: Option<String>,
+}
+
+impl std::str::FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts: Vec<_> = text.split('/').map(str::to_owned).collect();
+        if parts.iter().any(String::is_empty) {
+            return Err(String::from("write NAMESPACE/POD or NAMESPACE/POD/CONTAINER"));
+        }
+        match <[String; 2]>::try_from(parts) {
+            Ok([namespace, pod]) => Ok(Self { namespace, pod, container: None }),
+            Err(parts) => match <[String; 3]>::try_from(parts) {
+                Ok([namespace, pod, container]) => Ok(Self { namespace, pod, container: Some(container) }),
+                Err(_) => Err(String::from("write NAMESPACE/POD or NAMESPACE/POD/CONTAINER")),
+            },
+        }
+    }
+}
+
+pub(super) fn exec(context: &Context, args: &Args) -> Result<(), Failure> {
+    let Args { target, command } = args;
+    let run_dir = &context.config.run_dir;
+    let (program, arguments) =
+        command.split_first().ok_or_else(|| Failure::usage(anyhow!("there is no command to run")))?;
+    let container = client::block_on(container(run_dir, target))?;
+    join(&container)?;
+    // An eviction that came between the answer and the joining did not reach this process: it must not outlive it.
+    client::block_on(recheck(run_dir, target))?;
+    let error = Command::new(program).args(arguments).exec();
+    Err(Failure::command(error, &program.to_string_lossy()))
+}
+
+/// Waits for the container to be known and to stand.
+async fn container(run_dir: &Path, target: &Target) -> Result<ContainerView, Failure> {
+    let start = Instant::now();
+    loop {
+        let view: View = client::get_json(run_dir, "/v1/pods").await?;
+        let waiting_for = match find(&view, target)? {
+            Found::Standing(container) => return Ok(container),
+            Found::Pending => "has no cgroups yet",
+            Found::Unknown => "is not known",
+        };
+        if start.elapsed() >= PATIENCE {
+            let Target { namespace, pod, .. } = target;
+            return Err(Failure::refused(anyhow!(
+                "pod {namespace}/{pod} {waiting_for} after {} s: is its manifest in staticPodPath, and accepted? \
+                 `enforcer events --type pod.rejected` tells",
+                PATIENCE.as_secs()
+            )));
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+async fn recheck(run_dir: &Path, target: &Target) -> Result<(), Failure> {
+    let view: View = client::get_json(run_dir, "/v1/pods").await?;
+    match find(&view, target)? {
+        Found::Standing(_) => Ok(()),
+        Found::Pending | Found::Unknown => {
+            let Target { namespace, pod, .. } = target;
+            Err(Failure::refused(anyhow!("pod {namespace}/{pod} went away meanwhile")))
+        }
+    }
+}
+
+enum Found {
+    Standing(ContainerView),
+    Pending,
+    Unknown,
+}
+
+/// Finds the container and decides whether it may be joined.
+fn find(view: &View, target: &Target) -> Result<Found, Failure> {
+    if view.mode != "enforce" {
+        return Err(Failure::refused(anyhow!(
+            "the daemon runs in mode {}, in which it makes no cgroups: set mode: enforce",
+            view.mode
+        )));
+    }
+    let Some(pod) = view.pods.iter().find(|pod| pod.namespace == target.namespace && pod.name == target.pod)
+    else {
+        return Ok(Found::Unknown);
+    };
+    let refused = |what: &str| {
+        let reason = pod.reason.as_deref().unwrap_or("no reason was given");
+        Failure::refused(anyhow!("pod {}/{} {what}: {reason}", pod.namespace, pod.name))
+    };
+    match pod.state {
+        PodState::Evicted => {
+            return Err(refused("was evicted, and stays so until its manifest changes or goes"));
+        }
+        PodState::Rejected => return Err(refused("was not admitted")),
+        PodState::Removed => return Ok(Found::Unknown),
+        PodState::Pending | PodState::Active => {}
+    }
+    if view.memory_pressure && pod.qos_class == QosClass::BestEffort.as_str() {
+        return Err(Failure::refused(anyhow!(
+            "pod {}/{} is BestEffort and the node had condition: [MemoryPressure]. ",
+            pod.namespace,
+            pod.name
+        )));
+    }
+    let container = choose(pod, target.container.as_deref())?;
+    Ok(match (pod.state, container.cgroup_id) {
+        (PodState::Active, Some(_)) => Found::Standing(container.clone()),
+        _ => Found::Pending,
+    })
+}
+
+fn choose<'a>(pod: &'a PodView, name: Option<&str>) -> Result<&'a ContainerView, Failure> {
+    let names =
+        || pod.containers.iter().map(|container| container.name.as_str()).collect::<Vec<_>>().join(", ");
+    if let Some(name) = name {
+        return pod.containers.iter().find(|container| container.name == name).ok_or_else(|| {
+            Failure::usage(anyhow!(
+                "pod {}/{} has no container {name:?}: it has {}",
+                pod.namespace,
+                pod.name,
+                names()
+            ))
+        });
+    }
+    let mut apps = pod.containers.iter().filter(|container| container.kind == "app");
+    match (apps.next(), apps.next()) {
+        (Some(only), None) => Ok(only),
+        _ => Err(Failure::usage(anyhow!(
+            "pod {}/{} has several containers: name one of {}",
+            pod.namespace,
+            pod.name,
+            names()
+        ))),
+    }
+}
+
+/// Moves this process into the container's cgroup and gives it the container's score.
+fn join(container: &ContainerView) -> Result<(), Failure> {
+    let root =
+        CgroupDir::mount(Path::new(crate::cgroup::MOUNT)).context("cannot join the container's cgroup")?;
+    let path = CgroupPath::parse(&container.cgroup).context("the daemon named a cgroup that cannot be")?;
+    let cgroup = root.open(&path).context("cannot join the container's cgroup")?;
+    if Some(cgroup.id()) != container.cgroup_id.map(CgroupId) {
+        return Err(Failure::from(anyhow!("cgroup {path} is another one than a moment ago: try again")));
+    }
+    // 0 is the process that writes.
+    cgroup.write("cgroup.procs", "0").context("cannot join the container's cgroup")?;
+    let score = container.oom_score_adj.to_string();
+    fs::write("/proc/self/oom_score_adj", &score)
+        .with_context(|| format!("cannot set this process's oom_score_adj to {score}"))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(state: PodState) -> View {
+        let container = |name: &str, kind: &str| ContainerView {
+            name: name.into(),
+            kind: kind.into(),
+            oom_score_adj: 1000,
+            cgroup: format!("/kubepods/besteffort/podu/{name}"),
+            cgroup_id: Some(7),
+        };
+        View {
+            mode: "enforce".into(),
+            memory_pressure: false,
+            pods: vec![PodView {
+                namespace: "default".into(),
+                name: "web".into(),
+                uid: "u".into(),
+                qos_class: "BestEffort".into(),
+                priority: 0,
+                state,
+                reason: Some("the node was low".into()),
+                cgroup: "/kubepods/besteffort/podu".into(),
+                containers: vec![container("setup", "init"), container("app", "app")],
+            }],
+        }
+    }
+
+    fn target(text: &str) -> Target {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn the_only_app_container_needs_no_name() {
+        let Ok(Found::Standing(container)) = find(&view(PodState::Active), &target("default/web")) else {
+            panic!()
+        };
+        assert_eq!(container.name, "app");
+        let Ok(Found::Standing(container)) = find(&view(PodState::Active), &target("default/web/setup"))
+        else {
+            panic!()
+        };
+        assert_eq!(container.name, "setup");
+        assert!(find(&view(PodState::Active), &target("default/web/none")).is_err());
+    }
+
+    #[test]
+    fn who_may_not_run_is_refused_and_who_is_not_there_yet_is_waited_for() {
+        assert!(find(&view(PodState::Evicted), &target("default/web")).is_err());
+        assert!(find(&view(PodState::Rejected), &target("default/web")).is_err());
+        assert!(matches!(find(&view(PodState::Pending), &target("default/web")), Ok(Found::Pending)));
+        assert!(matches!(find(&view(PodState::Active), &target("kube-system/web")), Ok(Found::Unknown)));
+        let mut pressed = view(PodState::Active);
+        pressed.memory_pressure = true;
+        assert!(find(&pressed, &target("default/web")).is_err());
+        pressed.memory_pressure = false;
+        pressed.mode = "dry-run".into();
+        assert!(find(&pressed, &target("default/web")).is_err());
+    }
+
+    #[test]
+    fn a_target_has_two_or_three_parts() {
+        for wrong in ["web", "a/b/c/d", "a/", "/a", ""] {
+            assert!(wrong.parse::<Target>().is_err(), "{wrong:?} was accepted");
+        }
+    }
+}

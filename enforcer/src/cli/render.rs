@@ -1,0 +1,203 @@
+//! Events as a person reads them: when, what, who, why, compared with whom, how fast.
+
+use serde_json::Value;
+
+/// One event as one line; what is no event is shown escaped.
+pub(super) fn event(line: &[u8], color: bool) -> String {
+    let Ok(event) = serde_json::from_slice::<Value>(line) else {
+        return escape(&String::from_utf8_lossy(line));
+    };
+    let kind = text(&event, "type");
+    let short = kind.strip_prefix("dev.enforcer.").unwrap_or(&kind);
+    let time = text(&event, "time");
+    // 2026-01-31T12:00:00.123456Z: the time of day to the millisecond.
+    let clock = time.get(11..23).unwrap_or(&time);
+    let subject = text(&event, "subject");
+    let detail = detail(short, event.get("data").unwrap_or(&Value::Null));
+    let kind = paint(&format!("{short:<18}"), short, color);
+    format!("{clock}  {kind}  {subject}{}{detail}", if detail.is_empty() { "" } else { "  " })
+}
+
+fn paint(text: &str, kind: &str, color: bool) -> String {
+    let code = match kind {
+        _ if !color => return text.to_owned(),
+        "eviction.decided" | "eviction.signalled" | "oom.detected" | "oom.incident" => "31",
+        "eviction.failed" | "pod.rejected" | "config.rejected" | "degraded.entered" | "source.down"
+        | "stream.gap" => "33",
+        "eviction.completed" | "pod.added" | "limits.applied" | "degraded.left" | "source.up" => "32",
+        _ => "36",
+    };
+    format!("\u{1b}[{code}m{text}\u{1b}[0m")
+}
+
+fn detail(kind: &str, data: &Value) -> String {
+    match kind {
+        "threshold.crossed" => format!(
+            "{} {} < {}",
+            text(data, "signal"),
+            bytes(data, "observedBytes"),
+            bytes(data, "thresholdBytes")
+        ),
+        "eviction.decided" => decided(data),
+        "eviction.signalled" => format!("killed {} after the crossing", ms(data, "crossedToSignalledMs")),
+        "eviction.completed" => format!(
+            "dead {} and memory back {} after the crossing; {} came back, {} predicted",
+            ms(data, "crossedToDeadMs"),
+            ms(data, "crossedToMemoryBackMs"),
+            bytes(data, "freedBytes"),
+            bytes(data, "predictedFreedBytes"),
+        ),
+        "oom.detected" | "oom.incident" | "oom.averted" => oom(kind, data),
+        "limits.applied" => limits(data),
+        "pod.added" => format!("{} priority {}", text(data, "qosClass"), number(data, "priority")),
+        _ => ["message", "reason"]
+            .iter()
+            .map(|key| text(data, key))
+            .find(|text| !text.is_empty())
+            .unwrap_or_default(),
+    }
+}
+
+fn decided(data: &Value) -> String {
+    let victim = data.get("victim").unwrap_or(&Value::Null);
+    let mut line = format!(
+        "{}evict {}: uses {}, requests {}, priority {}",
+        if data.get("dryRun") == Some(&Value::Bool(true)) { "(dry run) would " } else { "" },
+        text(victim, "qosClass"),
+        bytes(victim, "usageBytes"),
+        bytes(victim, "requestBytes"),
+        number(victim, "priority"),
+    );
+    let next = data.get("ranking").and_then(Value::as_array).and_then(|ranking| ranking.get(1));
+    if let Some(next) = next {
+        let key = text(data, "decidedBy");
+        let name = format!("{}/{}", text(next, "namespace"), text(next, "name"));
+        let why = match key.as_str() {
+            "exceedsRequest" => format!("{name} stays within its request"),
+            "priority" => format!("{name} has priority {}", number(next, "priority")),
+            "aboveRequest" => format!("{name} is {} above its request", bytes(next, "aboveRequestBytes")),
+            _ => format!("{name} comes after it"),
+        };
+        line.push_str(&format!("; {why}"));
+    }
+    line
+}
+
+fn oom(kind: &str, data: &Value) -> String {
+    let victims = data.get("victims").and_then(Value::as_array);
+    let first =
+        data.get("victim").or_else(|| victims.and_then(|victims| victims.first())).unwrap_or(&Value::Null);
+    let owner = text(data, "limitOwner");
+    let trigger = data.get("trigger").unwrap_or(&Value::Null);
+    let mut line = String::new();
+    if kind == "oom.averted" {
+        line.push_str(&format!("no kill ({}): ", text(data, "cause")));
+    }
+    line.push_str(&format!("{} (pid {})", text(first, "comm"), number(first, "pid")));
+    let container = text(first, "container");
+    if !container.is_empty() {
+        line.push_str(&format!(" in container {container}"));
+    }
+    if let Some(victims) = victims.filter(|victims| victims.len() > 1) {
+        line.push_str(&format!(" and {} more", victims.len() - 1));
+    }
+    if !owner.is_empty() {
+        line.push_str(&format!("; limit of {owner}"));
+    }
+    let by = text(trigger, "comm");
+    if !by.is_empty() {
+        line.push_str(&format!("; {by} (pid {}) was allocating", number(trigger, "pid")));
+    }
+    line
+}
+
+fn limits(data: &Value) -> String {
+    let files = data.get("files").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let files: Vec<_> =
+        files.iter().map(|file| format!("{}={}", text(file, "file"), text(file, "new"))).collect();
+    format!("{} {}", text(data, "cgroup"), files.join(" "))
+}
+
+/// A string of the object, escaped; empty where there is none.
+fn text(object: &Value, key: &str) -> String {
+    object.get(key).and_then(Value::as_str).map(escape).unwrap_or_default()
+}
+
+fn number(object: &Value, key: &str) -> String {
+    object.get(key).map(ToString::to_string).unwrap_or_default()
+}
+
+fn ms(object: &Value, key: &str) -> String {
+    match object.get(key).and_then(Value::as_f64) {
+        Some(ms) => format!("{ms:.1} ms"),
+        None => String::from("unknown time"),
+    }
+}
+
+/// Bytes as kubectl shows them: the largest of Ki, Mi, Gi that leaves a whole number or one decimal.
+fn bytes(object: &Value, key: &str) -> String {
+    object.get(key).and_then(Value::as_u64).map_or_else(|| String::from("?"), human_bytes)
+}
+
+pub(super) fn human_bytes(bytes: u64) -> String {
+    const UNITS: [(&str, u64); 3] = [("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
+    for (unit, size) in UNITS {
+        if bytes >= size {
+            let tenths = bytes.saturating_mul(10) / size;
+            return if tenths >= 1_000 || tenths.is_multiple_of(10) {
+                format!("{}{unit}", tenths / 10)
+            } else {
+                format!("{}.{}{unit}", tenths / 10, tenths % 10)
+            };
+        }
+    }
+    bytes.to_string()
+}
+
+/// Hostile text made harmless to a terminal: control characters are written out.
+fn escape(text: &str) -> String {
+    let invisible = |character: char| {
+        character.is_control()
+            || matches!(character, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().fold(String::new(), |mut safe, character| {
+        if invisible(character) {
+            safe.extend(character.escape_default());
+        } else {
+            safe.push(character);
+        }
+        safe
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decision_names_victim_reason_and_runner_up() {
+        let line = br#"{"type":"dev.enforcer.eviction.decided","subject":"default/hog","time":"2026-01-31T12:00:00.123456Z","data":{"dryRun":false,"decidedBy":"exceedsRequest","victim":{"qosClass":"BestEffort","usageBytes":1310720000,"requestBytes":0,"priority":0},"ranking":[{"namespace":"default","name":"hog"},{"namespace":"default","name":"web"}]}}"#;
+        assert_eq!(
+            event(line, false),
+            "12:00:00.123  eviction.decided    default/hog  evict BestEffort: uses 1.2Gi, requests 0, priority 0; default/web stays within its request"
+        );
+    }
+
+    #[test]
+    fn hostile_names_reach_no_terminal() {
+        let line = br#"{"type":"x","subject":"a\u001b[2Jb\n\u202ec","time":"","data":{}}"#;
+        let shown = event(line, false);
+        assert!(!shown.chars().any(char::is_control), "{shown:?}");
+        assert!(shown.contains(r"a\u{1b}[2Jb\n\u{202e}c"), "{shown}");
+        assert_eq!(event(b"\xff\x1b no json", false), "\u{fffd}\\u{1b} no json");
+    }
+
+    #[test]
+    fn bytes_are_shown_as_kubectl_does() {
+        for (bytes, shown) in
+            [(0, "0"), (1023, "1023"), (1 << 20, "1Mi"), (1_610_612_736, "1.5Gi"), (208_666_624, "199Mi")]
+        {
+            assert_eq!(human_bytes(bytes), shown);
+        }
+    }
+}

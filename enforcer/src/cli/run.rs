@@ -1,0 +1,65 @@
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use tracing_subscriber::{EnvFilter, filter::LevelFilter};
+
+use super::{Context, Failure};
+use crate::{config::Mode, daemon};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// How far it may go, whatever the configuration says
+    #[arg(long, value_name = "MODE", value_parser = mode)]
+    mode: Option<Mode>,
+    /// The folder of manifests, whatever the configuration says
+    #[arg(long, value_name = "DIR")]
+    static_pod_path: Option<PathBuf>,
+    /// The folder of the sockets, whatever the configuration says
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+}
+
+fn mode(text: &str) -> Result<Mode, String> {
+    Mode::NAMES.iter().find(|(name, _)| *name == text).map(|(_, mode)| *mode).ok_or_else(|| {
+        let names: Vec<_> = Mode::NAMES.iter().map(|(name, _)| *name).collect();
+        format!("one of {}", names.join(", "))
+    })
+}
+
+pub(super) fn run(context: Context, args: Args) -> Result<(), Failure> {
+    let Context { mut config, output: _, color, verbose } = context;
+    let Args { mode, static_pod_path, run_dir } = args;
+    config.mode = mode.unwrap_or(config.mode);
+    config.static_pod_path = static_pod_path.unwrap_or(config.static_pod_path);
+    config.run_dir = run_dir.unwrap_or(config.run_dir);
+    log(verbose, color)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        // Reconciling is one thing at a time; names and sockets need none of these threads.
+        .max_blocking_threads(2)
+        .build()
+        .context("cannot start the runtime")?;
+    Ok(runtime.block_on(daemon::run(config))?)
+}
+
+/// Logs to stderr; the journal adds the time itself.
+fn log(verbose: u8, color: bool) -> anyhow::Result<()> {
+    let level = match verbose {
+        0 => LevelFilter::INFO,
+        1 => LevelFilter::DEBUG,
+        2.. => LevelFilter::TRACE,
+    };
+    let filter = EnvFilter::builder()
+        .with_default_directive(level.into())
+        .from_env()
+        .context("RUST_LOG cannot be read")?;
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(filter)
+        .with_ansi(color)
+        .finish();
+    tracing::subscriber::set_global_default(subscriber).context("logging is set up already")?;
+    // What the libraries and the eBPF programs say through `log`.
+    tracing_log::LogTracer::init().context("logging is set up already")?;
+    Ok(())
+}

@@ -1,0 +1,243 @@
+//! The wiring of the daemon: who runs where, and who talks to whom.
+//!
+//! | who | runs on | gets | gives |
+//! |---|---|---|---|
+//! | `Desired` | the runtime; what may block on its blocking threads | pods of the static directory, population events, a tick, evictions | cgroups, scores, candidates, events |
+//! | `evict::Reflex` | three threads of its own | candidates, kernel edges, meminfo | evictions, reports |
+//! | `Ooms` | a task | ring buffer records, a tick | OOM events |
+//! | `serve::Observe` | a task | journal, view | answers |
+
+mod desired;
+mod host;
+mod ooms;
+mod telling;
+
+use std::{future, time::Duration};
+
+use anyhow::Context as _;
+use serde_json::json;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::{mpsc, watch},
+    time::MissedTickBehavior,
+};
+
+use self::{
+    desired::Desired,
+    host::Host,
+    ooms::{BeingEvicted, Ooms},
+};
+use crate::{
+    cgroup::{Index, Permit, PopulationEvents},
+    config::{Config, Mode, Ownership},
+    evict::{Reflex, ReflexConfig, Report, Teller},
+    journal::{Event, EventType, Journal, Subject},
+    model::PodUid,
+    policy::engine::{EngineSettings, HardThreshold},
+    sense::EdgeSource,
+    serve::{Observe, View},
+    source::StaticDir,
+};
+
+/// How often the desired state is looked at though nothing told of a change.
+const TICK: Duration = Duration::from_secs(1);
+
+/// How long open connections may take to end.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// What the reflex did that the desired state must know of.
+#[derive(Debug)]
+enum Reflexion {
+    Evicted(PodUid),
+    Pressure(bool),
+}
+
+/// Runs the daemon until SIGTERM or SIGINT.
+pub async fn run(config: Config) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let host = Host::read(config.max_pods)?;
+    let journal = Journal::new(&host.name, &host.boot_id);
+    let observe = Observe::bind(&config.run_dir).await?;
+    tell_start(&journal, &config, &host);
+
+    let index = Index::new();
+    let being_evicted = BeingEvicted::default();
+    let (ooms, edges) = Ooms::attach(&journal, index.clone(), being_evicted.clone());
+
+    let permit = permit(&config, &host, &journal);
+    let (mut desired, population) =
+        Desired::new(config.clone(), host.clone(), journal.clone(), index, permit);
+    let (sender, mut reflexions) = mpsc::unbounded_channel();
+    let reflex = start_reflex(&config, &host, &journal, edges, being_evicted, sender)?;
+
+    let (views, view) = watch::channel(View::default());
+    let (ready, readiness) = watch::channel(false);
+    let (stop, stopping) = watch::channel(false);
+    let server = tokio::spawn(observe.serve(journal.clone(), view, readiness, stopping));
+    let tracing = tokio::spawn(ooms.run());
+
+    let mut pods = StaticDir::new(config.static_pod_path.clone());
+    let mut population = Population(population);
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            Some(reflexion) = reflexions.recv() => match reflexion {
+                Reflexion::Evicted(uid) => desired.evicted(&uid).await?,
+                Reflexion::Pressure(pressure) => desired.set_pressure(pressure),
+            },
+            loaded = pods.next() => desired.load(loaded).await?,
+            event = population.next() => desired.populated(event).await?,
+            _ = tick.tick() => desired.tick().await?,
+        }
+        if let Some(candidates) = desired.new_candidates() {
+            reflex.set_candidates(candidates);
+        }
+        views.send_if_modified(|view| {
+            let differs = view != desired.view();
+            if differs {
+                view.clone_from(desired.view());
+            }
+            differs
+        });
+        if desired.is_loaded() && !*ready.borrow() {
+            ready.send_replace(true);
+            sd_notify(&[sd_notify::NotifyState::Ready]);
+        }
+    }
+    tracing::info!("stopping");
+    sd_notify(&[sd_notify::NotifyState::Stopping]);
+    // The reflex first, so that what it still tells is told.
+    drop(reflex);
+    tracing.abort();
+    stop.send_replace(true);
+    match tokio::time::timeout(GOODBYE, server).await {
+        Ok(outcome) => outcome.context("the server panicked")?.context("the observe socket failed"),
+        // A reader that does not read does not keep us.
+        Err(_elapsed) => Ok(()),
+    }
+}
+
+/// Tells a supervisor how far we are; without one it is nobody's loss.
+fn sd_notify(state: &[sd_notify::NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::debug!(%error, "the supervisor was not told");
+    }
+}
+
+fn tell_start(journal: &Journal, config: &Config, host: &Host) {
+    let threshold = config.memory_threshold.map(|threshold| threshold.amount(host.node.memory_bytes));
+    journal.append(Event {
+        kind: EventType::ConfigLoaded,
+        subject: Subject::Node,
+        data: json!({
+            "mode": config.mode.as_str(),
+            "configHash": config.hash(),
+            "staticPodPath": config.static_pod_path,
+            "memoryAvailableThresholdBytes": threshold,
+            "memoryBytes": host.node.memory_bytes,
+            "message": format!("mode {}", config.mode),
+        }),
+    });
+    for lack in host::lacks() {
+        telling::degraded(journal, lack.what, &lack.message);
+    }
+    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", "-999") {
+        telling::degraded(
+            journal,
+            "oomScoreAdj",
+            &format!(
+                "the daemon's own oom_score_adj cannot be -999, so the kernel may kill it under pressure: {error}"
+            ),
+        );
+    }
+}
+
+/// The leave to write, if the mode is `enforce` and the cgroups are ours.
+fn permit(config: &Config, host: &Host, journal: &Journal) -> Option<Permit> {
+    let kubelet = match config.ownership {
+        Ownership::Enforcer => false,
+        Ownership::Kubelet => true,
+        Ownership::Auto => host::kubelet_owns(&config.settings.cgroup_root, &config.run_dir, &host.boot_id),
+    };
+    if kubelet {
+        telling::degraded(
+            journal,
+            "ownership",
+            "the kubelet owns the pods' cgroups here: nothing is written, and only pods of staticPodPath are known; \
+             where no kubelet is, set ownership: enforcer",
+        );
+    }
+    (config.mode == Mode::Enforce && !kubelet).then(Permit::for_enforce_mode)
+}
+
+fn start_reflex(
+    config: &Config,
+    host: &Host,
+    journal: &Journal,
+    edges: Vec<Box<dyn EdgeSource>>,
+    being_evicted: BeingEvicted,
+    told: mpsc::UnboundedSender<Reflexion>,
+) -> anyhow::Result<Reflex> {
+    let memory_available = config.memory_threshold.map(|threshold| HardThreshold {
+        bytes: threshold.amount(host.node.memory_bytes),
+        min_reclaim_bytes: 0,
+    });
+    let settings = EngineSettings { mode: config.mode, memory_available, ..EngineSettings::default() };
+    let (teller, events) = (Teller::new(config.hash()), journal.clone());
+    let reports = move |report: Report| {
+        events.append(teller.event(&report));
+        let reflexion = match &report {
+            Report::Crossed { .. } => Some(Reflexion::Pressure(true)),
+            Report::Cleared { .. } => Some(Reflexion::Pressure(false)),
+            Report::Decided { id: _, decision, members } if !decision.dry_run => {
+                if let Some(victim) = members.get(decision.index) {
+                    being_evicted.add(decision.cgroup, victim.identity().cgroup.clone());
+                }
+                None
+            }
+            Report::Signalled { candidate, .. } => Some(Reflexion::Evicted(candidate.identity().uid.clone())),
+            Report::Completed { candidate, .. } | Report::Failed { candidate, .. } => {
+                being_evicted.remove(candidate.facts().cgroup);
+                None
+            }
+            Report::Decided { .. } | Report::Suppressed { .. } | Report::Blind(_) | Report::Sighted => None,
+        };
+        if let Some(reflexion) = reflexion {
+            // The daemon is stopping when nobody listens.
+            drop(told.send(reflexion));
+        }
+    };
+    let reflex_config = ReflexConfig { settings, ..ReflexConfig::default() };
+    let reflex = Reflex::spawn(&reflex_config, edges, reports).context("cannot start eviction")?;
+    if let Err(error) = reflex.memory_locked() {
+        telling::degraded(
+            journal,
+            "memoryLock",
+            &format!("the daemon's memory cannot be locked, so it may react late under pressure: {error}"),
+        );
+    }
+    Ok(reflex)
+}
+
+/// Population events, where they can be had.
+struct Population(Option<PopulationEvents>);
+
+impl Population {
+    /// The next event; never, without inotify. Safe to cancel.
+    async fn next(&mut self) -> crate::cgroup::PopulationEvent {
+        loop {
+            let Some(events) = &mut self.0 else { return future::pending().await };
+            match events.next().await {
+                Ok(event) => return event,
+                Err(error) => {
+                    tracing::warn!(%error, "population events ended; the tick goes on");
+                    self.0 = None;
+                }
+            }
+        }
+    }
+}

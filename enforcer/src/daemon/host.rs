@@ -1,0 +1,173 @@
+use std::{fs, io, path::Path};
+
+use anyhow::Context as _;
+use procfs::Current as _;
+use rustix::thread::CapabilitySet;
+
+use crate::{
+    cgroup::CgroupDir,
+    model::{CgroupId, CgroupPath, Node, ResourceList},
+};
+
+/// What this host is, read once at the start.
+#[derive(Clone, Debug)]
+pub(super) struct Host {
+    /// Its name.
+    pub(super) name: String,
+    /// This boot's id.
+    pub(super) boot_id: String,
+    /// What it has.
+    pub(super) node: Node,
+}
+
+impl Host {
+    /// Reads it from /proc and /sys.
+    pub(super) fn read(max_pods: u64) -> anyhow::Result<Self> {
+        let meminfo = procfs::Meminfo::current().context("cannot read /proc/meminfo")?;
+        let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Ok(Self {
+            name,
+            boot_id: read("/proc/sys/kernel/random/boot_id")?,
+            node: Node {
+                cpu_milli: online_cpus(&read("/sys/devices/system/cpu/online")?)
+                    .context("/sys/devices/system/cpu/online cannot be understood")?
+                    * 1_000,
+                memory_bytes: meminfo.mem_total,
+                swap_bytes: meminfo.swap_total,
+                pods: max_pods,
+                max_pids: max_pids(),
+                page_bytes: u64::try_from(rustix::param::page_size())?,
+                // A cgroup below the root has the file if swap is accounted; the root itself never has.
+                swap_controller: has_swap_controller(Path::new(crate::cgroup::MOUNT)),
+                other: ResourceList::new(),
+            },
+        })
+    }
+}
+
+fn read(path: &str) -> anyhow::Result<String> {
+    Ok(fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?.trim().to_owned())
+}
+
+/// The kubelet's own bound: the smaller of `pid_max` and `threads-max` (`pkg/kubelet/stats/pidlimit`).
+fn max_pids() -> Option<u64> {
+    ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"]
+        .iter()
+        .filter_map(|path| read(path).ok()?.parse().ok())
+        .min()
+}
+
+/// Counts a list of CPU ranges such as `0-3,8`.
+fn online_cpus(list: &str) -> Option<u64> {
+    list.split(',').try_fold(0_u64, |count, range| {
+        let (from, to) = range.split_once('-').unwrap_or((range, range));
+        let (from, to): (u64, u64) = (from.parse().ok()?, to.parse().ok()?);
+        count.checked_add(to.checked_sub(from)?.checked_add(1)?)
+    })
+}
+
+fn has_swap_controller(mount: &Path) -> bool {
+    let has = || -> Option<bool> {
+        let root = CgroupDir::mount(mount).ok()?;
+        let child = root.children().ok()?.into_iter().find_map(|name| {
+            let child = root.open(&CgroupPath::root().child(&name).ok()?).ok()?;
+            child.read("memory.max").is_ok().then_some(child)
+        })?;
+        Some(child.read("memory.swap.max").is_ok())
+    };
+    has().unwrap_or(false)
+}
+
+/// Something that this host lacks, and what is lost by it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Lack {
+    /// What it is, in one word; also the metric's label.
+    pub(super) what: &'static str,
+    /// What was found, what is lost, and how to get it: one line.
+    pub(super) message: String,
+}
+
+/// Looks for what the daemon can do without, but not as well.
+pub(super) fn lacks() -> Vec<Lack> {
+    let lack = |what, message: &str| Lack { what, message: message.to_owned() };
+    let mut lacks = Vec::new();
+    if !rustix::process::geteuid().is_root() {
+        lacks.push(lack("root", "not running as root: scores and cgroups cannot be written, nor eBPF programs loaded; run as root"));
+    }
+    if let Err(error) = CgroupDir::mount(Path::new(crate::cgroup::MOUNT)) {
+        lacks.push(Lack {
+            what: "cgroup2",
+            message: format!("no cgroup v2, so nothing can be enforced and nobody evicted: {error}"),
+        });
+    }
+    match fs::read_to_string("/proc/pressure/memory") {
+        Ok(_) => {}
+        Err(error) => lacks.push(Lack {
+            what: "psi",
+            message: format!("no pressure stall information ({}): pressure is sensed by sampling and eBPF alone; boot with psi=1", describe(&error)),
+        }),
+    }
+    if !has_sys_resource() {
+        lacks.push(lack(
+            "cap_sys_resource",
+            "no CAP_SYS_RESOURCE: an oom_score_adj cannot be lowered; grant the capability",
+        ));
+    }
+    lacks
+}
+
+fn describe(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => String::from("not compiled in"),
+        _ => error.to_string(),
+    }
+}
+
+fn has_sys_resource() -> bool {
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_RESOURCE))
+}
+
+/// The file in the run directory that names the kubepods which this daemon made: `<boot id> <cgroup id>`.
+const OWNED: &str = "kubepods";
+
+/// Whether the kubelet owns the pods' cgroups here: its process runs, or a kubepods stands that is not ours.
+pub(super) fn kubelet_owns(cgroup_root: &CgroupPath, run_dir: &Path, boot_id: &str) -> bool {
+    let runs = procfs::process::all_processes().is_ok_and(|processes| {
+        processes
+            .filter_map(Result::ok)
+            .any(|process| process.stat().is_ok_and(|stat| stat.comm == "kubelet"))
+    });
+    let ours = fs::read_to_string(run_dir.join(OWNED)).ok();
+    let foreign = || -> Option<bool> {
+        let mount = CgroupDir::mount(Path::new(crate::cgroup::MOUNT)).ok()?;
+        let stands = ["kubepods", "kubepods.slice"]
+            .iter()
+            .filter_map(|name| mount.open(&CgroupPath::parse(&format!("{cgroup_root}/{name}")).ok()?).ok())
+            .any(|kubepods| ours.as_deref() != Some(&owned(boot_id, kubepods.id())));
+        Some(stands)
+    };
+    runs || foreign().unwrap_or(false)
+}
+
+/// Notes the kubepods that this daemon made, so that its next start knows it again.
+pub(super) fn own(kubepods: CgroupId, run_dir: &Path, boot_id: &str) -> io::Result<()> {
+    fs::write(run_dir.join(OWNED), owned(boot_id, kubepods))
+}
+
+fn owned(boot_id: &str, kubepods: CgroupId) -> String {
+    format!("{boot_id} {kubepods}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::online_cpus;
+
+    #[test]
+    fn cpu_lists_are_counted() {
+        assert_eq!(online_cpus("0-3,8"), Some(5));
+        assert_eq!(online_cpus("0"), Some(1));
+        for wrong in ["", "3-0", "a", "0-18446744073709551615"] {
+            assert_eq!(online_cpus(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,362 @@
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    future,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use aya::maps::{MapData, RingBuf};
+use rustix::time::{ClockId, clock_gettime};
+use tokio::sync::mpsc;
+use ulid::{Generator, Ulid};
+
+use super::telling;
+use crate::{
+    cgroup::{CgroupDir, Index},
+    journal::{Event, EventType, Journal, Subject},
+    model::{CgroupId, CgroupPath, Owner},
+    sense::{
+        self, Attached, EdgeSource, Facts, Lost, Programs, Record, RingStats,
+        incident::{Incidents, Input, OomCounts, Output, World},
+    },
+};
+
+/// How many records may wait; the ring takes up what comes on top.
+const RECORDS: usize = 1024;
+
+/// How often new cgroups are looked for and losses counted.
+const TICK: Duration = Duration::from_millis(200);
+
+/// The most cgroups of the whole hierarchy whose paths are kept.
+const MAX_CGROUPS: usize = 65_536;
+
+/// The tracing of OOM kills: programs at work, their records folded into incidents, and those told.
+pub(super) struct Ooms {
+    journal: Journal,
+    programs: Option<Working>,
+    incidents: Incidents,
+    world: Names,
+    /// The cgroups whose counters the incidents know.
+    known: BTreeSet<CgroupId>,
+    /// What the programs could not tell, by stage.
+    lost: HashMap<&'static str, u64>,
+}
+
+/// What must live as long as the programs are to work.
+struct Working {
+    events: Option<RingBuf<MapData>>,
+    counters: sense::Counters,
+    _programs: Programs,
+}
+
+impl Ooms {
+    /// Attaches what this kernel offers, and tells what is lost. Gives the edges, for the reflex.
+    pub(super) fn attach(
+        journal: &Journal,
+        index: Index,
+        being_evicted: BeingEvicted,
+    ) -> (Self, Vec<Box<dyn EdgeSource>>) {
+        let choice = sense::choose(&Facts::gather());
+        for lost in &choice.lost {
+            tell_lost(journal, lost);
+        }
+        let mut edges: Vec<Box<dyn EdgeSource>> = Vec::new();
+        let programs = match Programs::load(&choice) {
+            Ok(Attached { events, edges: ring, counters, attached, failed, programs }) => {
+                for failure in &failed {
+                    tell_lost(journal, &failure.lost());
+                }
+                tracing::info!(programs = attached.join(", "), "eBPF programs attached");
+                edges.push(Box::new(ring));
+                Some(Working { events: Some(events), counters, _programs: programs })
+            }
+            Err(error) => {
+                let message =
+                    format!("no eBPF, so OOM kills of the kernel are not told: {}", telling::chain(&error));
+                telling::degraded(journal, "ebpf", &message);
+                None
+            }
+        };
+        let world = Names::new(index, being_evicted);
+        let ooms = Self {
+            journal: journal.clone(),
+            programs,
+            incidents: Incidents::default(),
+            world,
+            known: BTreeSet::new(),
+            lost: HashMap::new(),
+        };
+        (ooms, edges)
+    }
+
+    /// Turns records into events until it is aborted.
+    pub(super) async fn run(mut self) {
+        let Some(events) = self.programs.as_mut().and_then(|working| working.events.take()) else {
+            return future::pending().await;
+        };
+        let (sink, mut records) = mpsc::channel(RECORDS);
+        let stats = RingStats::default();
+        let draining = sense::drain(events, sink, &stats);
+        let working = async {
+            let mut tick = tokio::time::interval(TICK);
+            loop {
+                let due = self
+                    .incidents
+                    .deadline_ns()
+                    .map(|deadline_ns| Duration::from_nanos(deadline_ns.saturating_sub(now_ns())));
+                tokio::select! {
+                    record = records.recv() => match record {
+                        Some(record) => self.record(record).await,
+                        None => return,
+                    },
+                    () = sleep(due) => self.step(Input::Tick),
+                    _ = tick.tick() => self.look_around(),
+                }
+            }
+        };
+        let (drained, ()) = tokio::join!(draining, working);
+        if let Err(error) = drained {
+            let message = format!("the ring buffer of OOM kills cannot be read any more: {error}");
+            telling::degraded(&self.journal, "ebpf", &message);
+        }
+    }
+
+    async fn record(&mut self, record: Record) {
+        // A cgroup may be younger than the last look around.
+        self.learn_cgroups();
+        if let Record::Mark(mark) = &record {
+            let limit = match mark.limit {
+                Some(sense::Limited::Cgroup(cgroup)) => Some(cgroup),
+                Some(sense::Limited::Machine) | None => None,
+            };
+            let named = [mark.cgroup, mark.trigger.cgroup, limit];
+            if named.into_iter().flatten().any(|cgroup| !self.world.knows(cgroup)) {
+                self.world.scan().await;
+            }
+        }
+        self.step(Input::Record(record));
+    }
+
+    fn step(&mut self, input: Input) {
+        let mut inputs = vec![input];
+        while let Some(input) = inputs.pop() {
+            for output in self.incidents.step(now_ns(), input, &mut self.world) {
+                match output {
+                    Output::Detected(detected) => {
+                        self.tell(EventType::OomDetected, detected.subject(), serde_json::to_value(detected));
+                    }
+                    Output::Incident(incident) => {
+                        self.tell(EventType::OomIncident, incident.subject(), serde_json::to_value(incident));
+                    }
+                    Output::Averted(averted) => {
+                        self.tell(EventType::OomAverted, averted.subject(), serde_json::to_value(averted));
+                    }
+                    Output::ReadCounters { incident, cgroups } => {
+                        let read = |cgroup| (cgroup, self.world.counters(cgroup));
+                        inputs.push(Input::Counters {
+                            incident,
+                            readings: cgroups.into_iter().map(read).collect(),
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    fn tell(&self, kind: EventType, subject: Subject, data: serde_json::Result<serde_json::Value>) {
+        match data {
+            Ok(data) => {
+                self.journal.append(Event { kind, subject, data });
+            }
+            Err(error) => tracing::error!(%error, "an OOM event cannot be written as JSON"),
+        }
+    }
+
+    /// Learns of new and gone cgroups, and counts what the programs could not tell.
+    fn look_around(&mut self) {
+        self.learn_cgroups();
+        let Some(Working { counters, .. }) = &self.programs else { return };
+        let drops = match counters.drops() {
+            Ok(drops) => drops,
+            Err(error) => {
+                tracing::debug!(%error, "the programs' losses cannot be read");
+                return;
+            }
+        };
+        for (stage, lost) in drops {
+            let before = self.lost.insert(stage, lost).unwrap_or(0);
+            if lost > before {
+                let message = format!("{} records of the eBPF programs were lost ({stage})", lost - before);
+                telling::degraded(&self.journal, "recordsLost", &message);
+            }
+        }
+    }
+
+    fn learn_cgroups(&mut self) {
+        let alive: BTreeMap<CgroupId, Arc<Owner>> = self.world.index.alive().into_iter().collect();
+        let new: Vec<_> = alive.keys().filter(|id| !self.known.contains(id)).copied().collect();
+        let gone: Vec<_> = self.known.iter().filter(|id| !alive.contains_key(id)).copied().collect();
+        for cgroup in new {
+            self.known.insert(cgroup);
+            // Nobody can have been in it before the roster told that it stands.
+            let counts = self.world.counters(cgroup).unwrap_or_default();
+            self.step(Input::Known { cgroup, counts });
+        }
+        for cgroup in gone {
+            self.known.remove(&cgroup);
+            self.step(Input::Gone(cgroup));
+        }
+    }
+}
+
+fn tell_lost(journal: &Journal, lost: &Lost) {
+    telling::degraded(journal, lost.what, &format!("{}: {}", lost.why, lost.consequence));
+}
+
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or_default())
+}
+
+async fn sleep(duration: Option<Duration>) {
+    match duration {
+        Some(duration) => tokio::time::sleep(duration).await,
+        None => future::pending().await,
+    }
+}
+
+/// The cgroups that we killed ourselves, so that a mark on their dying processes is not told as the kernel's kill.
+#[derive(Clone, Debug, Default)]
+pub(super) struct BeingEvicted(Arc<Mutex<HashMap<CgroupId, CgroupPath>>>);
+
+impl BeingEvicted {
+    pub(super) fn add(&self, cgroup: CgroupId, path: CgroupPath) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(cgroup, path);
+    }
+
+    pub(super) fn remove(&self, cgroup: CgroupId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&cgroup);
+    }
+
+    /// Whether it, or a cgroup above it, is being evicted.
+    fn covers(&self, cgroup: CgroupId, path: Option<&CgroupPath>) -> bool {
+        let evicted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let below = |above: &CgroupPath| {
+            path.is_some_and(|path| {
+                path.as_str().strip_prefix(above.as_str()).is_some_and(|rest| rest.starts_with('/'))
+            })
+        };
+        evicted.contains_key(&cgroup) || evicted.values().any(below)
+    }
+}
+
+/// Names for cgroup ids: those of pods from the index, others from a look at the hierarchy.
+struct Names {
+    index: Index,
+    being_evicted: BeingEvicted,
+    root: Option<Arc<CgroupDir>>,
+    paths: HashMap<CgroupId, CgroupPath>,
+    ids: Generator,
+}
+
+impl Names {
+    fn new(index: Index, being_evicted: BeingEvicted) -> Self {
+        let root = CgroupDir::mount(Path::new(crate::cgroup::MOUNT)).ok().map(Arc::new);
+        Self { index, being_evicted, root, paths: HashMap::new(), ids: Generator::new() }
+    }
+
+    fn knows(&self, cgroup: CgroupId) -> bool {
+        self.index.resolve(cgroup).is_some() || self.paths.contains_key(&cgroup)
+    }
+
+    /// Reads the names of all cgroups anew. Those that are gone keep theirs until there are too many.
+    async fn scan(&mut self) {
+        let Some(root) = self.root.clone() else { return };
+        let Ok(found) = tokio::task::spawn_blocking(move || walk(&root)).await else {
+            tracing::error!("looking through the cgroups panicked");
+            return;
+        };
+        if self.paths.len() + found.len() > MAX_CGROUPS {
+            self.paths.clear();
+        }
+        self.paths.extend(found);
+    }
+
+    fn find(&self, cgroup: CgroupId) -> Option<CgroupPath> {
+        let of_pod = self.index.resolve(cgroup).map(|resolved| resolved.owner.path.clone());
+        of_pod.or_else(|| self.paths.get(&cgroup).cloned())
+    }
+
+    fn counters(&self, cgroup: CgroupId) -> Option<OomCounts> {
+        let dir = self.root.as_ref()?.open(&self.find(cgroup)?).ok()?;
+        // Another cgroup may stand under its name by now.
+        (dir.id() == cgroup).then_some(())?;
+        dir.read("memory.events.local").ok().map(|text| OomCounts::parse(&text))
+    }
+}
+
+/// Every cgroup's path by its id, from the root down.
+fn walk(root: &CgroupDir) -> HashMap<CgroupId, CgroupPath> {
+    let mut found = HashMap::from([(root.id(), CgroupPath::root())]);
+    let mut pending = vec![CgroupPath::root()];
+    while let Some(path) = pending.pop() {
+        // One that went away meanwhile has no children either.
+        let children = root.open(&path).and_then(|dir| dir.children()).unwrap_or_default();
+        for child in children.iter().filter_map(|name| path.child(name).ok()) {
+            if let Ok(dir) = root.open(&child) {
+                found.insert(dir.id(), child.clone());
+                pending.push(child);
+            }
+        }
+        if found.len() > MAX_CGROUPS {
+            break;
+        }
+    }
+    found
+}
+
+impl World for Names {
+    fn owner(&self, cgroup: CgroupId) -> Option<Owner> {
+        self.index.resolve(cgroup).map(|resolved| Owner::clone(&resolved.owner))
+    }
+
+    fn path(&self, cgroup: CgroupId) -> Option<CgroupPath> {
+        self.find(cgroup)
+    }
+
+    fn parent(&self, cgroup: CgroupId) -> Option<CgroupId> {
+        let parent = self.find(cgroup)?.parent()?;
+        let dir = self.root.as_ref()?.open(&parent).ok()?;
+        Some(dir.id())
+    }
+
+    fn is_being_evicted(&self, cgroup: CgroupId) -> bool {
+        self.being_evicted.covers(cgroup, self.find(cgroup).as_ref())
+    }
+
+    fn new_id(&mut self) -> Ulid {
+        match self.ids.generate() {
+            Ok(id) => id,
+            Err(overflow) => overflow.commit_overflow_increment(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_of_an_evicted_pod_is_being_evicted() {
+        let evicted = BeingEvicted::default();
+        let path = |path| CgroupPath::parse(path).unwrap();
+        evicted.add(CgroupId(5), path("/kubepods/pod1"));
+        assert!(evicted.covers(CgroupId(5), None));
+        assert!(evicted.covers(CgroupId(6), Some(&path("/kubepods/pod1/c"))));
+        assert!(!evicted.covers(CgroupId(7), Some(&path("/kubepods/pod10/c"))));
+        evicted.remove(CgroupId(5));
+        assert!(!evicted.covers(CgroupId(6), Some(&path("/kubepods/pod1/c"))));
+    }
+}

@@ -1,0 +1,86 @@
+use std::{fmt, str::FromStr};
+
+use bytes::Bytes;
+
+use super::EventType;
+
+/// An event as it stands in the log.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// Its place in the log, counted from 1.
+    pub sequence: u64,
+    /// When it was appended, in milliseconds since 1970.
+    pub time_ms: i64,
+    /// What it tells of.
+    pub kind: EventType,
+    /// The pod's namespace and name, if it is about a pod.
+    pub pod: Option<crate::model::PodName>,
+    /// The whole event, one line of JSON with its line end.
+    pub line: Bytes,
+}
+
+/// Which events a reader wants; an empty list or none is all.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Filter {
+    /// These types.
+    pub kinds: Vec<EventType>,
+    /// This namespace.
+    pub namespace: Option<String>,
+    /// This pod: its name, or `namespace/name`.
+    pub pod: Option<String>,
+    /// Appended at or after this time, in milliseconds since 1970.
+    pub since_ms: Option<i64>,
+}
+
+impl Filter {
+    /// Whether the reader wants it.
+    #[must_use]
+    pub fn takes(&self, record: &Record) -> bool {
+        let Self { kinds, namespace, pod, since_ms } = self;
+        let kind = kinds.is_empty() || kinds.contains(&record.kind);
+        let namespace = namespace
+            .as_ref()
+            .is_none_or(|namespace| record.pod.as_ref().is_some_and(|pod| pod.namespace == *namespace));
+        let pod = pod.as_ref().is_none_or(|wanted| {
+            record.pod.as_ref().is_some_and(|pod| match wanted.split_once('/') {
+                Some((namespace, name)) => pod.namespace == namespace && pod.name == name,
+                None => pod.name == *wanted,
+            })
+        });
+        kind && namespace && pod && since_ms.is_none_or(|since_ms| record.time_ms >= since_ms)
+    }
+}
+
+/// A place in a log: `<log epoch>:<sequence>`, the last event that was read.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Cursor {
+    /// Which log: a cursor of another log is good for nothing here.
+    pub epoch: String,
+    /// The last sequence that was read; 0 before the first.
+    pub sequence: u64,
+}
+
+/// A text that is no cursor.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{text:?} is not a cursor: take one from an earlier answer, such as 01J8Z3NDEKTSV4RRFFQ69G5FAV:42")]
+pub struct InvalidCursor {
+    /// The text as it was given.
+    pub text: String,
+}
+
+impl FromStr for Cursor {
+    type Err = InvalidCursor;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
+        let invalid = || InvalidCursor { text: text.to_owned() };
+        let (epoch, sequence) = text.split_once(':').ok_or_else(invalid)?;
+        let epoch = if epoch.is_empty() { Err(invalid()) } else { Ok(epoch.to_owned()) }?;
+        Ok(Self { epoch, sequence: sequence.parse().ok().ok_or_else(invalid)? })
+    }
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}:{}", self.epoch, self.sequence)
+    }
+}

@@ -1,0 +1,69 @@
+use serde::{Deserialize, Serialize};
+
+/// The roster as it is told, renewed after every change.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct View {
+    /// `observe`, `dry-run` or `enforce`, as it is in force.
+    pub mode: String,
+    /// Whether the node is under memory pressure.
+    pub memory_pressure: bool,
+    /// Every pod that is known.
+    pub pods: Vec<PodView>,
+}
+
+/// A pod as it is told.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodView {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// Its class.
+    pub qos_class: String,
+    /// Its priority.
+    pub priority: i32,
+    /// What has become of it.
+    pub state: PodState,
+    /// Why it is not active, for a person.
+    pub reason: Option<String>,
+    /// Its cgroup's path below the mount point.
+    pub cgroup: String,
+    /// Its containers.
+    pub containers: Vec<ContainerView>,
+}
+
+/// What has become of a pod.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum PodState {
+    /// Its cgroups do not stand yet.
+    Pending,
+    /// It may run.
+    Active,
+    /// It was evicted, and stays so until its manifest changes or goes.
+    Evicted,
+    /// It was not admitted.
+    Rejected,
+    /// Its manifest is gone; it goes when its last process does.
+    Removed,
+}
+
+/// A container as it is told.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerView {
+    /// Its name.
+    pub name: String,
+    /// `app`, `init` or `sidecar`.
+    pub kind: String,
+    /// The score of its processes.
+    pub oom_score_adj: i16,
+    /// Its cgroup's path below the mount point.
+    pub cgroup: String,
+    /// That cgroup's id; none while it does not stand.
+    pub cgroup_id: Option<u64>,
+}

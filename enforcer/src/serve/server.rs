@@ -1,0 +1,154 @@
+use std::{
+    fs, io,
+    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use axum::{
+    Json, Router,
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse as _, Response},
+    routing::get,
+};
+use tokio::{net::UnixListener, sync::watch};
+
+use super::{View, events};
+use crate::journal::Journal;
+
+/// The observe socket's name in the run directory.
+const OBSERVE_SOCKET: &str = "observe.sock";
+
+/// A socket that cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The run directory could not be made.
+    #[error("cannot create the run directory {path}")]
+    RunDir {
+        /// The directory.
+        path: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The socket could not be made.
+    #[error("cannot listen on {path}")]
+    Listen {
+        /// The socket.
+        path: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Somebody answers on it.
+    #[error("another enforcer answers on {path}: stop it first, or give this one another runDir")]
+    Taken {
+        /// The socket.
+        path: String,
+    },
+    /// Serving ended.
+    #[error("cannot serve {path}")]
+    Serve {
+        /// The socket.
+        path: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// What every request needs.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub(super) journal: Journal,
+    pub(super) view: watch::Receiver<View>,
+    pub(super) ready: watch::Receiver<bool>,
+    pub(super) stopping: watch::Receiver<bool>,
+}
+
+/// The observe socket: bound, and served by [`Observe::serve`].
+#[derive(Debug)]
+pub struct Observe {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Observe {
+    /// The socket's path for a run directory.
+    #[must_use]
+    pub fn path(run_dir: &Path) -> PathBuf {
+        run_dir.join(OBSERVE_SOCKET)
+    }
+
+    /// Makes the run directory where it is missing, and binds the socket in it, for its owner and group only.
+    ///
+    /// A socket that a daemon left behind is replaced, one that answers is not.
+    pub async fn bind(run_dir: &Path) -> Result<Self, Error> {
+        let path = Self::path(run_dir);
+        let shown = path.display().to_string();
+        let made = fs::DirBuilder::new().recursive(true).mode(0o750).create(run_dir);
+        made.map_err(|source| Error::RunDir { path: run_dir.display().to_string(), source })?;
+        if tokio::net::UnixStream::connect(&path).await.is_ok() {
+            return Err(Error::Taken { path: shown });
+        }
+        let listen = |source| Error::Listen { path: shown.clone(), source };
+        // Bound under another name and with its permissions, then moved: nobody ever sees it wider open, or absent.
+        let fresh = run_dir.join(format!(".{OBSERVE_SOCKET}.new"));
+        match fs::remove_file(&fresh) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(listen(error)),
+            Ok(()) | Err(_) => {}
+        }
+        let listener = UnixListener::bind(&fresh).map_err(listen)?;
+        fs::set_permissions(&fresh, fs::Permissions::from_mode(0o660)).map_err(listen)?;
+        fs::rename(&fresh, &path).map_err(listen)?;
+        Ok(Self { listener, path })
+    }
+
+    /// Answers until `stopping` becomes true.
+    pub async fn serve(
+        self,
+        journal: Journal,
+        view: watch::Receiver<View>,
+        ready: watch::Receiver<bool>,
+        stopping: watch::Receiver<bool>,
+    ) -> Result<(), Error> {
+        let Self { listener, path } = self;
+        let mut stop = stopping.clone();
+        let router = router(Shared { journal, view, ready, stopping });
+        let stopped = async move {
+            // The sender's end means the same as the word.
+            if stop.wait_for(|stopping| *stopping).await.is_err() {
+                tracing::debug!("the daemon ended without saying so");
+            }
+        };
+        axum::serve(listener, router)
+            .with_graceful_shutdown(stopped)
+            .await
+            .map_err(|source| Error::Serve { path: path.display().to_string(), source })
+    }
+}
+
+fn router(shared: Shared) -> Router {
+    Router::new()
+        .route("/v1/events", get(events::events))
+        .route("/v1/pods", get(pods))
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/readyz", get(readyz))
+        .with_state(shared)
+}
+
+async fn pods(State(shared): State<Shared>) -> Response {
+    let view = shared.view.borrow().clone();
+    Json(view).into_response()
+}
+
+async fn readyz(State(shared): State<Shared>) -> Response {
+    if *shared.ready.borrow() {
+        "ok\n".into_response()
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "not ready: the pods have not been read yet\n").into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! A real daemon in a folder of its own.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, ensure};
+
+use crate::stream::Stream;
+
+/// How long the daemon may take to be ready; emulated guests are slow.
+const START: Duration = Duration::from_secs(30);
+
+/// A running daemon; it is killed when this is dropped.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Child,
+    folder: PathBuf,
+}
+
+impl Daemon {
+    /// Starts `enforcer run` with its files in `folder`, which is made, and waits until it is ready.
+    ///
+    /// `settings` are further lines of the configuration, at its top level.
+    pub fn start(folder: &Path, settings: &str) -> anyhow::Result<Self> {
+        fs::create_dir_all(folder.join("pods"))
+            .with_context(|| format!("cannot make {}", folder.display()))?;
+        let shown = folder.display();
+        let config = format!(
+            "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\nownership: enforcer\n\
+             stateDir: {shown}/state\nrunDir: {shown}/run\nstaticPodPath: {shown}/pods\n{settings}\n"
+        );
+        fs::write(folder.join("config.yaml"), config)?;
+        let log = File::create(folder.join("log"))?;
+        let child = command(folder)
+            .arg("run")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("cannot run enforcer: is it on the PATH?")?;
+        let mut daemon = Self { child, folder: folder.to_owned() };
+        daemon.wait_until_ready()?;
+        Ok(daemon)
+    }
+
+    fn wait_until_ready(&mut self) -> anyhow::Result<()> {
+        let start = Instant::now();
+        while !self.answers()? {
+            if let Some(status) = self.child.try_wait()? {
+                anyhow::bail!("the daemon ended with {status}:\n{}", self.log());
+            }
+            ensure!(start.elapsed() < START, "the daemon is not ready after {START:?}:\n{}", self.log());
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    fn answers(&self) -> io::Result<bool> {
+        use io::{Read as _, Write as _};
+        let Ok(mut socket) = std::os::unix::net::UnixStream::connect(self.folder.join("run/observe.sock"))
+        else {
+            return Ok(false);
+        };
+        socket.write_all(b"GET /readyz HTTP/1.0\r\n\r\n")?;
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer)?;
+        Ok(answer.starts_with("HTTP/1.0 200"))
+    }
+
+    /// Writes a manifest, or replaces it in one step.
+    pub fn manifest(&self, name: &str, yaml: &str) -> anyhow::Result<()> {
+        let pods = self.folder.join("pods");
+        let fresh = pods.join(format!(".{name}.new"));
+        fs::write(&fresh, yaml)?;
+        fs::rename(fresh, pods.join(name)).with_context(|| format!("cannot place the manifest {name}"))
+    }
+
+    /// Removes a manifest.
+    pub fn remove_manifest(&self, name: &str) -> anyhow::Result<()> {
+        fs::remove_file(self.folder.join("pods").join(name)).with_context(|| format!("cannot remove {name}"))
+    }
+
+    /// Runs a command in a container: `target` is `namespace/pod` or `namespace/pod/container`.
+    pub fn exec(&self, target: &str, arguments: &[&str]) -> anyhow::Result<Child> {
+        command(&self.folder)
+            .args(["exec", target, "--"])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot run enforcer exec {target}"))
+    }
+
+    /// A verb of the command line, with this daemon's configuration.
+    #[must_use]
+    pub fn verb(&self, arguments: &[&str]) -> Command {
+        let mut command = command(&self.folder);
+        command.args(arguments);
+        command
+    }
+
+    /// Follows the event stream from its beginning.
+    pub fn follow(&self) -> anyhow::Result<Stream> {
+        Stream::follow(self.verb(&["-o", "jsonl", "events", "-f"]))
+    }
+
+    /// The process's id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.folder.join("log")).unwrap_or_else(|error| format!("(no log: {error})"))
+    }
+
+    /// Its resident memory in bytes, by `VmRSS` of /proc.
+    pub fn resident_bytes(&self) -> anyhow::Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
+        let kib = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok())
+            .context("/proc/<pid>/status has no VmRSS")?;
+        Ok(kib * 1024)
+    }
+
+    /// Asks it to stop, and waits for it.
+    pub fn stop(mut self) -> anyhow::Result<()> {
+        rustix::process::kill_process(rustix_pid(&self.child)?, rustix::process::Signal::TERM)?;
+        let status = self.child.wait()?;
+        ensure!(status.success(), "the daemon ended with {status}:\n{}", self.log());
+        Ok(())
+    }
+}
+
+fn rustix_pid(child: &Child) -> anyhow::Result<rustix::process::Pid> {
+    let raw = i32::try_from(child.id()).context("a pid beyond i32")?;
+    rustix::process::Pid::from_raw(raw).context("pid 0")
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // It may have ended already, which is what is wanted.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+fn command(folder: &Path) -> Command {
+    let mut command = Command::new("enforcer");
+    command.arg("--config").arg(folder.join("config.yaml"));
+    command
+}
