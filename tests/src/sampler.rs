@@ -3,7 +3,6 @@
 use std::{
     fs::File,
     os::unix::fs::FileExt as _,
-    process::Command,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -12,10 +11,14 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, anyhow, ensure};
+use anyhow::{Context as _, anyhow};
 use rustix::{
     mm::{MlockAllFlags, mlockall},
     time::{ClockId, clock_gettime},
+};
+use thread_priority::{
+    RealtimeThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy, set_thread_priority_and_policy,
+    thread_native_id,
 };
 
 /// How long it sleeps between two looks.
@@ -71,10 +74,11 @@ impl Sampler {
 }
 
 fn prepare() -> anyhow::Result<File> {
-    let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
-    let status =
-        Command::new("chrt").args(["-f", "-p", "50", &thread]).status().context("cannot run chrt")?;
-    ensure!(status.success(), "chrt cannot give the sampler a real-time priority");
+    // Before everybody of the ordinary class, whatever they are at.
+    let priority = ThreadPriority::try_from(50_u8).map_err(|error| anyhow!("{error}"))?;
+    let policy = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);
+    set_thread_priority_and_policy(thread_native_id(), priority, policy)
+        .map_err(|error| anyhow!("cannot give the sampler a real-time priority: {error:?}"))?;
     File::open("/proc/meminfo").context("cannot open /proc/meminfo")
 }
 

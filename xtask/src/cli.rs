@@ -48,8 +48,24 @@ pub(crate) enum Verb {
         #[arg(last = true, requires = "host")]
         args: Vec<OsString>,
     },
+    /// Measure, side by side with others
+    #[command(subcommand)]
+    Bench(Bench),
     /// Check the rules that no compiler checks
     Tidy,
+}
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// From crossing a threshold to the first signal, beside earlyoom in the same guest
+    Evict {
+        #[command(flatten)]
+        machine: MachineArgs,
+        /// Arguments of the benchmark, such as --runs 5 --rate 300Mi
+        #[arg(last = true)]
+        args: Vec<OsString>,
+    },
 }
 
 /// What to do in a guest.

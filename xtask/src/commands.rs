@@ -11,8 +11,9 @@ use std::{
 use anyhow::{Context as _, bail};
 
 use crate::{
+    bench,
     build::{self, Profile},
-    cli::{Cli, MachineArgs, Verb, Vm, seconds},
+    cli::{Bench, Cli, MachineArgs, Verb, Vm, seconds},
     guest::{Guests, exec::Run, kernel::Kernel, shell},
     guest_tests,
     places::Places,
@@ -44,6 +45,7 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Verb::Test { no_guest } => test::everything(&places, !no_guest),
         Verb::Run { host: false, args: _ } => demonstration(&places, &MachineArgs::default(), seconds(900)),
         Verb::Run { host: true, args } => on_host(&places, args),
+        Verb::Bench(Bench::Evict { machine, args }) => bench::evict(&places, &machine, &args),
         Verb::Tidy => {
             tidy::check(&places)?;
             Ok(0)

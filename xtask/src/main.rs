@@ -1,4 +1,5 @@
 //! Development commands of the project, called as `cargo xtask`: set-up, build, guests, tests, demonstration.
+mod bench;
 mod build;
 mod cli;
 mod commands;

@@ -19,6 +19,9 @@ pub(crate) const QEMU_SUITE: &str = "bookworm-backports";
 pub(crate) const QEMU_PACKAGES: &[&str] =
     &["qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios"];
 
+/// What the daemon is measured beside, and the C library that takes.
+pub(crate) const CONTENDERS: &[&str] = &["earlyoom", "libc6"];
+
 /// The mirror where the host's own configuration names none.
 pub(crate) const MIRROR: &str = "http://deb.debian.org/debian";
 

@@ -140,8 +140,8 @@ fn enforcer(args: &Args) -> anyhow::Result<Run> {
     )?;
     daemon.manifest("hog.yaml", &pod("hog", 0, &[Container { name: "app", requests: "", limits: "" }]))?;
     let size = ballast_bytes.to_string();
-    let ballast = Process(daemon.exec("default/ballast", &["workload", "hold", "--size", &size])?);
-    settle()?;
+    let mut ballast = Process(daemon.exec("default/ballast", &["workload", "hold", "--size", &size])?);
+    settle(&mut ballast)?;
     let run = measure(&ballast, || daemon.exec("default/hog", &["workload", "ramp", "--rate", &args.rate]))?;
     drop(ballast);
     daemon.remove_manifest("ballast.yaml")?;
@@ -163,9 +163,9 @@ fn earlyoom(args: &Args) -> anyhow::Result<Run> {
             .with_context(|| format!("cannot run {}", args.earlyoom))?,
     );
     let size = ballast_bytes()?.to_string();
-    let ballast =
+    let mut ballast =
         Process(Command::new("workload").args(["hold", "--size", &size]).stdout(Stdio::null()).spawn()?);
-    settle()?;
+    settle(&mut ballast)?;
     let run = measure(&ballast, || {
         // The score that a BestEffort pod has, so that both look at the same thing.
         let script = "echo 1000 > /proc/self/oom_score_adj && exec workload ramp --rate \"$0\"";
@@ -179,24 +179,46 @@ fn earlyoom(args: &Args) -> anyhow::Result<Run> {
     Ok(run)
 }
 
-/// How much to hold so that the run-up is what is left above the threshold.
+/// How much to hold so that about the run-up is what is left above the threshold.
 fn ballast_bytes() -> anyhow::Result<u64> {
-    kernel::meminfo_bytes("MemAvailable")?
+    available_at_rest_bytes(&mut || Ok(()))?
         .checked_sub(THRESHOLD_BYTES + RUN_UP_BYTES)
         .filter(|bytes| *bytes > 64 * MIB)
         .context("too little memory is available here: give the guest 2 GiB")
 }
 
 /// Waits until the ballast is held.
-fn settle() -> anyhow::Result<()> {
+///
+/// A processor keeps pages that were freed on it to itself for a while; they are not counted as available, and taken
+/// first. So some more than the run-up may be left.
+fn settle(ballast: &mut Process) -> anyhow::Result<()> {
+    let held_bytes = THRESHOLD_BYTES + RUN_UP_BYTES + 256 * MIB;
     let start = Instant::now();
-    while kernel::meminfo_bytes("MemAvailable")? > THRESHOLD_BYTES + RUN_UP_BYTES + 24 * MIB {
+    let mut lives = || match ballast.0.try_wait()? {
+        Some(status) => bail!("the ballast ended with {status}"),
+        None => Ok(()),
+    };
+    while available_at_rest_bytes(&mut lives)? > held_bytes {
         ensure!(start.elapsed() < PATIENCE, "the ballast is not held after {PATIENCE:?}");
-        thread::sleep(Duration::from_millis(50));
     }
-    // Whoever adapts its pace to what is left has now done so.
-    thread::sleep(Duration::from_millis(500));
     Ok(())
+}
+
+/// What is available once it has come to rest.
+fn available_at_rest_bytes(check: &mut dyn FnMut() -> anyhow::Result<()>) -> anyhow::Result<u64> {
+    let start = Instant::now();
+    let mut before_bytes = kernel::meminfo_bytes("MemAvailable")?;
+    loop {
+        // Long enough also for whoever adapts its pace to what is left.
+        thread::sleep(Duration::from_millis(500));
+        check()?;
+        let now_bytes = kernel::meminfo_bytes("MemAvailable")?;
+        if now_bytes.abs_diff(before_bytes) < 4 * MIB {
+            return Ok(now_bytes);
+        }
+        before_bytes = now_bytes;
+        ensure!(start.elapsed() < PATIENCE, "what is available does not come to rest");
+    }
 }
 
 fn measure(ballast: &Process, hog: impl FnOnce() -> anyhow::Result<Child>) -> anyhow::Result<Run> {

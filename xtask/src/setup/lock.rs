@@ -17,6 +17,8 @@ pub(crate) struct Lock {
     pub(crate) qemu: Vec<Package>,
     /// The guests' userland.
     pub(crate) busybox: Vec<Package>,
+    /// What the daemon is measured beside, and the libraries that takes.
+    pub(crate) contenders: Vec<Package>,
     /// Each kernel: image and modules.
     pub(crate) kernels: BTreeMap<String, Vec<Package>>,
 }

@@ -1,6 +1,7 @@
 //! What the commands need on this machine: found, or installed into the cache.
 mod apt;
 mod bpf_toolchain;
+mod contenders;
 mod debs;
 mod kernel;
 pub(crate) mod lock;
@@ -13,6 +14,7 @@ pub(crate) use self::{bpf_toolchain::BpfCompiler, update_lock::update_lock};
 use crate::{
     guest::{
         accelerator,
+        initramfs::FileToAdd,
         kernel::{Kernel, KernelName},
         machine::Accelerator,
     },
@@ -70,6 +72,13 @@ pub(crate) fn guest_tools(places: &Places, steps: Steps, names: &[KernelName]) -
         None => Accelerator::Tcg,
     };
     Ok(GuestTools { qemu, kernels, accelerator })
+}
+
+/// Provides what the daemon is measured beside.
+pub(crate) fn contenders(places: &Places, steps: Steps) -> anyhow::Result<Vec<FileToAdd>> {
+    let _held = places.lock_cache()?;
+    let lock = Lock::read(places)?;
+    steps.run("contenders", || contenders::provide(places, &lock))
 }
 
 /// Provides everything.

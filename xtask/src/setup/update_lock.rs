@@ -35,12 +35,21 @@ pub(crate) fn update_lock(places: &Places, steps: Steps) -> anyhow::Result<()> {
         let apt = Apt::update(places, pins::HOST_SUITE, &[pins::HOST_SUITE])?;
         Ok(vec![package(&apt, "busybox-static", pins::HOST_SUITE)?])
     })?;
-    let lock = Lock { qemu, busybox, kernels };
+    let contenders = steps.work(format_args!("contenders of {}", pins::HOST_SUITE), || {
+        let apt = Apt::update(places, pins::HOST_SUITE, &[pins::HOST_SUITE])?;
+        pins::CONTENDERS
+            .iter()
+            .map(|name| package(&apt, name, pins::HOST_SUITE))
+            .collect::<anyhow::Result<_>>()
+    })?;
+    let lock = Lock { qemu, busybox, contenders, kernels };
     lock.write(places)?;
     if old.as_ref() == Some(&lock) {
         steps.say("nothing has changed");
     }
-    for package in lock.kernels.values().flatten().chain(&lock.qemu).chain(&lock.busybox) {
+    for package in
+        lock.kernels.values().flatten().chain(&lock.qemu).chain(&lock.busybox).chain(&lock.contenders)
+    {
         steps.say(format_args!("     {} {}", package.name, package.version));
     }
     Ok(())

@@ -1,3 +1,4 @@
+//! A kill: what is written where, and what is refused.
 use super::node::{MIB, Node, Pod};
 use crate::{
     evict::{Candidate, executor, stat},

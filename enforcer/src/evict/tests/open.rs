@@ -1,3 +1,4 @@
+//! Opening a candidate, and who must never be one.
 use std::fs;
 
 use super::node::{MIB, Node, Pod};
