@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use tracing_subscriber::{EnvFilter, filter::LevelFilter};
+use tracing_subscriber::EnvFilter;
 
 use super::{Context, Failure};
 use crate::{config::Mode, daemon};
@@ -44,15 +44,16 @@ pub(super) fn run(context: Context, args: Args) -> Result<(), Failure> {
 
 /// Logs to stderr; the journal adds the time itself.
 fn log(verbose: u8, color: bool) -> anyhow::Result<()> {
-    let level = match verbose {
-        0 => LevelFilter::INFO,
-        1 => LevelFilter::DEBUG,
-        2.. => LevelFilter::TRACE,
+    let default = match verbose {
+        0 => "info,aya=warn,aya_obj=warn",
+        // Ourselves and our eBPF programs; the libraries have much to say.
+        1 => "info,enforcer=debug,enforcer_ebpf=debug,aya=warn,aya_obj=warn",
+        2.. => "trace",
     };
-    let filter = EnvFilter::builder()
-        .with_default_directive(level.into())
-        .from_env()
-        .context("RUST_LOG cannot be read")?;
+    let filter = match std::env::var(EnvFilter::DEFAULT_ENV) {
+        Ok(directives) => EnvFilter::try_new(directives).context("RUST_LOG cannot be read")?,
+        Err(_unset) => EnvFilter::try_new(default).context("the default log filter is wrong")?,
+    };
     let subscriber = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_env_filter(filter)

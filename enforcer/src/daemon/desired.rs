@@ -21,7 +21,7 @@ use crate::{
     model::{CgroupId, CgroupPath, OwnerLevel, Pod, PodUid, QosClass},
     policy::{self, Plan, PodPlan},
     serve::{ContainerView, PodState, PodView, View},
-    source::{Change, Loaded, Roster, State},
+    source::{Change, Loaded, Roster, SourceError, State},
 };
 
 /// The street of the desired state: pods → plan → cgroups, and what is told of them.
@@ -143,11 +143,13 @@ impl Desired {
     pub(super) async fn load(&mut self, loaded: Arc<Loaded>) -> anyhow::Result<()> {
         for error in loaded.new_errors(&self.loaded) {
             tracing::warn!("{error}");
-            self.tell(
-                EventType::PodRejected,
-                Subject::Node,
-                json!({"source": "static", "message": error.to_string()}),
-            );
+            let kind = if is_down(error) { EventType::SourceDown } else { EventType::PodRejected };
+            self.tell(kind, Subject::Node, json!({"source": "static", "message": error.to_string()}));
+        }
+        let was_up = self.is_loaded && !self.loaded.errors.iter().any(is_down);
+        if !was_up && !loaded.errors.iter().any(is_down) {
+            let message = format!("{}: {} pods", self.config.static_pod_path.display(), loaded.pods.len());
+            self.tell(EventType::SourceUp, Subject::Node, json!({"source": "static", "message": message}));
         }
         self.loaded = Arc::clone(&loaded);
         self.is_loaded = true;
@@ -388,6 +390,11 @@ impl Desired {
             }
         }
     }
+}
+
+/// Whether the source as a whole does not work, and not a manifest in it.
+fn is_down(error: &SourceError) -> bool {
+    matches!(error, SourceError::Directory { .. })
 }
 
 fn pod_view(plan: &PodPlan, state: PodState, id_of: impl Fn(&CgroupPath) -> Option<u64>) -> PodView {

@@ -47,7 +47,8 @@ pub(super) struct Ooms {
 struct Working {
     events: Option<RingBuf<MapData>>,
     counters: sense::Counters,
-    _programs: Programs,
+    #[cfg_attr(not(feature = "bpf-log"), expect(dead_code, reason = "held for its Drop"))]
+    programs: Programs,
 }
 
 impl Ooms {
@@ -69,7 +70,7 @@ impl Ooms {
                 }
                 tracing::info!(programs = attached.join(", "), "eBPF programs attached");
                 edges.push(Box::new(ring));
-                Some(Working { events: Some(events), counters, _programs: programs })
+                Some(Working { events: Some(events), counters, programs })
             }
             Err(error) => {
                 let message =
@@ -95,6 +96,10 @@ impl Ooms {
         let Some(events) = self.programs.as_mut().and_then(|working| working.events.take()) else {
             return future::pending().await;
         };
+        #[cfg(feature = "bpf-log")]
+        if let Some(working) = &mut self.programs {
+            log_diagnostics(&mut working.programs);
+        }
         let (sink, mut records) = mpsc::channel(RECORDS);
         let stats = RingStats::default();
         let draining = sense::drain(events, sink, &stats);
@@ -208,6 +213,26 @@ impl Ooms {
             self.step(Input::Gone(cgroup));
         }
     }
+}
+
+/// Carries the programs' own diagnostics into the log, in a task of its own.
+#[cfg(feature = "bpf-log")]
+fn log_diagnostics(programs: &mut Programs) {
+    let mut logger = match programs.diagnostics() {
+        Ok(logger) => logger,
+        // The object was built without them.
+        Err(error) => {
+            tracing::debug!(%error, "the eBPF programs say nothing");
+            return;
+        }
+    };
+    tokio::spawn(async move {
+        let mut tick = tokio::time::interval(TICK);
+        loop {
+            tick.tick().await;
+            logger.flush();
+        }
+    });
 }
 
 fn tell_lost(journal: &Journal, lost: &Lost) {
