@@ -1,0 +1,187 @@
+//! The node runs short, again and again, and each time the right pod dies, and nobody else.
+#![expect(clippy::unwrap_used, reason = "a scenario's helpers may panic like the scenario itself")]
+
+use std::{
+    path::Path,
+    process::Child,
+    thread,
+    time::{Duration, Instant},
+};
+
+use enforcer_tests::{
+    daemon::Daemon,
+    kernel,
+    pods::{Container, pod},
+    stream::Stream,
+};
+
+const MIB: u64 = 1 << 20;
+const ROUNDS: u32 = 20;
+const THRESHOLD_BYTES: u64 = 200 * MIB;
+/// Emulated guests are slow.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// A container's process; it ends with this.
+struct Process(Child);
+
+impl Process {
+    fn lives(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_none()
+    }
+
+    fn wait_for_end(&mut self) {
+        let start = Instant::now();
+        while self.lives() {
+            assert!(start.elapsed() < PATIENCE, "the process lives on");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already, which is what is wanted.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+struct Scene {
+    daemon: Daemon,
+    stream: Stream,
+}
+
+impl Scene {
+    fn open(name: &str) -> Self {
+        let folder = Path::new("/tmp").join(name);
+        let settings =
+            format!("mode: enforce\nevictionHard:\n  memory.available: {}Mi", THRESHOLD_BYTES / MIB);
+        let daemon = Daemon::start(&folder, &settings).unwrap();
+        let stream = daemon.follow().unwrap();
+        Self { daemon, stream }
+    }
+
+    fn start(&self, name: &str, priority: i32, requests: &str, limits: &str, work: &[&str]) -> Process {
+        let manifest = pod(name, priority, &[Container { name: "app", requests, limits }]);
+        self.daemon.manifest(&format!("{name}.yaml"), &manifest).unwrap();
+        Process(self.daemon.exec(&format!("default/{name}"), work).unwrap())
+    }
+
+    /// Removes the manifests and waits until their cgroups are gone.
+    fn clear(&mut self, names: &[&str]) {
+        for name in names {
+            self.daemon.remove_manifest(&format!("{name}.yaml")).unwrap();
+            self.stream.wait_for_pod("pod.removed", &format!("default/{name}"), PATIENCE).unwrap();
+        }
+        self.stream.seen.clear();
+    }
+}
+
+/// Holds so much that about `left_bytes` stay available, once it has come to rest.
+fn hold(left_bytes: u64) -> String {
+    let mut available_bytes = at_rest_bytes();
+    available_bytes = available_bytes.checked_sub(left_bytes).unwrap();
+    available_bytes.to_string()
+}
+
+fn at_rest_bytes() -> u64 {
+    let start = Instant::now();
+    let mut before_bytes = kernel::meminfo_bytes("MemAvailable").unwrap();
+    loop {
+        thread::sleep(Duration::from_millis(300));
+        let now_bytes = kernel::meminfo_bytes("MemAvailable").unwrap();
+        if now_bytes.abs_diff(before_bytes) < 4 * MIB {
+            return now_bytes;
+        }
+        before_bytes = now_bytes;
+        assert!(start.elapsed() < PATIENCE, "what is available does not come to rest");
+    }
+}
+
+#[test]
+fn the_right_pod_dies_twenty_times_of_twenty() {
+    let mut scene = Scene::open("eviction-twenty");
+    let killed_by_kernel = kernel::vmstat("oom_kill").unwrap();
+    for round in 1..=ROUNDS {
+        let mut within = scene.start(
+            "shop",
+            0,
+            "memory: 400Mi",
+            "memory: 600Mi",
+            &["workload", "hold", "--size", "250Mi"],
+        );
+        let mut above = scene.start("cache", 0, "memory: 50Mi", "", &["workload", "hold", "--size", "100Mi"]);
+        let mut bank = scene.start(
+            "bank",
+            0,
+            "cpu: 100m, memory: 256Mi",
+            "cpu: 100m, memory: 256Mi",
+            &["workload", "hold", "--size", "64Mi"],
+        );
+        let size = hold(THRESHOLD_BYTES + 300 * MIB);
+        let request = format!("memory: {}", size.parse::<u64>().unwrap() + 64 * MIB);
+        let mut ballast = scene.start("ballast", 0, &request, "", &["workload", "hold", "--size", &size]);
+        at_rest_bytes();
+
+        let mut hog = scene.start("hog", 0, "", "", &["workload", "ramp", "--rate", "300Mi"]);
+        let decided = scene.stream.wait_for_pod("eviction.decided", "default/hog", PATIENCE).unwrap();
+        scene.stream.wait_for_pod("eviction.completed", "default/hog", PATIENCE).unwrap();
+        hog.wait_for_end();
+        // Long enough for a second decision, were there one.
+        scene.stream.drain(Duration::from_millis(1_500));
+
+        assert_eq!(decided["data"]["decidedBy"], "aboveRequest", "round {round}: {decided}");
+        assert_eq!(decided["data"]["ranking"][1]["name"], "cache", "round {round}: {decided}");
+        assert_eq!(scene.stream.of("eviction.decided").count(), 1, "round {round}");
+        assert_eq!(scene.stream.of("eviction.completed").count(), 1, "round {round}");
+        assert_eq!(scene.stream.of("oom.incident").count(), 0, "round {round}");
+        for (name, process) in
+            [("shop", &mut within), ("cache", &mut above), ("bank", &mut bank), ("ballast", &mut ballast)]
+        {
+            assert!(process.lives(), "round {round}: {name} died");
+        }
+        drop((within, above, bank, ballast));
+        scene.clear(&["shop", "cache", "bank", "ballast", "hog"]);
+    }
+    assert_eq!(kernel::vmstat("oom_kill").unwrap(), killed_by_kernel, "the kernel's OOM killer was faster");
+    scene.daemon.stop().unwrap();
+}
+
+#[test]
+fn priority_decides_between_two_above_their_requests_and_a_critical_pod_is_spared() {
+    let mut scene = Scene::open("eviction-priority");
+    let mut critical =
+        scene.start("critical", 2_000_000_000, "", "", &["workload", "hold", "--size", "500Mi"]);
+    let large = scene.start("large", 10, "", "", &["workload", "hold", "--size", "300Mi"]);
+    let mut small = scene.start("small", -10, "", "", &["workload", "hold", "--size", "64Mi"]);
+    // The one that fills the node stays within its request.
+    let size = hold(THRESHOLD_BYTES - 150 * MIB);
+    let request = format!("memory: {}", size.parse::<u64>().unwrap() + 64 * MIB);
+    let mut filler = scene.start("filler", 0, &request, "", &["workload", "hold", "--size", &size]);
+
+    let decided = scene
+        .stream
+        .wait_for("a decision", PATIENCE, |event| enforcer_tests::stream::is(event, "eviction.decided"))
+        .unwrap();
+    scene.stream.wait_for_pod("eviction.completed", "default/small", PATIENCE).unwrap();
+    small.wait_for_end();
+
+    let data = &decided["data"];
+    assert_eq!(decided["subject"], "default/small", "{decided}");
+    assert_eq!(data["decidedBy"], "priority", "{decided}");
+    assert_eq!(data["ranking"][1]["name"], "large", "{decided}");
+    let excluded = data["excluded"].as_array().unwrap();
+    assert!(excluded.iter().any(|pod| pod["name"] == "critical" && pod["reason"] == "critical"), "{decided}");
+    assert!(critical.lives() && filler.lives());
+    // What one death gives back need not be enough; then the next in rank follows, and nobody else.
+    let others: Vec<_> = scene
+        .stream
+        .of("eviction.decided")
+        .map(|event| event["subject"].clone())
+        .filter(|pod| pod != "default/small")
+        .collect();
+    assert!(others.iter().all(|pod| pod == "default/large"), "{others:?}");
+    drop((critical, large, filler));
+    scene.clear(&["critical", "large", "small", "filler"]);
+    scene.daemon.stop().unwrap();
+}
