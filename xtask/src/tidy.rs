@@ -60,9 +60,9 @@ fn is_room(path: &Path) -> bool {
         || path.file_name().is_some_and(|file| file == "main.rs" || file == "build.rs")
 }
 
-/// Tests say what they are by their names.
+/// Tests beside the code say what they are by their names.
 fn is_tests(path: &Path) -> bool {
-    path.file_name().is_some_and(|file| file == "tests.rs")
+    path.file_stem().into_iter().chain(path.parent().and_then(Path::file_name)).any(|name| name == "tests")
 }
 
 /// Whether a module's own documentation comes before its first item.
@@ -90,6 +90,7 @@ mod tests {
         assert_eq!(in_file("a/src/b/c.rs", "fn f() {}\n", &[]), ["a/src/b/c.rs: says nowhere what it is"]);
         assert!(in_file("a/src/b/c.rs", "/// F.\nfn f() {}\n", &[]).is_empty());
         assert!(in_file("a/src/b/tests.rs", "fn f() {}\n", &[]).is_empty());
+        assert!(in_file("a/src/b/tests/c.rs", "fn f() {}\n", &[]).is_empty());
     }
 
     #[test]
