@@ -53,9 +53,19 @@ pub(super) fn signal(candidate: &Candidate) -> Result<Signalled, Refusal> {
 
 /// Whether it still holds processes, and what it is still charged for.
 pub(super) fn progress(candidate: &Candidate, buffer: &mut [u8]) -> Progress {
-    // One that is gone is not populated; one that cannot be read is not known to be dead.
-    let populated = candidate.targets.iter().any(|target| is_populated(target).unwrap_or(true));
-    let current_bytes = stat::read_into(&candidate.current, buffer).ok().and_then(stat::number);
+    let mut populated = false;
+    for target in &candidate.targets {
+        // One that is gone is not populated; one that cannot be read is not known to be dead.
+        populated |= is_populated(target).unwrap_or(true);
+    }
+    let current_bytes = match stat::read_into(&candidate.current, buffer).map(stat::number) {
+        Ok(Some(bytes)) => Some(bytes),
+        Err(Errno::NODEV | Errno::NOENT) => None,
+        Ok(None) | Err(_) => {
+            populated = true;
+            None
+        }
+    };
     Progress { populated, current_bytes }
 }
 

@@ -1,0 +1,150 @@
+//! The promise of the eviction thread: once it runs it allocates and frees nothing, from waking to the victim's end.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test's helpers may panic like the test itself"
+)]
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::FileExt as _,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicI32, AtomicU64, Ordering},
+        mpsc,
+    },
+    time::Duration,
+};
+
+use enforcer::{
+    cgroup::CgroupDir,
+    evict::{Candidate, Reflex, ReflexConfig, Report},
+    model::{CgroupPath, PodName, PodUid, QosClass},
+    policy::{
+        CgroupPlan, PodPlan,
+        engine::{EngineSettings, HardThreshold, Mode},
+    },
+};
+
+/// The thread that is watched, by its id in the kernel; 0 watches none.
+static WATCHED: AtomicI32 = AtomicI32::new(0);
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+struct Counting;
+
+fn count() {
+    if rustix::thread::gettid().as_raw_nonzero().get() == WATCHED.load(Ordering::Relaxed) {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[expect(unsafe_code, reason = "an allocator cannot be written without")]
+// SAFETY: hands everything to the system's allocator unchanged, and counts without allocating.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count();
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const MIB: u64 = 1 << 20;
+
+/// A pod of ordinary files that uses that much.
+fn pod(root: &Path, name: &str, used_bytes: u64) -> PodPlan {
+    let dir = root.join(name);
+    fs::create_dir(&dir).unwrap();
+    for (file, text) in [
+        ("cgroup.kill", String::new()),
+        ("cgroup.events", String::from("populated 1\nfrozen 0\n")),
+        ("cpu.max", String::from("20000 100000")),
+        ("memory.current", format!("{used_bytes}\n")),
+        ("memory.stat", format!("anon {used_bytes}\nfile 0\nshmem 0\ninactive_file 0\n")),
+    ] {
+        fs::write(dir.join(file), text).unwrap();
+    }
+    PodPlan {
+        name: PodName { namespace: "default".into(), name: name.into() },
+        uid: PodUid::new(name).unwrap(),
+        qos_class: QosClass::BestEffort,
+        priority: 0,
+        critical: false,
+        requests: BTreeMap::new(),
+        limits: BTreeMap::new(),
+        ranking_request_bytes: 0,
+        cgroup: CgroupPlan { path: CgroupPath::parse(name).unwrap(), files: BTreeMap::new() },
+        containers: Vec::new(),
+    }
+}
+
+fn set_available(meminfo: &Path, bytes: u64) {
+    let text = format!("MemTotal: 8388608 kB\nMemFree: 1 kB\nMemAvailable: {:>12} kB\n", bytes / 1024);
+    // Exchanged as a whole, under the same inode: the reflex has it open.
+    let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(meminfo).unwrap();
+    file.write_all_at(text.as_bytes(), 0).unwrap();
+}
+
+fn reflex_thread() -> i32 {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let reflex = |task: &std::path::PathBuf| {
+        fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim_end() == "enforcer-reflex")
+    };
+    let task = tasks.into_iter().find(reflex).expect("the reflex thread");
+    task.file_name().unwrap().to_str().unwrap().parse().unwrap()
+}
+
+#[test]
+fn from_the_crossing_to_the_end_of_the_victim() {
+    let temp = tempfile::tempdir().unwrap();
+    let meminfo = temp.path().join("meminfo");
+    set_available(&meminfo, 1024 * MIB);
+    let cgroups = temp.path().join("cgroups");
+    fs::create_dir(&cgroups).unwrap();
+    let plans: Vec<_> =
+        (0..100).map(|number| pod(&cgroups, &format!("pod{number}"), (100 + number) * MIB)).collect();
+
+    let settings = EngineSettings {
+        mode: Mode::Enforce,
+        memory_available: Some(HardThreshold { bytes: 200 * MIB, min_reclaim_bytes: 0 }),
+        ..EngineSettings::default()
+    };
+    let (sender, reports) = mpsc::channel();
+    let config = ReflexConfig { settings, meminfo: meminfo.clone(), lock_memory: false };
+    let reflex = Reflex::spawn(&config, Vec::new(), move |report| sender.send(report).unwrap()).unwrap();
+    let root = CgroupDir::unchecked(&cgroups).unwrap();
+    let open = || plans.iter().map(|plan| Arc::new(Candidate::open(&root, plan).unwrap())).collect();
+    reflex.set_candidates(open());
+    std::thread::sleep(Duration::from_millis(500));
+    WATCHED.store(reflex_thread(), Ordering::Relaxed);
+
+    // Another set comes in, and the old one goes, while it is watched.
+    reflex.set_candidates(open());
+    std::thread::sleep(Duration::from_millis(500));
+    set_available(&meminfo, 100 * MIB);
+    let next = || reports.recv_timeout(Duration::from_secs(10)).expect("another report");
+    assert!(matches!(next(), Report::Crossed { .. }));
+    assert!(matches!(next(), Report::Decided { decision, .. } if decision.ranked_count == 100));
+    assert!(matches!(next(), Report::Signalled { .. }));
+    set_available(&meminfo, 1024 * MIB);
+    fs::write(cgroups.join("pod99/memory.current"), "0\n").unwrap();
+    fs::write(cgroups.join("pod99/cgroup.events"), "populated 0\n").unwrap();
+    assert!(matches!(next(), Report::Completed { .. }));
+    assert!(matches!(next(), Report::Cleared { .. }));
+
+    WATCHED.store(0, Ordering::Relaxed);
+    assert_eq!(COUNT.load(Ordering::Relaxed), 0, "allocations and frees on the reflex thread");
+    reflex.stop();
+}

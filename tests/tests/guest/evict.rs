@@ -1,0 +1,157 @@
+//! Real pressure, real cgroups, real kills: the reflex alone, without the daemon around it.
+#![expect(clippy::unwrap_used, reason = "a scenario's helpers may panic like the scenario itself")]
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, mpsc},
+    time::Duration,
+};
+
+use enforcer::{
+    cgroup::CgroupDir,
+    evict::{Candidate, Reflex, ReflexConfig, Report},
+    model::{CgroupPath, PodName, PodUid, QosClass},
+    policy::{
+        CgroupPlan, PodPlan,
+        engine::{EngineSettings, HardThreshold, Mode},
+    },
+    sense::{Meminfo, PROC_MEMINFO},
+};
+use enforcer_tests::{
+    cgroup::{Cgroup, ROOT},
+    load::Load,
+};
+
+const MIB: u64 = 1 << 20;
+
+fn available_bytes() -> u64 {
+    Meminfo::open(Path::new(PROC_MEMINFO)).unwrap().read().unwrap().available_bytes
+}
+
+/// A pod whose cgroup is there.
+fn plan(name: &str, path: &str, request_bytes: u64) -> PodPlan {
+    PodPlan {
+        name: PodName { namespace: "default".into(), name: name.into() },
+        uid: PodUid::new(name).unwrap(),
+        qos_class: QosClass::Burstable,
+        priority: 0,
+        critical: false,
+        requests: BTreeMap::new(),
+        limits: BTreeMap::new(),
+        ranking_request_bytes: request_bytes,
+        cgroup: CgroupPlan { path: CgroupPath::parse(path).unwrap(), files: BTreeMap::new() },
+        containers: Vec::new(),
+    }
+}
+
+fn reflex(mode: Mode, threshold_bytes: u64, pods: &[PodPlan]) -> (Reflex, mpsc::Receiver<Report>) {
+    let settings = EngineSettings {
+        mode,
+        memory_available: Some(HardThreshold { bytes: threshold_bytes, min_reclaim_bytes: 0 }),
+        ..EngineSettings::default()
+    };
+    let (sender, reports) = mpsc::channel();
+    // The scenario may end before the last report.
+    let forward = move |report| drop(sender.send(report));
+    let config = ReflexConfig { settings, ..ReflexConfig::default() };
+    let reflex = Reflex::spawn(&config, Vec::new(), forward).unwrap();
+    let root = CgroupDir::mount(Path::new(ROOT)).unwrap();
+    reflex.set_candidates(pods.iter().map(|pod| Arc::new(Candidate::open(&root, pod).unwrap())).collect());
+    (reflex, reports)
+}
+
+fn ms(from_ns: u64, to_ns: Option<u64>) -> f64 {
+    Duration::from_nanos(to_ns.unwrap().saturating_sub(from_ns)).as_secs_f64() * 1e3
+}
+
+#[test]
+fn a_hog_is_killed_and_the_modest_pod_lives() {
+    let modest = Cgroup::create("evict/modest").unwrap();
+    let hog = Cgroup::create("evict/hog").unwrap();
+    // It must die at full speed in spite of this.
+    hog.write("cpu.max", "50000 100000").unwrap();
+    let mut steady = Load::start(&modest, &["hold", "--size", "200Mi"]).unwrap();
+    steady.wait_for("ready").unwrap();
+
+    let threshold_bytes = available_bytes() - 500 * MIB;
+    let pods = [plan("modest", "evict/modest", 300 * MIB), plan("hog", "evict/hog", 0)];
+    let (reflex, reports) = reflex(Mode::Enforce, threshold_bytes, &pods);
+    reflex.memory_locked().unwrap();
+    let mut load = Load::start(&hog, &["spike", "--size", "900Mi"]).unwrap();
+
+    let mut told = Vec::new();
+    let completion = loop {
+        let report = reports.recv_timeout(Duration::from_mins(1)).unwrap();
+        if let Report::Completed { completion, candidate, .. } = &report {
+            assert_eq!(candidate.identity().pod.name, "hog");
+            break *completion;
+        }
+        told.push(report);
+    };
+    let Some(Report::Crossed { available_bytes: seen_bytes, .. }) = told.first() else { panic!("{told:?}") };
+    let overshoot_bytes = threshold_bytes - seen_bytes;
+    let moments = completion.moments;
+    println!(
+        "seen {} KiB below the threshold; crossed to decided {:.3} ms, signalled {:.3} ms, dead {:.3} ms, back {:.3} ms; \
+         freed {} of {} predicted",
+        overshoot_bytes / 1024,
+        ms(moments.crossed_ns, Some(moments.decided_ns)),
+        ms(moments.crossed_ns, moments.signalled_ns),
+        ms(moments.crossed_ns, moments.dead_ns),
+        ms(moments.crossed_ns, moments.memory_back_ns),
+        completion.freed_bytes.unwrap(),
+        completion.predicted_freed_bytes,
+    );
+    // It grew on between the reading and the signal.
+    assert!(completion.freed_bytes.unwrap() + 16 * MIB >= completion.predicted_freed_bytes);
+    assert_eq!(load.wait().unwrap().to_string(), "signal: 9 (SIGKILL)");
+    assert_eq!(hog.number("memory.events", "oom_kill").unwrap(), 0);
+
+    // One was enough: the other lives, and nobody else is decided on.
+    assert!(matches!(reports.recv_timeout(Duration::from_secs(10)), Ok(Report::Cleared { .. })));
+    assert!(reports.recv_timeout(Duration::from_millis(500)).is_err());
+    steady.end().unwrap();
+    assert_eq!(reflex.stats().reports_dropped, 0);
+}
+
+#[test]
+fn a_dry_run_names_the_victim_and_spares_it() {
+    let hog = Cgroup::create("evict/spared").unwrap();
+    hog.write("cpu.max", "50000 100000").unwrap();
+    let threshold_bytes = available_bytes() - 200 * MIB;
+    let (_reflex, reports) = reflex(Mode::DryRun, threshold_bytes, &[plan("spared", "evict/spared", 0)]);
+    let mut load = Load::start(&hog, &["spike", "--size", "300Mi"]).unwrap();
+    load.wait_for("ready").unwrap();
+    let decided = loop {
+        if let Report::Decided { decision, .. } = reports.recv_timeout(Duration::from_mins(1)).unwrap() {
+            break decision;
+        }
+    };
+    assert!(decided.dry_run);
+    load.wait_for("running").unwrap();
+    load.end().unwrap();
+    assert_eq!(hog.read("cpu.max").unwrap(), "50000 100000");
+}
+
+#[test]
+fn a_pod_that_is_gone_is_passed_over() {
+    let victim = Cgroup::create("evict/next").unwrap();
+    let gone = Cgroup::create("evict/gone").unwrap();
+    let threshold_bytes = available_bytes() - 200 * MIB;
+    let pods = [plan("gone", "evict/gone", 0), plan("next", "evict/next", 0)];
+    let (_reflex, reports) = reflex(Mode::Enforce, threshold_bytes, &pods);
+    drop(gone);
+    let mut load = Load::start(&victim, &["spike", "--size", "400Mi"]).unwrap();
+    loop {
+        match reports.recv_timeout(Duration::from_mins(1)).unwrap() {
+            Report::Completed { candidate, .. } => {
+                assert_eq!(candidate.identity().pod.name, "next");
+                break;
+            }
+            Report::Failed { failure, .. } => panic!("{failure:?}"),
+            _ => {}
+        }
+    }
+    load.wait().unwrap();
+}
