@@ -4,6 +4,7 @@ pub mod daemon;
 pub mod kernel;
 pub mod load;
 pub mod pods;
+pub mod process;
 pub mod sampler;
 pub mod signals;
 pub mod stream;

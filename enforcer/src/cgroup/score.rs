@@ -17,6 +17,9 @@ use crate::model::CgroupPath;
 /// How many processes are looked at between two reads of the list, which bounds the open files.
 const BATCH: usize = 64;
 
+/// How often a list is read anew because the last look changed something.
+const ROUNDS: usize = 4;
+
 /// The most cgroups below one container that are looked into.
 const MAX_NESTED: usize = 4096;
 
@@ -113,17 +116,33 @@ impl ScoreKeeper {
     /// A list of processes that is the same as at the last sweep is passed over, but for every 30th time.
     pub fn sweep(&mut self, root: &CgroupDir, path: &CgroupPath, score: i16, permit: &Permit) -> Sweep {
         let mut sweep = Sweep::default();
-        let lists = match lists(root, path) {
-            Ok(lists) => lists,
-            Err(error) if error.is_gone() => {
+        // A process may fork between the listing and the write: its child then has the old score, and stands in the
+        // next list. What forks after the write inherits the new one.
+        for _ in 0..ROUNDS {
+            let changed_before = sweep.changed.len();
+            if let Err(error) = self.round(root, path, score, permit, &mut sweep) {
                 self.seen.remove(path);
-                return sweep;
+                if !error.is_gone() {
+                    sweep.errors.push(error.into());
+                }
+                break;
             }
-            Err(error) => {
-                sweep.errors.push(error.into());
-                return sweep;
+            if sweep.changed.len() == changed_before || !sweep.errors.is_empty() {
+                break;
             }
-        };
+        }
+        sweep
+    }
+
+    fn round(
+        &mut self,
+        root: &CgroupDir,
+        path: &CgroupPath,
+        score: i16,
+        permit: &Permit,
+        sweep: &mut Sweep,
+    ) -> Result<(), Error> {
+        let lists = lists(root, path)?;
         let pids_hash = self.hasher.hash_one(lists.iter().map(|(_, pids)| pids).collect::<Vec<_>>());
         if let Some(seen) = self.seen.get_mut(path)
             && seen.pids_hash == pids_hash
@@ -131,12 +150,14 @@ impl ScoreKeeper {
             && seen.sweeps < FULL_SWEEP_EVERY
         {
             seen.sweeps += 1;
-            return sweep;
+            return Ok(());
         }
+        // The last round's list is the one that counts.
+        (sweep.refused, sweep.invisible) = (0, 0);
         for (dir, pids) in &lists {
             sweep.invisible += pids.iter().filter(|pid| **pid == 0).count();
             for batch in pids.chunks(BATCH) {
-                self.sweep_batch(dir, batch, path, score, permit, &mut sweep);
+                self.sweep_batch(dir, batch, path, score, permit, sweep);
             }
         }
         if sweep.errors.is_empty() {
@@ -144,7 +165,7 @@ impl ScoreKeeper {
         } else {
             self.seen.remove(path);
         }
-        sweep
+        Ok(())
     }
 
     /// Forgets what was seen of every cgroup that is not among `paths`.

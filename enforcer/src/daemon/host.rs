@@ -37,7 +37,6 @@ impl Host {
                 pods: max_pods,
                 max_pids: max_pids(),
                 page_bytes: u64::try_from(rustix::param::page_size())?,
-                // A cgroup below the root has the file if swap is accounted; the root itself never has.
                 swap_controller: has_swap_controller(Path::new(crate::cgroup::MOUNT)),
                 other: ResourceList::new(),
             },
@@ -66,8 +65,12 @@ fn online_cpus(list: &str) -> Option<u64> {
     })
 }
 
+/// Whether cgroups have `memory.swap.max`.
+///
+/// The root has not, so another is asked; before there is one, the kernel's being built with swap decides: since 5.8
+/// the unified hierarchy accounts it then (`mm/memcontrol.c`, `swap_files`).
 fn has_swap_controller(mount: &Path) -> bool {
-    let has = || -> Option<bool> {
+    let asked = || -> Option<bool> {
         let root = CgroupDir::mount(mount).ok()?;
         let child = root.children().ok()?.into_iter().find_map(|name| {
             let child = root.open(&CgroupPath::root().child(&name).ok()?).ok()?;
@@ -75,7 +78,7 @@ fn has_swap_controller(mount: &Path) -> bool {
         })?;
         Some(child.read("memory.swap.max").is_ok())
     };
-    has().unwrap_or(false)
+    asked().unwrap_or_else(|| Path::new("/proc/swaps").exists())
 }
 
 /// Something that this host lacks, and what is lost by it.

@@ -20,6 +20,7 @@ use enforcer_tests::{
     daemon::Daemon,
     kernel,
     pods::{Container, pod},
+    process::Process,
     sampler::Sampler,
     signals::Signals,
 };
@@ -140,7 +141,7 @@ fn enforcer(args: &Args) -> anyhow::Result<Run> {
     )?;
     daemon.manifest("hog.yaml", &pod("hog", 0, &[Container { name: "app", requests: "", limits: "" }]))?;
     let size = ballast_bytes.to_string();
-    let mut ballast = Process(daemon.exec("default/ballast", &["workload", "hold", "--size", &size])?);
+    let mut ballast = Process::new(daemon.exec("default/ballast", &["workload", "hold", "--size", &size])?);
     settle(&mut ballast)?;
     let run = measure(&ballast, || daemon.exec("default/hog", &["workload", "ramp", "--rate", &args.rate]))?;
     drop(ballast);
@@ -153,7 +154,7 @@ fn enforcer(args: &Args) -> anyhow::Result<Run> {
 fn earlyoom(args: &Args) -> anyhow::Result<Run> {
     // SIGTERM and SIGKILL both at the threshold, no report, no delay beyond its own pace.
     let threshold = format!("{0},{0}", THRESHOLD_BYTES / 1024);
-    let mut daemon = Process(
+    let mut daemon = Process::new(
         Command::new(&args.earlyoom)
             .args(["-M", &threshold, "-r", "0"])
             .stdin(Stdio::null())
@@ -164,7 +165,7 @@ fn earlyoom(args: &Args) -> anyhow::Result<Run> {
     );
     let size = ballast_bytes()?.to_string();
     let mut ballast =
-        Process(Command::new("workload").args(["hold", "--size", &size]).stdout(Stdio::null()).spawn()?);
+        Process::new(Command::new("workload").args(["hold", "--size", &size]).stdout(Stdio::null()).spawn()?);
     settle(&mut ballast)?;
     let run = measure(&ballast, || {
         // The score that a BestEffort pod has, so that both look at the same thing.
@@ -175,7 +176,7 @@ fn earlyoom(args: &Args) -> anyhow::Result<Run> {
             .stderr(Stdio::null())
             .spawn()?)
     })?;
-    ensure!(daemon.0.try_wait()?.is_none(), "earlyoom ended by itself");
+    ensure!(daemon.lives()?, "earlyoom ended by itself");
     Ok(run)
 }
 
@@ -194,9 +195,9 @@ fn ballast_bytes() -> anyhow::Result<u64> {
 fn settle(ballast: &mut Process) -> anyhow::Result<()> {
     let held_bytes = THRESHOLD_BYTES + RUN_UP_BYTES + 256 * MIB;
     let start = Instant::now();
-    let mut lives = || match ballast.0.try_wait()? {
-        Some(status) => bail!("the ballast ended with {status}"),
-        None => Ok(()),
+    let mut lives = || {
+        ensure!(ballast.lives()?, "the ballast has ended");
+        Ok(())
     };
     while available_at_rest_bytes(&mut lives)? > held_bytes {
         ensure!(start.elapsed() < PATIENCE, "the ballast is not held after {PATIENCE:?}");
@@ -225,9 +226,9 @@ fn measure(ballast: &Process, hog: impl FnOnce() -> anyhow::Result<Child>) -> an
     let kills_before = kernel::vmstat("oom_kill")?;
     let signals = Signals::record()?;
     let sampler = Sampler::start(THRESHOLD_BYTES)?;
-    let mut hog = Process(hog()?);
+    let mut hog = Process::new(hog()?);
     let start = Instant::now();
-    while hog.0.try_wait()?.is_none() {
+    while hog.lives()? {
         if start.elapsed() > PATIENCE {
             bail!(
                 "the hog lives after {PATIENCE:?}; lowest available {} bytes",
@@ -239,13 +240,13 @@ fn measure(ballast: &Process, hog: impl FnOnce() -> anyhow::Result<Child>) -> an
     let seen = sampler.stop()?;
     let crossed_us = seen.crossed_us.context("the sampler never saw the threshold crossed")?;
     let first = signals
-        .first_to(&[hog.0.id(), ballast.0.id()])?
+        .first_to(&[hog.id(), ballast.id()])?
         .context("the kernel saw no signal to the hog or its neighbour")?;
     #[expect(clippy::cast_precision_loss, reason = "microseconds of an uptime are far below 2^52")]
     let latency_ms = (first.time_us as f64 - crossed_us as f64) / 1_000.0;
     Ok(Run {
         latency_ms,
-        right: first.pid == hog.0.id(),
+        right: first.pid == hog.id(),
         lowest_bytes: seen.lowest_bytes,
         kernel_kills: kernel::vmstat("oom_kill")? - kills_before,
     })
@@ -264,7 +265,7 @@ fn resident_bytes_with_ten_pods() -> anyhow::Result<u64> {
             &pod(&name, 0, &[Container { name: "app", requests, limits: requests }]),
         )?;
         let target = format!("default/{name}");
-        processes.push(Process(daemon.exec(&target, &["workload", "hold", "--size", "1Mi"])?));
+        processes.push(Process::new(daemon.exec(&target, &["workload", "hold", "--size", "1Mi"])?));
         stream.wait_for_pod("limits.applied", &target, PATIENCE)?;
     }
     thread::sleep(Duration::from_secs(3));
@@ -272,15 +273,4 @@ fn resident_bytes_with_ten_pods() -> anyhow::Result<u64> {
     drop(processes);
     daemon.stop()?;
     Ok(resident_bytes)
-}
-
-/// A process that ends when this is dropped.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended already, which is what is wanted.
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
 }

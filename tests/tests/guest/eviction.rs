@@ -3,7 +3,6 @@
 
 use std::{
     path::Path,
-    process::Child,
     thread,
     time::{Duration, Instant},
 };
@@ -12,6 +11,7 @@ use enforcer_tests::{
     daemon::Daemon,
     kernel,
     pods::{Container, pod},
+    process::Process,
     stream::Stream,
 };
 
@@ -20,31 +20,6 @@ const ROUNDS: u32 = 20;
 const THRESHOLD_BYTES: u64 = 200 * MIB;
 /// Emulated guests are slow.
 const PATIENCE: Duration = Duration::from_mins(2);
-
-/// A container's process; it ends with this.
-struct Process(Child);
-
-impl Process {
-    fn lives(&mut self) -> bool {
-        self.0.try_wait().unwrap().is_none()
-    }
-
-    fn wait_for_end(&mut self) {
-        let start = Instant::now();
-        while self.lives() {
-            assert!(start.elapsed() < PATIENCE, "the process lives on");
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended already, which is what is wanted.
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
-}
 
 struct Scene {
     daemon: Daemon,
@@ -64,7 +39,7 @@ impl Scene {
     fn start(&self, name: &str, priority: i32, requests: &str, limits: &str, work: &[&str]) -> Process {
         let manifest = pod(name, priority, &[Container { name: "app", requests, limits }]);
         self.daemon.manifest(&format!("{name}.yaml"), &manifest).unwrap();
-        Process(self.daemon.exec(&format!("default/{name}"), work).unwrap())
+        Process::new(self.daemon.exec(&format!("default/{name}"), work).unwrap())
     }
 
     /// Removes the manifests and waits until their cgroups are gone.
@@ -126,7 +101,7 @@ fn the_right_pod_dies_twenty_times_of_twenty() {
         let mut hog = scene.start("hog", 0, "", "", &["workload", "ramp", "--rate", "300Mi"]);
         let decided = scene.stream.wait_for_pod("eviction.decided", "default/hog", PATIENCE).unwrap();
         scene.stream.wait_for_pod("eviction.completed", "default/hog", PATIENCE).unwrap();
-        hog.wait_for_end();
+        hog.wait_for_end(PATIENCE).unwrap();
         // Long enough for a second decision, were there one.
         scene.stream.drain(Duration::from_millis(1_500));
 
@@ -138,7 +113,7 @@ fn the_right_pod_dies_twenty_times_of_twenty() {
         for (name, process) in
             [("shop", &mut within), ("cache", &mut above), ("bank", &mut bank), ("ballast", &mut ballast)]
         {
-            assert!(process.lives(), "round {round}: {name} died");
+            assert!(process.lives().unwrap(), "round {round}: {name} died");
         }
         drop((within, above, bank, ballast));
         scene.clear(&["shop", "cache", "bank", "ballast", "hog"]);
@@ -164,7 +139,7 @@ fn priority_decides_between_two_above_their_requests_and_a_critical_pod_is_spare
         .wait_for("a decision", PATIENCE, |event| enforcer_tests::stream::is(event, "eviction.decided"))
         .unwrap();
     scene.stream.wait_for_pod("eviction.completed", "default/small", PATIENCE).unwrap();
-    small.wait_for_end();
+    small.wait_for_end(PATIENCE).unwrap();
 
     let data = &decided["data"];
     assert_eq!(decided["subject"], "default/small", "{decided}");
@@ -172,7 +147,7 @@ fn priority_decides_between_two_above_their_requests_and_a_critical_pod_is_spare
     assert_eq!(data["ranking"][1]["name"], "large", "{decided}");
     let excluded = data["excluded"].as_array().unwrap();
     assert!(excluded.iter().any(|pod| pod["name"] == "critical" && pod["reason"] == "critical"), "{decided}");
-    assert!(critical.lives() && filler.lives());
+    assert!(critical.lives().unwrap() && filler.lives().unwrap());
     // What one death gives back need not be enough; then the next in rank follows, and nobody else.
     let others: Vec<_> = scene
         .stream

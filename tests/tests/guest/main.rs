@@ -1,4 +1,7 @@
 //! Scenarios that need root and a kernel of their own; `cargo xtask vm test` runs them in guests.
+#[cfg(test)]
+mod cgroup;
+mod daemon;
 mod evict;
 mod eviction;
 mod rig;

@@ -1,0 +1,373 @@
+//! Cgroups, scores and removal on a real hierarchy.
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use enforcer::{
+    cgroup::{
+        ApplyError, Index, Permit, PopulationEvent, PopulationEvents, Reason, Reconciler, Report, Step,
+        population_watch,
+    },
+    model::{CgroupPath, Node, PodName, ResourceList},
+    policy::{Plan, Settings, plan},
+    source::manifest,
+};
+
+const MOUNT: &str = "/sys/fs/cgroup";
+
+const PODS: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: guaranteed, uid: g1}
+spec:
+  containers:
+  - name: app
+    resources: {limits: {cpu: 500m, memory: 64Mi}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: burstable, uid: b1}
+spec:
+  containers:
+  - name: app
+    resources: {requests: {cpu: 100m, memory: 32Mi}, limits: {cpu: 200m, memory: 64Mi}}
+  initContainers:
+  - name: mesh
+    restartPolicy: Always
+    resources: {limits: {cpu: 100m, memory: 16Mi}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: besteffort, uid: e1}
+spec:
+  containers: [{name: app}]
+";
+
+/// A hierarchy of its own below `/<name>`, and what works on it.
+struct Scene {
+    root: String,
+    reconciler: Reconciler,
+    permit: Permit,
+    processes: Vec<Child>,
+}
+
+impl Scene {
+    fn new(name: &str) -> Self {
+        fs::create_dir(Path::new(MOUNT).join(name)).unwrap();
+        let reconciler = Reconciler::new(Path::new(MOUNT), Index::new()).unwrap();
+        let permit = Permit::for_enforce_mode();
+        Self { root: name.to_owned(), reconciler, permit, processes: Vec::new() }
+    }
+
+    fn plan(&self, manifests: &str) -> Plan {
+        let parsed = manifest::parse("test.yaml", manifests.as_bytes());
+        assert!(parsed.errors.is_empty(), "{:?}", parsed.errors);
+        let root = CgroupPath::parse(&self.root).unwrap();
+        plan(&node(), &Settings { cgroup_root: root, ..Settings::default() }, &parsed.pods)
+    }
+
+    fn reconcile(&mut self, manifests: &str) -> Report {
+        let plan = self.plan(manifests);
+        self.reconciler.reconcile(&plan, &[], Some(&self.permit))
+    }
+
+    /// The path of a file below this scene's kubepods.
+    fn file(&self, path: &str) -> PathBuf {
+        Path::new(MOUNT).join(&self.root).join("kubepods").join(path)
+    }
+
+    fn read(&self, path: &str) -> String {
+        let file = self.file(path);
+        fs::read_to_string(&file)
+            .unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+            .trim_end()
+            .to_owned()
+    }
+
+    /// Runs a shell script inside a cgroup and waits for the line `ready` that it prints.
+    fn run(&mut self, cgroup: &str, script: &str) -> u32 {
+        let procs = self.file(cgroup).join("cgroup.procs");
+        let script = format!("echo $$ > {}; {script}", procs.display());
+        let mut child =
+            Command::new("/bin/busybox").args(["sh", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+        let pid = child.id();
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line)
+            .unwrap();
+        assert_eq!(line, "ready\n");
+        self.processes.push(child);
+        pid
+    }
+
+    /// Kills every process below this scene, and collects those that were started here.
+    fn kill(&mut self) {
+        fs::write(Path::new(MOUNT).join(&self.root).join("cgroup.kill"), "1").unwrap();
+        for child in &mut self.processes {
+            child.wait().unwrap();
+        }
+        self.processes.clear();
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn node() -> Node {
+    Node {
+        cpu_milli: 2000,
+        memory_bytes: 2 << 30,
+        swap_bytes: 0,
+        pods: 110,
+        max_pids: None,
+        page_bytes: 4096,
+        swap_controller: false,
+        other: ResourceList::new(),
+    }
+}
+
+fn name(pod: &str) -> PodName {
+    PodName { namespace: "default".into(), name: pod.into() }
+}
+
+fn score(pid: u32) -> i16 {
+    fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap().trim().parse().unwrap()
+}
+
+fn pids(procs: &str) -> Vec<u32> {
+    procs.lines().map(|line| line.parse().unwrap()).collect()
+}
+
+fn eventually(what: &str, mut check: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !check() {
+        assert!(start.elapsed() < Duration::from_secs(10), "{what}: not within 10 s");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn the_files_of_every_class_hold_what_the_plan_says() {
+    let mut scene = Scene::new("values");
+    fs::create_dir(Path::new(MOUNT).join("beside")).unwrap();
+    let report = scene.reconcile(PODS);
+    assert!(report.failed.is_empty() && report.errors.is_empty(), "{report:?}");
+    assert!(report.missing.is_empty(), "{:?}", report.missing);
+    // kubepods, two classes, three pods, four containers.
+    assert_eq!(report.created.len(), 10, "{:?}", report.created);
+    for (file, value) in [
+        ("cpu.weight", "79"),
+        ("memory.max", "2147483648"),
+        ("podg1/cpu.weight", "20"),
+        ("podg1/cpu.max", "50000 100000"),
+        ("podg1/memory.max", "67108864"),
+        ("podg1/app/memory.max", "67108864"),
+        ("podg1/app/memory.oom.group", "1"),
+        ("podg1/app/cpu.weight", "59"),
+        ("burstable/cpu.weight", "8"),
+        ("burstable/podb1/cpu.max", "30000 100000"),
+        ("burstable/podb1/memory.max", "83886080"),
+        ("burstable/podb1/app/cpu.max", "20000 100000"),
+        ("burstable/podb1/mesh/memory.max", "16777216"),
+        ("besteffort/cpu.weight", "1"),
+        ("besteffort/pode1/cpu.weight", "1"),
+        ("besteffort/pode1/memory.max", "max"),
+        ("besteffort/pode1/app/memory.oom.group", "1"),
+    ] {
+        assert_eq!(scene.read(file), value, "{file}");
+    }
+    let plan = scene.plan(PODS);
+    let pods = plan.pods.iter().flat_map(|pod| {
+        std::iter::once(&pod.cgroup).chain(pod.containers.iter().map(|container| &container.cgroup))
+    });
+    for cgroup in std::iter::once(&plan.node).chain(plan.qos.iter().map(|(_, cgroup)| cgroup)).chain(pods) {
+        for (file, value) in &cgroup.files {
+            let path = format!("{MOUNT}{}/{file}", cgroup.path);
+            assert_eq!(fs::read_to_string(&path).unwrap().trim_end(), value, "{path}");
+        }
+    }
+    let second = scene.reconcile(PODS);
+    assert!(second.is_converged(), "{second:?}");
+    let beside = Path::new(MOUNT).join("beside");
+    assert_eq!(fs::read_to_string(beside.join("cgroup.subtree_control")).unwrap().trim(), "");
+    fs::remove_dir(beside).unwrap();
+}
+
+#[test]
+fn nothing_is_made_without_a_permit() {
+    let mut scene = Scene::new("nothing");
+    let plan = scene.plan(PODS);
+    let report = scene.reconciler.reconcile(&plan, &[], None);
+    assert!(report.planned.iter().any(|step| matches!(step, Step::Create(_))));
+    assert!(!scene.file("").exists());
+    let own = Path::new(MOUNT).join("nothing/cgroup.subtree_control");
+    assert_eq!(fs::read_to_string(own).unwrap().trim(), "");
+}
+
+#[test]
+fn a_changed_plan_and_a_foreign_write_are_put_right() {
+    let mut scene = Scene::new("changes");
+    drop(scene.reconcile(PODS));
+    fs::write(scene.file("podg1/memory.max"), "max").unwrap();
+    let report = scene.reconcile(PODS);
+    assert_eq!(report.written.len(), 1, "{report:?}");
+    assert_eq!((report.written[0].reason, report.written[0].old.as_deref()), (Reason::Drifted, Some("max")));
+    let wider = PODS.replace("cpu: 500m, memory: 64Mi", "cpu: 750m, memory: 128Mi");
+    let report = scene.reconcile(&wider);
+    assert!(report.failed.is_empty(), "{report:?}");
+    assert!(report.written.iter().all(|write| write.reason == Reason::PlanChanged), "{:?}", report.written);
+    assert_eq!(scene.read("podg1/app/memory.max"), "134217728");
+    assert_eq!(scene.read("podg1/cpu.max"), "75000 100000");
+    assert!(scene.reconcile(&wider).is_converged());
+}
+
+#[test]
+fn memory_max_is_not_put_below_what_is_in_use() {
+    let mut scene = Scene::new("usage");
+    drop(scene.reconcile(PODS));
+    scene.run(
+        "podg1/app",
+        "dd if=/dev/zero of=/dev/shm/held bs=1M count=48 2>/dev/null && echo ready && exec sleep 600",
+    );
+    let narrower = PODS.replace("cpu: 500m, memory: 64Mi", "cpu: 500m, memory: 32Mi");
+    let report = scene.reconcile(&narrower);
+    assert_eq!(report.withheld.len(), 2, "the container's and the pod's: {report:?}");
+    assert!(report.withheld.iter().all(|withheld| withheld.usage_bytes >= 48 << 20));
+    assert_eq!(scene.read("podg1/app/memory.max"), "67108864");
+    assert!(scene.read("podg1/app/memory.events").contains("oom_kill 0"));
+    fs::remove_file("/dev/shm/held").unwrap();
+    let report = scene.reconcile(&narrower);
+    assert!(report.withheld.is_empty(), "{report:?}");
+    assert_eq!(scene.read("podg1/app/memory.max"), "33554432");
+    assert_eq!(scene.read("podg1/memory.max"), "33554432");
+    assert!(scene.read("podg1/app/memory.events").contains("oom_kill 0"));
+}
+
+#[test]
+fn every_process_gets_its_containers_score() {
+    let mut scene = Scene::new("scores");
+    drop(scene.reconcile(PODS));
+    let sweep = scene.reconciler.sweep(&scene.permit);
+    assert!(sweep.scores.changed.is_empty());
+    let script = "sleep 600 & sleep 600 & echo ready; wait";
+    scene.run("burstable/podb1/app", script);
+    fs::create_dir(scene.file("besteffort/pode1/app/nested")).unwrap();
+    scene.run("besteffort/pode1/app/nested", script);
+    let sweep = scene.reconciler.sweep(&scene.permit).scores;
+    assert!(sweep.errors.is_empty() && sweep.refused == 0, "{sweep:?}");
+    assert_eq!(sweep.changed.len(), 6, "{sweep:?}");
+    let container = scene.reconciler.container_path(&name("burstable"), "app").unwrap().clone();
+    let expected = scene.reconciler.score(&container).unwrap();
+    // 1000 - 1000 * 32 MiB / 2 GiB, as the kubelet reckons.
+    assert_eq!(expected, 985);
+    let found = pids(&scene.read("burstable/podb1/app/cgroup.procs"));
+    assert_eq!(found.len(), 3);
+    assert!(found.iter().all(|pid| score(*pid) == expected));
+    let nested = pids(&scene.read("besteffort/pode1/app/nested/cgroup.procs"));
+    assert_eq!(nested.len(), 3);
+    assert!(nested.iter().all(|pid| score(*pid) == 1000));
+    assert!(scene.reconciler.sweep(&scene.permit).scores.changed.is_empty());
+}
+
+#[test]
+fn a_child_inherits_the_score_and_a_joining_process_is_seen_at_once() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut scene = Scene::new("joins");
+        let (watch, mut events) = population_watch().unwrap();
+        scene.reconciler.set_watch(watch);
+        drop(scene.reconcile(PODS));
+        let start = Instant::now();
+        scene
+            .run("podg1/app", "(while ! [ -e /tmp/fork ]; do sleep 0.1; done; sleep 600) & echo ready; wait");
+        let event = populated(&mut events, "/joins/kubepods/podg1/app").await;
+        let report = scene.reconciler.populated(&event, &scene.permit);
+        println!("first process to score: {} ms", start.elapsed().as_millis());
+        assert!(!report.scores.changed.is_empty(), "{report:?}");
+        fs::write("/tmp/fork", "").unwrap();
+        eventually("the child", || {
+            pids(&scene.read("podg1/app/cgroup.procs")).iter().any(|pid| {
+                fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("600"))
+            })
+        });
+        let found = pids(&scene.read("podg1/app/cgroup.procs"));
+        assert!(found.iter().all(|pid| score(*pid) == -997), "{found:?}");
+        assert!(scene.reconciler.sweep(&scene.permit).scores.changed.is_empty(), "nothing was left to do");
+    });
+}
+
+#[test]
+fn a_removed_pods_cgroups_go_once_they_are_empty() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut scene = Scene::new("removal");
+        let (watch, mut events) = population_watch().unwrap();
+        scene.reconciler.set_watch(watch);
+        drop(scene.reconcile(PODS));
+        fs::create_dir(scene.file("podg1/app/nested")).unwrap();
+        scene.run("podg1/app/nested", "echo ready && exec sleep 600");
+        let path = scene.reconciler.container_path(&name("guaranteed"), "app").unwrap().clone();
+        let id = scene.reconciler.open(&path).unwrap().id();
+        let (_, others) = PODS.split_once("---").unwrap();
+        let report = scene.reconcile(others);
+        assert_eq!(report.draining.len(), 2, "{report:?}");
+        assert!(report.strangers.is_empty(), "{:?}", report.strangers);
+        assert_eq!(scene.read("podg1/app/memory.max"), "67108864", "limits hold until the end");
+        fs::write(scene.file("podg1/app/cgroup.kill"), "1").unwrap();
+        let start = Instant::now();
+        for child in &mut scene.processes {
+            child.wait().unwrap();
+        }
+        while scene.file("podg1").exists() {
+            let event = populated(&mut events, "/removal/kubepods/podg1").await;
+            drop(scene.reconciler.populated(&event, &scene.permit));
+            assert!(start.elapsed() < Duration::from_secs(10));
+        }
+        println!("last exit to gone: {} ms", start.elapsed().as_millis());
+        let resolved = scene.reconciler.index().resolve(id).unwrap();
+        assert!(!resolved.alive);
+        assert_eq!(resolved.owner.level.container(), Some("app"));
+        assert!(scene.file("burstable/podb1/app").exists());
+    });
+}
+
+#[test]
+fn a_pod_cgroup_that_holds_processes_itself_is_named() {
+    let mut scene = Scene::new("internal");
+    drop(
+        scene.reconcile(
+            "{apiVersion: v1, kind: Pod, metadata: {name: other}, spec: {containers: [{name: c}]}}",
+        ),
+    );
+    let pod = scene.file("podg1");
+    fs::create_dir(&pod).unwrap();
+    scene.run("podg1", "echo ready && exec sleep 600");
+    let report = scene.reconcile(PODS);
+    let internal = report.failed.iter().find_map(|failure| match &failure.error {
+        ApplyError::InternalProcesses { path, processes } => Some((path.as_str().to_owned(), *processes)),
+        _ => None,
+    });
+    assert_eq!(internal, Some(("/internal/kubepods/podg1".to_owned(), 1)), "{report:?}");
+    assert_eq!(scene.read("podg1/memory.max"), "67108864", "its own limits are set nevertheless");
+    assert_eq!(scene.read("burstable/podb1/app/memory.max"), "67108864", "and so are the others");
+}
+
+/// Waits for the kernel to tell of a change at or below `path`.
+async fn populated(events: &mut PopulationEvents, path: &str) -> PopulationEvent {
+    loop {
+        let event = tokio::time::timeout(Duration::from_secs(10), events.next())
+            .await
+            .unwrap_or_else(|_| panic!("no event for {path} within 10 s"))
+            .unwrap();
+        match &event {
+            PopulationEvent::Changed(changed) if changed.as_str().starts_with(path) => return event,
+            PopulationEvent::Changed(_) => {}
+            PopulationEvent::Overflow => return event,
+        }
+    }
+}

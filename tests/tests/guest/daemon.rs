@@ -1,0 +1,384 @@
+//! The whole daemon, from manifests to events, on a real kernel.
+#![expect(clippy::unwrap_used, reason = "a scenario's helpers may panic like the scenario itself")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    thread,
+    time::{Duration, Instant},
+};
+
+use enforcer_tests::{
+    daemon::Daemon,
+    kernel,
+    pods::{Container, pod},
+    process::Process,
+    stream::is,
+};
+use serde_json::Value;
+
+/// Emulated guests are slow.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+fn folder(name: &str) -> PathBuf {
+    Path::new("/tmp/daemon").join(name)
+}
+
+fn daemon(name: &str) -> Daemon {
+    Daemon::start(&folder(name), "mode: enforce").unwrap()
+}
+
+fn container<'a>(name: &'a str, limits: &'a str) -> Container<'a> {
+    Container { name, requests: "", limits }
+}
+
+/// Runs a command in a container and waits for its end.
+fn exec(daemon: &Daemon, target: &str, command: &[&str]) -> Output {
+    let arguments: Vec<_> = ["exec", target, "--"].iter().chain(command).copied().collect();
+    daemon.verb(&arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The pod's cgroup, by what the daemon wrote there.
+fn pod_cgroup(limits_applied: &Value) -> String {
+    let cgroup = limits_applied["data"]["cgroup"].as_str().unwrap();
+    match limits_applied["data"]["container"].as_str() {
+        Some(container) => cgroup.strip_suffix(&format!("/{container}")).unwrap().to_owned(),
+        None => cgroup.to_owned(),
+    }
+}
+
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "{what} does not come");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_container_over_its_own_limit_is_named() {
+    let daemon = daemon("own-limit");
+    let mut stream = daemon.follow().unwrap();
+    daemon
+        .manifest(
+            "web.yaml",
+            &pod("web", 0, &[container("app", "memory: 32Mi"), container("log", "memory: 32Mi")]),
+        )
+        .unwrap();
+    let mut log =
+        Process::new(daemon.exec("default/web/log", &["workload", "hold", "--size", "4Mi"]).unwrap());
+    let mut app =
+        Process::new(daemon.exec("default/web/app", &["workload", "spike", "--size", "128Mi"]).unwrap());
+    let pid = app.id();
+
+    let detected = stream.wait_for_pod("oom.detected", "default/web", PATIENCE).unwrap();
+    let incident = stream.wait_for_pod("oom.incident", "default/web", PATIENCE).unwrap();
+    app.wait_for_end(PATIENCE).unwrap();
+    assert!(log.lives().unwrap());
+    let cgroup = pod_cgroup(&stream.wait_for_pod("limits.applied", "default/web", PATIENCE).unwrap());
+
+    let data = &incident["data"];
+    assert_eq!(data["incidentId"], detected["data"]["incidentId"]);
+    assert_eq!(data["scope"], "container", "{incident}");
+    assert_eq!(data["limitOwner"], format!("{cgroup}/app"));
+    assert_eq!(data["trigger"]["container"], "app");
+    assert_eq!(data["victims"].as_array().unwrap().len(), 1, "{incident}");
+    let victim = &data["victims"][0];
+    assert_eq!(
+        (&victim["namespace"], &victim["pod"], &victim["container"]),
+        (&"default".into(), &"web".into(), &"app".into())
+    );
+    assert_eq!(victim["pid"], pid);
+    assert_eq!(data["reconciled"], true, "{incident}");
+    stream.drain(Duration::from_secs(2));
+    assert_eq!(stream.of("oom.incident").count(), 1);
+    drop(log);
+    daemon.stop().unwrap();
+}
+
+#[test]
+fn an_allocator_in_a_sibling_is_the_trigger_and_not_the_victim() {
+    let daemon = daemon("sibling");
+    let mut stream = daemon.follow().unwrap();
+    // The limit is the pod's, c1 is the one that must die: it has the larger part of it.
+    let manifest = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\nspec:\n  resources:\n    limits: {memory: 96Mi}\n  \
+                    containers:\n  - name: c1\n  - name: c2\n";
+    daemon.manifest("p.yaml", manifest).unwrap();
+    let mut victim =
+        Process::new(daemon.exec("default/p/c1", &["workload", "hold", "--size", "64Mi"]).unwrap());
+    let applied = stream.wait_for_pod("limits.applied", "default/p", PATIENCE).unwrap();
+    let cgroup = pod_cgroup(&applied);
+    // The container's own limit is the pod's as well; only the pod's counts here.
+    wait_until("c1's memory", || {
+        fs::read_to_string(format!("/sys/fs/cgroup{cgroup}/c1/memory.current"))
+            .unwrap()
+            .trim()
+            .parse::<u64>()
+            .unwrap()
+            > 64 << 20
+    });
+    let mut trigger =
+        Process::new(daemon.exec("default/p/c2", &["workload", "hold", "--size", "48Mi"]).unwrap());
+
+    let incident = stream.wait_for_pod("oom.incident", "default/p", PATIENCE).unwrap();
+    victim.wait_for_end(PATIENCE).unwrap();
+    let data = &incident["data"];
+    assert_eq!(data["scope"], "pod", "{incident}");
+    assert_eq!(data["limitOwner"], cgroup);
+    assert_eq!(data["trigger"]["container"], "c2", "{incident}");
+    assert_eq!(data["trigger"]["pid"], trigger.id());
+    assert_eq!(data["victims"][0]["container"], "c1", "{incident}");
+    assert_eq!(data["victims"][0]["pid"], victim.id());
+    assert!(trigger.lives().unwrap());
+    drop(trigger);
+    daemon.stop().unwrap();
+}
+
+#[test]
+fn victims_that_are_gone_at_once_are_all_named_and_none_twice() {
+    let daemon = daemon("short-lived");
+    let mut stream = daemon.follow().unwrap();
+    let names: Vec<_> = (0..8).map(|number| format!("short{number}")).collect();
+    for name in &names {
+        daemon.manifest(&format!("{name}.yaml"), &pod(name, 0, &[container("app", "memory: 8Mi")])).unwrap();
+    }
+    let processes: Vec<_> = names
+        .iter()
+        .map(|name| {
+            Process::new(
+                daemon.exec(&format!("default/{name}"), &["workload", "spike", "--size", "64Mi"]).unwrap(),
+            )
+        })
+        .collect();
+    let pids: Vec<_> = processes.iter().map(Process::id).collect();
+    for (name, mut process) in names.iter().zip(processes) {
+        process.wait_for_end(PATIENCE).unwrap();
+        // Its cgroup goes while its OOM is still being told.
+        daemon.remove_manifest(&format!("{name}.yaml")).unwrap();
+    }
+    for (name, pid) in names.iter().zip(pids) {
+        let incident = stream.wait_for_pod("oom.incident", &format!("default/{name}"), PATIENCE).unwrap();
+        assert_eq!(incident["data"]["victims"][0]["pid"], pid, "{incident}");
+        assert_eq!(incident["data"]["victims"][0]["container"], "app", "{incident}");
+    }
+    stream.drain(Duration::from_secs(2));
+    assert_eq!(stream.of("oom.incident").count(), names.len());
+    assert_eq!(stream.of("oom.detected").count(), names.len());
+    daemon.stop().unwrap();
+}
+
+#[test]
+fn exec_becomes_the_command_in_its_container() {
+    let daemon = daemon("exec");
+    daemon.manifest("two.yaml", &pod("two", 0, &[container("a", ""), container("b", "")])).unwrap();
+    daemon
+        .manifest(
+            "web.yaml",
+            &pod("web", 0, &[Container { name: "app", requests: "memory: 64Mi", limits: "" }]),
+        )
+        .unwrap();
+
+    let script =
+        "echo $$; cat /proc/self/oom_score_adj; cat /proc/self/cgroup; sh -c 'cat /proc/self/oom_score_adj'";
+    let child = daemon
+        .verb(&["exec", "default/web", "--", "sh", "-c", script])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = child.id().to_string();
+    let output = child.wait_with_output().unwrap();
+    let shown = text(&output.stdout);
+    let lines: Vec<_> = shown.lines().collect();
+    let memory = kernel::meminfo_bytes("MemTotal").unwrap();
+    let score = (1000 - 1000 * (64_u64 << 20) / memory).to_string();
+    assert_eq!(lines[0], pid, "not the same process: {shown}");
+    assert_eq!((lines[1], lines[3]), (score.as_str(), score.as_str()), "{shown}");
+    assert!(lines[2].starts_with("0::/kubepods/burstable/pod") && lines[2].ends_with("/app"), "{shown}");
+
+    assert_eq!(exec(&daemon, "default/web", &["sh", "-c", "exit 37"]).status.code(), Some(37));
+    assert_eq!(exec(&daemon, "default/web", &["no-such-command"]).status.code(), Some(127));
+    assert_eq!(exec(&daemon, "default/web", &["/etc"]).status.code(), Some(126));
+    assert_eq!(exec(&daemon, "default/web/none", &["true"]).status.code(), Some(64));
+    let several = exec(&daemon, "default/two", &["true"]);
+    assert_eq!(several.status.code(), Some(64));
+    assert!(text(&several.stderr).contains("a, b"), "{}", text(&several.stderr));
+    assert_eq!(exec(&daemon, "nonsense", &["true"]).status.code(), Some(64));
+
+    // A pod whose manifest comes while it waits.
+    let late = daemon.verb(&["exec", "default/late", "--", "true"]).spawn().unwrap();
+    thread::sleep(Duration::from_secs(1));
+    daemon.manifest("late.yaml", &pod("late", 0, &[container("app", "")])).unwrap();
+    assert!(late.wait_with_output().unwrap().status.success());
+    let never = exec(&daemon, "default/never", &["true"]);
+    assert_eq!(never.status.code(), Some(77), "{}", text(&never.stderr));
+    daemon.stop().unwrap();
+
+    let unreachable = Command::new("enforcer")
+        .args(["--config"])
+        .arg(folder("exec").join("config.yaml"))
+        .args(["exec", "default/web", "--", "true"])
+        .output()
+        .unwrap();
+    assert_eq!(unreachable.status.code(), Some(69));
+}
+
+#[test]
+fn bad_manifests_are_named_and_the_others_served() {
+    let daemon = daemon("bad-manifests");
+    let mut stream = daemon.follow().unwrap();
+    let head = "apiVersion: v1\nkind: Pod\nmetadata: {name: bad}\nspec:\n  containers:\n";
+    let bad = [
+        ("a-broken.yaml", String::from("apiVersion: [\n"), "a-broken.yaml:"),
+        ("b-empty.yaml", format!("{head}    []\n"), "spec.containers"),
+        (
+            "c-negative.yaml",
+            format!("{head}  - name: c\n    resources: {{requests: {{memory: -1Gi}}}}\n"),
+            "c-negative.yaml:7: spec.containers[0].resources.requests.memory",
+        ),
+        (
+            "d-malformed.yaml",
+            format!("{head}  - name: c\n    resources: {{limits: {{cpu: 1e400x}}}}\n"),
+            "d-malformed.yaml:7: spec.containers[0].resources.limits.cpu",
+        ),
+        (
+            "e-upside-down.yaml",
+            format!(
+                "{head}  - name: c\n    resources: {{requests: {{memory: 2Gi}}, limits: {{memory: 1Gi}}}}\n"
+            ),
+            "e-upside-down.yaml:7: spec.containers[0].resources",
+        ),
+        ("f.txt", String::from("notes\n"), "f.txt"),
+    ];
+    for (name, content, _) in &bad {
+        daemon.manifest(name, content).unwrap();
+    }
+    daemon.manifest("good.yaml", &pod("good", 0, &[container("app", "memory: 64Mi")])).unwrap();
+    daemon.manifest("zz-twice.yaml", &pod("good", 7, &[container("app", "")])).unwrap();
+
+    for (name, _, named) in &bad {
+        stream
+            .wait_for(name, PATIENCE, |event| {
+                is(event, "pod.rejected")
+                    && event["data"]["message"].as_str().is_some_and(|message| message.contains(named))
+            })
+            .unwrap();
+    }
+    let twice = stream
+        .wait_for("the pod that is there twice", PATIENCE, |event| {
+            is(event, "pod.rejected")
+                && event["data"]["message"].as_str().unwrap().starts_with("zz-twice.yaml")
+        })
+        .unwrap();
+    assert!(twice["data"]["message"].as_str().unwrap().contains("good.yaml"), "{twice}");
+    assert!(exec(&daemon, "default/good", &["true"]).status.success());
+
+    // The last good version stays in force.
+    daemon.manifest("good.yaml", "kind: Pod\n").unwrap();
+    stream
+        .wait_for("the overwritten manifest", PATIENCE, |event| {
+            is(event, "pod.rejected") && event["data"]["message"].as_str().unwrap().starts_with("good.yaml")
+        })
+        .unwrap();
+    assert!(exec(&daemon, "default/good", &["true"]).status.success());
+    assert_eq!(stream.of("pod.removed").count(), 0);
+    daemon.stop().unwrap();
+}
+
+#[test]
+fn a_manifest_that_changes_or_goes_touches_no_process() {
+    let daemon = daemon("changes");
+    let mut stream = daemon.follow().unwrap();
+    daemon.manifest("web.yaml", &pod("web", 0, &[container("app", "memory: 64Mi")])).unwrap();
+    let mut process = Process::new(daemon.exec("default/web", &["sleep", "1000"]).unwrap());
+    let cgroup = pod_cgroup(&stream.wait_for_pod("limits.applied", "default/web", PATIENCE).unwrap());
+    let of_container = format!("/sys/fs/cgroup{cgroup}/app");
+    let holds = |file: &str, value: &str| {
+        fs::read_to_string(format!("{of_container}/{file}")).unwrap().trim() == value
+    };
+    wait_until("the process in its cgroup", || holds("cgroup.procs", &process.id().to_string()));
+    assert!(holds("memory.max", "67108864"));
+
+    daemon.manifest("web.yaml", &pod("web", 0, &[container("app", "memory: 128Mi")])).unwrap();
+    wait_until("the new limit", || holds("memory.max", "134217728"));
+    assert!(process.lives().unwrap());
+
+    daemon.remove_manifest("web.yaml").unwrap();
+    stream.wait_for_pod("pod.removed", "default/web", PATIENCE).unwrap();
+    thread::sleep(Duration::from_secs(2));
+    assert!(holds("cgroup.procs", &process.id().to_string()), "the cgroup went before its process");
+    assert!(process.lives().unwrap());
+    drop(process);
+    wait_until("the end of the cgroup", || !Path::new(&format!("/sys/fs/cgroup{cgroup}")).exists());
+    daemon.stop().unwrap();
+}
+
+#[test]
+fn dry_run_and_observe_make_nothing() {
+    for mode in ["dry-run", "observe"] {
+        let daemon = Daemon::start(&folder(mode), &format!("mode: {mode}\ncgroupRoot: /{mode}")).unwrap();
+        let mut stream = daemon.follow().unwrap();
+        daemon.manifest("web.yaml", &pod("web", 0, &[container("app", "memory: 64Mi")])).unwrap();
+        stream.wait_for_pod("pod.added", "default/web", PATIENCE).unwrap();
+        stream.drain(Duration::from_secs(2));
+        assert_eq!(stream.of("limits.applied").count(), 0);
+        assert!(!Path::new("/sys/fs/cgroup").join(mode).exists());
+        let refused = exec(&daemon, "default/web", &["true"]);
+        assert_eq!(refused.status.code(), Some(77));
+        assert!(text(&refused.stderr).contains(mode), "{}", text(&refused.stderr));
+        daemon.stop().unwrap();
+    }
+}
+
+#[test]
+fn what_a_host_lacks_is_said_in_a_line_and_the_rest_works() {
+    // In a mount namespace of its own nothing else on this machine is touched.
+    let cases = [
+        ("cgroup2", "umount /sys/fs/cgroup", "cgroup2", "cgroup v2"),
+        ("bpffs", "umount /sys/fs/bpf", "bpffs", "bpf"),
+        ("psi", "mount -t tmpfs none /proc/pressure", "psi", "pressure"),
+        ("btf", "mount -t tmpfs none /sys/kernel/btf", "btf", "/sys/kernel/btf/vmlinux"),
+    ];
+    for (name, without, what, word) in cases {
+        let folder = folder(&format!("lacks-{name}"));
+        fs::create_dir_all(folder.join("pods")).unwrap();
+        let shown = folder.display();
+        fs::write(folder.join("pods/web.yaml"), pod("web", 0, &[container("app", "")])).unwrap();
+        fs::write(
+            folder.join("config.yaml"),
+            format!(
+                "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\nmode: enforce\nownership: enforcer\n\
+                 stateDir: {shown}/state\nrunDir: {shown}/run\nstaticPodPath: {shown}/pods\n"
+            ),
+        )
+        .unwrap();
+        let enforcer = format!("enforcer --config {shown}/config.yaml");
+        let script = format!(
+            "{without} || exit 99; {enforcer} run 2>{shown}/log & \
+             for i in $(seq 300); do {enforcer} -o jsonl events --type pod.added 2>/dev/null | grep -q web && break; sleep 0.1; done; \
+             {enforcer} -o jsonl events; kill $!; wait $!"
+        );
+        let output = Command::new("unshare").args(["-m", "sh", "-c", &script]).output().unwrap();
+        let told = text(&output.stdout);
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{name}: {told}\n{}\n{}",
+            text(&output.stderr),
+            fs::read_to_string(folder.join("log")).unwrap_or_default()
+        );
+        let events: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let said: Vec<_> = events
+            .iter()
+            .filter(|event| is(event, "degraded.entered") && event["data"]["what"] == what)
+            .collect();
+        assert_eq!(said.len(), 1, "{name}: {told}");
+        let message = said[0]["data"]["message"].as_str().unwrap();
+        assert!(message.contains(word) && !message.contains('\n'), "{name}: {message}");
+        assert!(events.iter().any(|event| is(event, "pod.added")), "{name}: {told}");
+    }
+}
