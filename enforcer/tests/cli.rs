@@ -1,0 +1,141 @@
+//! The real binary, over its command line; needs no privileges.
+#![expect(clippy::unwrap_used, reason = "a test's helpers may panic like the test itself")]
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command as Process, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use assert_cmd::Command;
+
+const HEAD: &str = "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\n";
+
+fn enforcer() -> Command {
+    Command::new(assert_cmd::cargo::cargo_bin!("enforcer"))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A configuration whose folders are all in `folder`.
+fn config(folder: &Path, more: &str) -> String {
+    let path = folder.join("config.yaml");
+    let shown = folder.display();
+    let content =
+        format!("{HEAD}stateDir: {shown}/state\nrunDir: {shown}/run\nstaticPodPath: {shown}/pods\n{more}");
+    fs::write(&path, content).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn help_is_an_answer_and_wrong_usage_is_not() {
+    let help = enforcer().arg("--help").output().unwrap();
+    assert_eq!(help.status.code(), Some(0));
+    let shown = text(&help.stdout);
+    assert!(["run", "events", "exec"].iter().all(|verb| shown.contains(verb)), "{shown}");
+    assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+    for wrong in [
+        &["frobnicate"][..],
+        &["run", "--mode", "fierce"],
+        &["exec", "default/web"],
+        &["exec", "web", "--", "true"],
+    ] {
+        let output = enforcer().args(wrong).output().unwrap();
+        assert_eq!(output.status.code(), Some(64), "{wrong:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_wrong_configuration_is_told_whole_and_starts_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = config(folder.path(), "mode: fierce\nevictionHard:\n  memory.available: lots\nnonsense: 1\n");
+    let output = enforcer().args(["--config", &path, "run"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    let told = text(&output.stderr);
+    for place in [
+        "config.yaml:6: mode: ",
+        "config.yaml:8: evictionHard.memory.available: ",
+        "config.yaml:9: nonsense: ",
+    ] {
+        assert!(told.contains(place), "{place} is not in {told}");
+    }
+    assert!(!folder.path().join("run").exists());
+    let missing = enforcer().args(["--config", "/nonexistent.yaml", "events"]).output().unwrap();
+    assert_eq!(missing.status.code(), Some(64));
+}
+
+#[test]
+fn without_a_daemon_it_says_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = config(folder.path(), "");
+    for verb in [&["events"][..], &["exec", "default/web", "--", "true"]] {
+        let output = enforcer().args(["--config", &path]).args(verb).output().unwrap();
+        assert_eq!(output.status.code(), Some(69), "{verb:?}");
+        let told = text(&output.stderr);
+        assert!(told.contains("enforcer run") && told.contains("observe.sock"), "{told}");
+        assert_eq!(told.lines().count(), 1, "{told}");
+    }
+}
+
+#[test]
+fn in_observe_it_runs_anywhere_and_stops_when_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = config(folder.path(), "mode: observe\n");
+    fs::create_dir(folder.path().join("pods")).unwrap();
+    fs::write(
+        folder.path().join("pods/web.yaml"),
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: app}]}\n",
+    )
+    .unwrap();
+    fs::write(
+        folder.path().join("pods/bad.yaml"),
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: bad}\nspec: {}\n",
+    )
+    .unwrap();
+    let mut daemon = Process::new(assert_cmd::cargo::cargo_bin!("enforcer"))
+        .args(["--config", &path, "run"])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    let events = loop {
+        let output = enforcer().args(["--config", &path, "-o", "jsonl", "events"]).output().unwrap();
+        let told = text(&output.stdout);
+        if told.contains("pod.added") && told.contains("pod.rejected") {
+            break told;
+        }
+        assert!(daemon.try_wait().unwrap().is_none(), "the daemon ended");
+        assert!(start.elapsed() < Duration::from_mins(1), "no pod after a minute: {told}");
+        thread::sleep(Duration::from_millis(50));
+    };
+    let events: Vec<serde_json::Value> =
+        events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for (number, event) in (1..).zip(&events) {
+        assert_eq!(event["sequence"], format!("{number:020}"), "{event}");
+        assert_eq!(event["specversion"], "1.0");
+    }
+    let web = events.iter().find(|event| event["type"] == "dev.enforcer.pod.added").unwrap();
+    assert_eq!((&web["subject"], &web["data"]["qosClass"]), (&"default/web".into(), &"BestEffort".into()));
+
+    let table = enforcer()
+        .args(["--config", &path, "events", "--pod", "web", "--type", "pod.added"])
+        .output()
+        .unwrap();
+    let table = text(&table.stdout);
+    assert!(
+        table.lines().count() == 1 && table.contains("pod.added") && !table.contains('\u{1b}'),
+        "{table}"
+    );
+    let refused = enforcer().args(["--config", &path, "exec", "default/web", "--", "true"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(77));
+    let second = enforcer().args(["--config", &path, "run"]).output().unwrap();
+    assert_eq!(second.status.code(), Some(1), "a second daemon took the socket");
+
+    let pid = rustix::process::Pid::from_raw(i32::try_from(daemon.id()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(daemon.wait().unwrap().code(), Some(0));
+}
