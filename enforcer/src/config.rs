@@ -18,7 +18,7 @@ use crate::{
         CpuWeightFormula, Settings, SwapBehavior,
         threshold::{self, ThresholdValue},
     },
-    yaml::{Node, Value},
+    yaml::{Entry, Node, Value},
 };
 
 /// Where the configuration is looked for when `--config` is not given; there it may be missing.
@@ -144,23 +144,14 @@ impl Config {
 
     /// Reads the text of a configuration file; `file` is its name, for the errors.
     pub fn parse(file: &str, text: &str) -> Result<Self, Error> {
-        let root: Node = serde_saphyr::from_str(text).map_err(|error| Error::Invalid {
-            problems: vec![Problem {
-                file: file.to_owned(),
-                line: error.location().map_or(1, |location| location.line()),
-                field: String::new(),
-                message: format!("not YAML: {}", first_line(&error.to_string())),
-            }],
+        let root = Node::parse(text, 1).map_err(|(line, message)| Error::Invalid {
+            problems: vec![Problem { file: file.to_owned(), line, field: String::new(), message }],
         })?;
         let mut fields = Fields::new(file, root);
         let config = read(&mut fields);
         let problems = fields.finish();
         if problems.is_empty() { Ok(config) } else { Err(Error::Invalid { problems }) }
     }
-}
-
-fn first_line(text: &str) -> &str {
-    text.lines().next().unwrap_or_default()
 }
 
 fn read(fields: &mut Fields) -> Config {

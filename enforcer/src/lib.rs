@@ -13,4 +13,4 @@ pub mod policy;
 pub mod sense;
 pub mod serve;
 pub mod source;
-pub mod yaml;
+mod yaml;

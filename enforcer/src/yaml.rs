@@ -1,118 +1,186 @@
-//! A YAML document as a tree in which every value knows its line, so that errors can name it.
+//! A YAML document as a tree that knows its lines and keeps every scalar as it is written.
 
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_saphyr::Spanned;
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, SeqAccess, Visitor},
+};
+use serde_saphyr::{
+    MessageFormatter as _, Options, Spanned, UserMessageFormatter, alias_limits, budget, options,
+};
 
-/// A value and the line that it stands on.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Node {
-    /// Counted from 1; 0 where the parser does not know it.
-    pub line: u64,
-    /// The value.
-    pub value: Value,
+/// One value of a document.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) line: u64,
+    pub(crate) value: Value,
 }
 
-/// What a YAML value may be here.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Value {
-    /// Nothing, `~` or `null`.
+#[derive(Debug)]
+pub(crate) enum Value {
     Null,
-    /// `true` or `false`.
-    Bool(bool),
-    /// A number or a string, as text.
-    Scalar(String),
-    /// A list.
-    Sequence(Vec<Node>),
-    /// Keys and values in the order of the document, each key with its line.
-    Mapping(Vec<(String, u64, Node)>),
+    /// A quoted or block scalar, or a plain one that is neither number, truth value nor null.
+    Text(String),
+    /// A plain number or truth value, as it is written.
+    Plain(String),
+    List(Vec<Node>),
+    /// In the document's order.
+    Map(Vec<Entry>),
 }
 
-impl Value {
-    /// What it is, for an error message.
-    #[must_use]
-    pub fn describe(&self) -> &'static str {
-        match self {
-            Self::Null => "nothing",
-            Self::Bool(_) => "a boolean",
-            Self::Scalar(_) => "a string or number",
-            Self::Sequence(_) => "a list",
-            Self::Mapping(_) => "a mapping",
-        }
+/// One key of a map.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    /// The key's line; the value's may be another.
+    pub(crate) line: u64,
+    pub(crate) node: Node,
+}
+
+impl Node {
+    /// Parses one document; an error comes with its line in the file.
+    pub(crate) fn parse(text: &str, first_line: u64) -> Result<Self, (u64, String)> {
+        let in_file = |line: u64| first_line.saturating_add(line.saturating_sub(1));
+        let parsed: Spanned<Raw> = serde_saphyr::from_str_with_options(text, bounded()).map_err(|error| {
+            let error = error.without_snippet();
+            let line = error.location().map_or(1, |location| location.line());
+            (in_file(line), UserMessageFormatter.format_message(error).into_owned())
+        })?;
+        Ok(Self::new(parsed, text, &in_file))
+    }
+
+    fn new(raw: Spanned<Raw>, text: &str, in_file: &impl Fn(u64) -> u64) -> Self {
+        let line = in_file(raw.defined.line());
+        let value = match raw.value {
+            Raw::Null => Value::Null,
+            Raw::Text(text) => Value::Text(text),
+            Raw::Plain(shown) => Value::Plain(written(&raw.defined, text).map_or(shown, ToOwned::to_owned)),
+            Raw::List(items) => {
+                Value::List(items.into_iter().map(|item| Self::new(item, text, in_file)).collect())
+            }
+            Raw::Map(entries) => Value::Map(
+                entries
+                    .into_iter()
+                    .map(|(key, item)| Entry {
+                        line: in_file(key.referenced.line()),
+                        key: key.value,
+                        node: Self::new(item, text, in_file),
+                    })
+                    .collect(),
+            ),
+        };
+        Self { line, value }
     }
 }
 
-impl<'de> Deserialize<'de> for Node {
+/// The scalar at that place, as it is written.
+fn written<'text>(location: &serde_saphyr::Location, text: &'text str) -> Option<&'text str> {
+    let start = usize::try_from(location.span().byte_offset()?).ok()?;
+    let len = usize::try_from(location.span().byte_len()?).ok()?;
+    text.get(start..start.checked_add(len)?)
+}
+
+/// No file is to cost more than its size: no deep nesting, no aliases that multiply.
+fn bounded() -> Options {
+    options! {
+        budget: budget! {
+            max_depth: 32,
+            flow_nesting_limit: 32,
+            max_documents: 1,
+            max_nodes: 200_000,
+            max_events: 500_000,
+            max_aliases: 1_000,
+            max_anchors: 1_000,
+            max_merge_keys: 1_000,
+            max_recorded_anchor_events: 100_000,
+        },
+        alias_limits: alias_limits! {
+            max_total_replayed_events: 20_000,
+            max_replay_stack_depth: 16,
+        },
+        with_snippet: false,
+    }
+}
+
+enum Raw {
+    Null,
+    Text(String),
+    /// With a text that says the same; what is written is read off the source.
+    Plain(String),
+    List(Vec<Spanned<Raw>>),
+    Map(Vec<(Spanned<String>, Spanned<Raw>)>),
+}
+
+impl<'de> Deserialize<'de> for Raw {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Spanned { value, referenced, defined: _ } = Spanned::<Value>::deserialize(deserializer)?;
-        Ok(Self { line: referenced.line(), value })
+        deserializer.deserialize_any(RawVisitor)
     }
 }
 
-impl<'de> Deserialize<'de> for Value {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ValueVisitor)
-    }
-}
+struct RawVisitor;
 
-struct ValueVisitor;
-
-impl<'de> Visitor<'de> for ValueVisitor {
-    type Value = Value;
+impl<'de> Visitor<'de> for RawVisitor {
+    type Value = Raw;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("any YAML value")
+        formatter.write_str("a value")
     }
 
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_unit<E>(self) -> Result<Raw, E> {
+        Ok(Raw::Null)
     }
 
-    fn visit_none<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_none<E>(self) -> Result<Raw, E> {
+        Ok(Raw::Null)
     }
 
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        Value::deserialize(deserializer)
+    fn visit_bool<E>(self, value: bool) -> Result<Raw, E> {
+        Ok(Raw::Plain(value.to_string()))
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(Value::Bool(value))
+    fn visit_i64<E>(self, value: i64) -> Result<Raw, E> {
+        Ok(Raw::Plain(value.to_string()))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(Value::Scalar(value.to_string()))
+    fn visit_u64<E>(self, value: u64) -> Result<Raw, E> {
+        Ok(Raw::Plain(value.to_string()))
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(Value::Scalar(value.to_string()))
+    fn visit_i128<E>(self, value: i128) -> Result<Raw, E> {
+        Ok(Raw::Plain(value.to_string()))
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(Value::Scalar(value.to_string()))
+    fn visit_u128<E>(self, value: u128) -> Result<Raw, E> {
+        Ok(Raw::Plain(value.to_string()))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(Value::Scalar(value.to_owned()))
+    fn visit_f64<E>(self, value: f64) -> Result<Raw, E> {
+        Ok(Raw::Plain(value.to_string()))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Value, A::Error> {
-        let mut nodes = Vec::new();
-        while let Some(node) = sequence.next_element()? {
-            nodes.push(node);
+    fn visit_str<E>(self, value: &str) -> Result<Raw, E> {
+        Ok(Raw::Text(value.to_owned()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Raw, E> {
+        Ok(Raw::Text(value))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Raw, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = access.next_element()? {
+            items.push(item);
         }
-        Ok(Value::Sequence(nodes))
+        Ok(Raw::List(items))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut mapping: A) -> Result<Value, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Raw, A::Error> {
         let mut entries = Vec::new();
-        while let Some(Spanned { value: key, referenced, defined: _ }) =
-            mapping.next_key::<Spanned<String>>()?
-        {
-            entries.push((key, referenced.line(), mapping.next_value()?));
+        while let Some(entry) = access.next_entry()? {
+            entries.push(entry);
         }
-        Ok(Value::Mapping(entries))
+        Ok(Raw::Map(entries))
     }
 }
 
@@ -121,18 +189,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_value_knows_its_line() {
-        let node: Node = serde_saphyr::from_str("mode: enforce\nlist:\n  - 1\n  - 0.5\nnone:\n").unwrap();
-        let Value::Mapping(entries) = node.value else { panic!("{node:?}") };
-        let lines: Vec<_> = entries.iter().map(|(key, line, _)| (key.as_str(), *line)).collect();
-        assert_eq!(lines, [("mode", 1), ("list", 2), ("none", 5)]);
-        let Value::Sequence(list) = &entries[1].2.value else { panic!() };
-        assert_eq!(list[1], Node { line: 4, value: Value::Scalar("0.5".into()) });
-        assert_eq!(entries[2].2.value, Value::Null);
+    fn keys_and_values_know_their_lines_and_scalars_their_text() {
+        let node = Node::parse("mode: enforce\nlist:\n  - 1\n  - 0.50\n", 1).unwrap();
+        let Value::Map(entries) = node.value else { panic!("{node:?}") };
+        let lines: Vec<_> = entries.iter().map(|entry| (entry.key.as_str(), entry.line)).collect();
+        assert_eq!(lines, [("mode", 1), ("list", 2)]);
+        let Value::List(items) = &entries[1].node.value else { panic!("{entries:?}") };
+        assert!(
+            matches!(&items[1], Node { line: 4, value: Value::Plain(text) } if text == "0.50"),
+            "{items:?}"
+        );
     }
 
     #[test]
     fn a_key_given_twice_is_an_error() {
-        assert!(serde_saphyr::from_str::<Node>("a: 1\na: 2\n").is_err());
+        assert_eq!(Node::parse("a: 1\na: 2\n", 1).unwrap_err().0, 2);
     }
 }

@@ -1,9 +1,9 @@
-use super::{Node, Problem, Value};
+use super::{Entry, Node, Problem, Value};
 
 /// The fields of the document: each is taken once, and what was wrong is collected.
 pub(super) struct Fields {
     file: String,
-    entries: Vec<(String, u64, Node)>,
+    entries: Vec<Entry>,
     problems: Vec<Problem>,
 }
 
@@ -11,11 +11,11 @@ impl Fields {
     pub(super) fn new(file: &str, root: Node) -> Self {
         let mut fields = Self { file: file.to_owned(), entries: Vec::new(), problems: Vec::new() };
         match root.value {
-            Value::Mapping(entries) => fields.entries = entries,
+            Value::Map(entries) => fields.entries = entries,
             other => fields.problem(
                 root.line.max(1),
                 "",
-                format!("expected a mapping, found {}", other.describe()),
+                format!("expected a mapping, found {}", describe(&other)),
             ),
         }
         fields
@@ -23,15 +23,15 @@ impl Fields {
 
     /// Everything that was wrong, in the file's order; a field that nobody took is unknown.
     pub(super) fn finish(mut self) -> Vec<Problem> {
-        for (name, line, _) in std::mem::take(&mut self.entries) {
-            self.problem(line, &name, String::from("unknown field"));
+        for Entry { key, line, node: _ } in std::mem::take(&mut self.entries) {
+            self.problem(line, &key, String::from("unknown field"));
         }
         self.problems.sort_by_key(|problem| problem.line);
         self.problems
     }
 
     pub(super) fn has(&self, field: &str) -> bool {
-        self.entries.iter().any(|(name, ..)| name == field)
+        self.entries.iter().any(|entry| entry.key == field)
     }
 
     pub(super) fn missing(&mut self, field: &str, expected: &str) {
@@ -64,9 +64,9 @@ impl Fields {
     pub(super) fn boolean(&mut self, field: &str) -> Option<bool> {
         let node = self.take(field)?;
         match node.value {
-            Value::Bool(value) => Some(value),
+            Value::Plain(text) if text == "true" || text == "false" => Some(text == "true"),
             other => {
-                self.problem(node.line, field, format!("expected true or false, found {}", other.describe()));
+                self.problem(node.line, field, format!("expected true or false, found {}", describe(&other)));
                 None
             }
         }
@@ -79,8 +79,8 @@ impl Fields {
         parse: impl Fn(&str) -> Result<T, String>,
     ) -> Option<Vec<T>> {
         let node = self.take(field)?;
-        let Value::Sequence(items) = node.value else {
-            self.problem(node.line, field, format!("expected a list, found {}", node.value.describe()));
+        let Value::List(items) = node.value else {
+            self.problem(node.line, field, format!("expected a list, found {}", describe(&node.value)));
             return None;
         };
         let name = |index: usize| format!("{field}[{index}]");
@@ -101,16 +101,16 @@ impl Fields {
     ) -> Vec<(String, T)> {
         let Some(node) = self.take(field) else { return Vec::new() };
         let entries = match node.value {
-            Value::Mapping(entries) => entries,
+            Value::Map(entries) => entries,
             Value::Null => return Vec::new(),
             other => {
-                self.problem(node.line, field, format!("expected a mapping, found {}", other.describe()));
+                self.problem(node.line, field, format!("expected a mapping, found {}", describe(&other)));
                 return Vec::new();
             }
         };
         entries
             .into_iter()
-            .filter_map(|(key, _, value)| {
+            .filter_map(|Entry { key, line: _, node: value }| {
                 let parsed = self.scalar(&format!("{field}.{key}"), &value, |text| parse(&key, text))?;
                 Some((key, parsed))
             })
@@ -118,8 +118,8 @@ impl Fields {
     }
 
     fn take(&mut self, field: &str) -> Option<Node> {
-        let index = self.entries.iter().position(|(name, ..)| name == field)?;
-        Some(self.entries.remove(index).2)
+        let index = self.entries.iter().position(|entry| entry.key == field)?;
+        Some(self.entries.remove(index).node)
     }
 
     fn scalar<T>(
@@ -129,8 +129,8 @@ impl Fields {
         parse: impl FnOnce(&str) -> Result<T, String>,
     ) -> Option<T> {
         let result = match &node.value {
-            Value::Scalar(text) => parse(text),
-            other => Err(format!("expected a string or number, found {}", other.describe())),
+            Value::Text(text) | Value::Plain(text) => parse(text),
+            other => Err(format!("expected a string or number, found {}", describe(other))),
         };
         result.map_err(|message| self.problem(node.line, field, message)).ok()
     }
@@ -138,5 +138,14 @@ impl Fields {
     fn problem(&mut self, line: u64, field: &str, message: String) {
         let field = if field.is_empty() { String::new() } else { format!("{field}: ") };
         self.problems.push(Problem { file: self.file.clone(), line, field, message });
+    }
+}
+
+fn describe(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "nothing",
+        Value::Text(_) | Value::Plain(_) => "a string or number",
+        Value::List(_) => "a list",
+        Value::Map(_) => "a mapping",
     }
 }

@@ -8,17 +8,16 @@ mod defaults;
 mod document;
 mod error;
 mod name;
-mod node;
 mod place;
 mod pod;
 #[cfg(test)]
 mod tests;
 
 use crate::model::Pod;
+use crate::yaml::Node;
 
 use self::{
     document::split,
-    node::Node,
     place::{Place, Report},
 };
 

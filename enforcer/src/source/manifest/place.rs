@@ -1,9 +1,7 @@
 //! Walking a document, with the path of each field and a report of all that is wrong.
 
-use super::{
-    error::{ManifestError, Origin, Problem},
-    node::{Node, Value},
-};
+use super::error::{ManifestError, Origin, Problem};
+use crate::yaml::{Node, Value};
 
 /// A value and its path in the document.
 #[derive(Clone, Debug)]
@@ -43,7 +41,9 @@ impl<'doc> Place<'doc> {
             Value::Map(entries) => entries.as_slice(),
             Value::Null | Value::Text(_) | Value::Plain(_) | Value::List(_) => &[],
         };
-        entries.iter().map(|(key, node)| (key.as_str(), Self { node, path: self.below(key) }))
+        entries
+            .iter()
+            .map(|entry| (entry.key.as_str(), Self { node: &entry.node, path: self.below(&entry.key) }))
     }
 
     /// The value of a key; a null is as good as none.
@@ -51,8 +51,8 @@ impl<'doc> Place<'doc> {
         match &self.node.value {
             Value::Map(entries) => entries
                 .iter()
-                .find(|(name, node)| name == key && !matches!(node.value, Value::Null))
-                .map(|(_, node)| Self { node, path: self.below(key) }),
+                .find(|entry| entry.key == key && !matches!(entry.node.value, Value::Null))
+                .map(|entry| Self { node: &entry.node, path: self.below(key) }),
             Value::Null | Value::Text(_) | Value::Plain(_) | Value::List(_) => None,
         }
     }
