@@ -7,6 +7,10 @@ use crate::{model::CgroupId, policy::rank::MemoryStanding};
 /// Two readings closer than this tell nothing of growth.
 const GROWTH_SPAN_NS: u64 = 50_000_000;
 
+/// For how long a reading stands in for one that fails, as the kubelet's stats do (they are up to 10 s old): no pod is
+/// put first, as one without stats, because the kernel had no memory for the answer.
+const KEEP_NS: u64 = 10_000_000_000;
+
 /// A reading is kept as the baseline of growth at least this long.
 const BASELINE_NS: u64 = 500_000_000;
 
@@ -26,6 +30,8 @@ pub(super) struct Slot {
     pub(super) reading: Reading,
     pub(super) passed_over: bool,
     pub(super) growth_bytes_per_second: i64,
+    /// When it was read.
+    read_ns: u64,
     baseline: Option<(u64, u64)>,
 }
 
@@ -38,6 +44,7 @@ impl Candidates {
             reading: Reading::Missing,
             passed_over: false,
             growth_bytes_per_second: 0,
+            read_ns: 0,
             baseline: None,
         };
         let slots: Vec<_> = facts.iter().map(slot).collect();
@@ -103,7 +110,11 @@ impl Candidates {
 
 impl Slot {
     fn take(&mut self, now_ns: u64, reading: Reading) {
-        self.reading = reading;
+        let known = self.reading.usage().is_some() && now_ns.saturating_sub(self.read_ns) < KEEP_NS;
+        if reading != Reading::Missing || !known {
+            self.reading = reading;
+            self.read_ns = now_ns;
+        }
         let Some(usage) = reading.usage() else {
             self.baseline = None;
             self.growth_bytes_per_second = 0;
@@ -188,6 +199,20 @@ mod tests {
         let (new, same) = (after.slot(0).unwrap(), after.slot(1).unwrap());
         assert!(!new.passed_over && same.passed_over);
         assert_eq!((new.growth_bytes_per_second, same.growth_bytes_per_second), (0, 200));
+    }
+
+    #[test]
+    fn a_reading_that_fails_leaves_the_one_before_for_a_while() {
+        let mut candidates = Candidates::new(&[facts(1)]);
+        let reading = |candidates: &Candidates| candidates.slot(0).unwrap().reading;
+        candidates.take_readings(5, &[using(100)]);
+        candidates.take_readings(KEEP_NS + 4, &[Reading::Missing]);
+        assert_eq!(reading(&candidates), using(100));
+        candidates.take_readings(KEEP_NS + 5, &[Reading::Missing]);
+        assert_eq!(reading(&candidates), Reading::Missing);
+        candidates.take_readings(KEEP_NS + 6, &[using(1)]);
+        candidates.take_readings(KEEP_NS + 7, &[Reading::Gone]);
+        assert_eq!(reading(&candidates), Reading::Gone);
     }
 
     #[test]
