@@ -1,10 +1,13 @@
 //! The steps of one kill, on handles that are open already.
 
-use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+
+use rustix::{io::Errno, time::ClockId};
 
 use super::{
     candidate::{Candidate, Target},
     stat,
+    turn::now_ns,
 };
 use crate::policy::engine::Refusal;
 
@@ -14,6 +17,8 @@ const EVENTS_BYTES: usize = 256;
 /// What the signal took.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Signalled {
+    /// When the kernel had taken it: nanoseconds of `CLOCK_BOOTTIME`.
+    pub(super) at_ns: u64,
     /// How many files that slow a dying process down could not be raised.
     pub(super) brakes_failed: usize,
 }
@@ -27,8 +32,9 @@ pub(super) struct Progress {
 
 /// Sends SIGKILL to every process of the candidate, after making sure that it is still the one that was decided on.
 ///
-/// The brakes go first: a task that `cpu.max` throttles dies at that rate, and one that `memory.high` throttles sleeps
-/// before it sees the signal. Raising either reclaims nothing, and so does not block.
+/// The brakes are let go of right after: a task that `cpu.max` throttles dies at that rate, and so must be let run. To
+/// write them takes milliseconds (`cpu.max` locks out CPU hotplug and patches code), in which the others would grow on.
+/// One that `memory.high` throttles sleeps killably, and the signal itself wakes it.
 pub(super) fn signal(candidate: &Candidate) -> Result<Signalled, Refusal> {
     check_identity(candidate)?;
     let mut populated = false;
@@ -38,8 +44,6 @@ pub(super) fn signal(candidate: &Candidate) -> Result<Signalled, Refusal> {
     if !populated {
         return Err(Refusal::Empty);
     }
-    let failed = |brake: &&std::os::fd::OwnedFd| rustix::io::pwrite(brake, b"max", 0).is_err();
-    let brakes_failed = candidate.brakes.iter().filter(failed).count();
     let mut signalled = false;
     let mut refused = Refusal::Empty;
     for target in &candidate.targets {
@@ -48,7 +52,14 @@ pub(super) fn signal(candidate: &Candidate) -> Result<Signalled, Refusal> {
             Err(errno) => refused = refusal(errno),
         }
     }
-    if signalled { Ok(Signalled { brakes_failed }) } else { Err(refused) }
+    if !signalled {
+        // It lives on, and under its own limits.
+        return Err(refused);
+    }
+    let at_ns = now_ns(ClockId::Boottime);
+    let failed = |brake: &&OwnedFd| rustix::io::pwrite(brake, b"max", 0).is_err();
+    let brakes_failed = candidate.brakes.iter().filter(failed).count();
+    Ok(Signalled { at_ns, brakes_failed })
 }
 
 /// Whether it still holds processes, and what it is still charged for.

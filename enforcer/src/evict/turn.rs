@@ -27,8 +27,12 @@ use crate::{
     sense::{EdgeSource, Meminfo, Sampler},
 };
 
-/// Edges that come thicker than this are taken together: a look costs some 20 µs.
+/// Edges that come thicker than this are taken together: a look costs some 20 µs. The further away the threshold is,
+/// the less an edge says: then an eighth of what the headroom lasts may pass. A node that churns page cache wakes kswapd
+/// a thousand times a second, far from any shortage.
 const MIN_GAP_NS: u64 = 500_000;
+const MAX_GAP_NS: u64 = 10_000_000;
+const GAP_SHARE: u64 = 8;
 
 /// How soon to try again when the node cannot be read.
 const BLIND_PAUSE_NS: u64 = 100_000_000;
@@ -70,6 +74,8 @@ pub(super) struct Turn {
     timer: OwnedFd,
     buffer: Box<[u8; stat::BUFFER_BYTES]>,
     last_sample_ns: u64,
+    /// How long after a look an edge may wait for the next one.
+    gap_ns: u64,
     /// What the engine wished for last.
     look_within_ns: Option<u64>,
     blind: bool,
@@ -102,6 +108,7 @@ impl Turn {
             timer,
             buffer: Box::new([0; stat::BUFFER_BYTES]),
             last_sample_ns: 0,
+            gap_ns: MIN_GAP_NS,
             look_within_ns: None,
             blind: false,
         })
@@ -127,8 +134,8 @@ impl Turn {
                 only_edges &= self.acknowledge(event.data.u64());
             }
             let since_ns = now_ns(ClockId::Boottime).saturating_sub(self.last_sample_ns);
-            if only_edges && since_ns < MIN_GAP_NS {
-                self.arm(MIN_GAP_NS - since_ns);
+            if only_edges && since_ns < self.gap_ns {
+                self.arm(self.gap_ns - since_ns);
             } else {
                 self.look();
             }
@@ -197,6 +204,7 @@ impl Turn {
             self.take_mail();
         }
         self.look_within_ns = None;
+        self.gap_ns = MIN_GAP_NS;
         self.watch_victim();
         let Some(node) = self.sample() else {
             self.arm(BLIND_PAUSE_NS);
@@ -206,7 +214,12 @@ impl Turn {
         self.carry_out(&actions);
         let threshold_bytes = self.engine.threshold().map_or(0, |threshold| threshold.bytes);
         let headroom_bytes = node.available_bytes.saturating_sub(threshold_bytes);
-        self.arm(self.look_within_ns.unwrap_or_else(|| self.sampler.next_look_ns(headroom_bytes)));
+        let within_ns = self.look_within_ns.unwrap_or_else(|| {
+            let lasts_ns = self.sampler.next_look_ns(headroom_bytes);
+            self.gap_ns = (lasts_ns / GAP_SHARE).clamp(MIN_GAP_NS, MAX_GAP_NS);
+            lasts_ns
+        });
+        self.arm(within_ns);
     }
 
     fn sample(&mut self) -> Option<NodeSample> {
@@ -296,9 +309,9 @@ impl Turn {
         let number = decision.number;
         self.current = Some(Current { id, number, candidate: Arc::clone(&candidate) });
         let signalled = executor::signal(&candidate);
-        let now_ns = now_ns(ClockId::Boottime);
         let outcome = match signalled {
             Ok(signalled) => {
+                let now_ns = signalled.at_ns;
                 self.watch(&candidate);
                 let Decision { crossed_ns, decided_ns, .. } = decision;
                 let moments = Moments {
@@ -314,16 +327,23 @@ impl Turn {
                 self.tell(Report::Signalled { id, candidate, moments, brakes_failed });
                 Outcome::Signalled { number, now_ns }
             }
-            Err(reason) => Outcome::Refused { number, now_ns, reason },
+            Err(reason) => Outcome::Refused { number, now_ns: now_ns(ClockId::Boottime), reason },
         };
         Some(self.engine.step(Input::Outcome(outcome)))
     }
 
     /// Wakes us when the victim's last process is gone. A file that cannot be waited on is looked at by the timer.
+    ///
+    /// Once for each change: the file of a target that is gone stays ready, and would keep us awake until the last
+    /// of the others is dead.
     fn watch(&self, victim: &Candidate) {
         for target in &victim.targets {
-            let _watched =
-                epoll::add(&self.epoll, &target.events, EventData::new_u64(VICTIM), EventFlags::PRI);
+            let _watched = epoll::add(
+                &self.epoll,
+                &target.events,
+                EventData::new_u64(VICTIM),
+                EventFlags::PRI | EventFlags::ET,
+            );
         }
     }
 
@@ -366,7 +386,8 @@ impl Turn {
     }
 }
 
-fn now_ns(clock: ClockId) -> u64 {
+/// That clock's time in nanoseconds.
+pub(super) fn now_ns(clock: ClockId) -> u64 {
     let now = clock_gettime(clock);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))

@@ -116,6 +116,32 @@ fn a_hog_is_killed_and_the_modest_pod_lives() {
 }
 
 #[test]
+fn a_victim_with_next_to_no_cpu_dies_at_full_speed() {
+    const QUOTA_SHARE: u64 = 50;
+    let hog = Cgroup::create("evict/throttled").unwrap();
+    let mut load = Load::start(&hog, &["hold", "--size", "600Mi"]).unwrap();
+    load.wait_for("ready").unwrap();
+    hog.write("cpu.max", "2000 100000").unwrap();
+    let used_usec = || hog.number("cpu.stat", "usage_usec").unwrap();
+    let before_usec = used_usec();
+    // Short from the start.
+    let (_reflex, reports) =
+        reflex(Mode::Enforce, available_bytes() + 100 * MIB, &[plan("throttled", "evict/throttled", 0)]);
+    let completion = loop {
+        if let Report::Completed { completion, .. } = reports.recv_timeout(Duration::from_secs(60)).unwrap() {
+            break completion;
+        }
+    };
+    load.wait().unwrap();
+    let took_ns = completion.moments.dead_ns.unwrap() - completion.moments.signalled_ns.unwrap();
+    let cpu_ns = (used_usec() - before_usec) * 1_000;
+    println!("dead after {took_ns} ns, which took {cpu_ns} ns of CPU time");
+    // At its quota the same work takes fifty times as long as it takes the CPU.
+    assert!(took_ns < cpu_ns * QUOTA_SHARE / 4, "dead after {took_ns} ns for {cpu_ns} ns of CPU time");
+    assert!(hog.read("cpu.max").unwrap().starts_with("max "));
+}
+
+#[test]
 fn a_dry_run_names_the_victim_and_spares_it() {
     let hog = Cgroup::create("evict/spared").unwrap();
     hog.write("cpu.max", "50000 100000").unwrap();

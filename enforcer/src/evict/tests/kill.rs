@@ -7,7 +7,7 @@ use crate::{
 };
 
 #[test]
-fn a_kill_lets_go_of_the_brakes_first() {
+fn a_kill_lets_go_of_the_brakes() {
     let node = Node::new(0);
     let pod = Pod::new("a");
     node.add(&pod, MIB);
@@ -16,6 +16,20 @@ fn a_kill_lets_go_of_the_brakes_first() {
     assert!(node.killed("a"));
     for file in ["cpu.max", "memory.high", "app/cpu.max", "app/memory.high"] {
         assert!(node.read("a", file).starts_with("max"), "{file}");
+    }
+}
+
+#[test]
+fn one_that_cannot_be_killed_keeps_its_limits() {
+    let node = Node::new(0);
+    let pod = Pod::new("a");
+    node.add(&pod, MIB);
+    let mut candidate = node.open(&pod).unwrap();
+    // Open for reading only: the kernel refuses the write.
+    candidate.targets[0].kill = std::fs::File::open(node.dir("a").join("cgroup.kill")).unwrap().into();
+    assert!(matches!(executor::signal(&candidate), Err(Refusal::Kernel(_))));
+    for file in ["cpu.max", "app/cpu.max", "memory.high", "app/memory.high"] {
+        assert!(!node.read("a", file).starts_with("max"), "{file}");
     }
 }
 

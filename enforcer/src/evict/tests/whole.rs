@@ -1,6 +1,7 @@
 //! The reflex as it runs, from the memory summary to the signal and back.
 
 use std::{
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     sync::mpsc,
     time::{Duration, Instant},
 };
@@ -9,6 +10,7 @@ use super::node::{MIB, Node, Pod};
 use crate::{
     evict::{Reflex, ReflexConfig, Report, Teller},
     policy::engine::{EngineSettings, FailureReason, HardThreshold, Mode, Refusal},
+    sense::EdgeSource,
 };
 
 fn config(node: &Node, mode: Mode) -> ReflexConfig {
@@ -166,6 +168,35 @@ fn a_node_that_cannot_be_read_is_told_once_and_decides_nothing() {
     node.set_available(1024 * MIB);
     assert!(matches!(next(&reports), Report::Sighted));
     assert!(!node.killed("hog"));
+}
+
+/// An edge every time it is asked for.
+struct Storm(OwnedFd);
+
+impl EdgeSource for Storm {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    fn drain(&mut self) -> u64 {
+        std::thread::sleep(Duration::from_micros(200));
+        1
+    }
+}
+
+#[test]
+fn edges_far_from_the_threshold_are_taken_together() {
+    let node = Node::new(1024 * MIB);
+    let always = rustix::event::eventfd(1, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    let begin = Instant::now();
+    let config = config(&node, Mode::Enforce);
+    let reflex = Reflex::spawn(&config, vec![Box::new(Storm(always))], |_| {}).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let stats = reflex.stats();
+    // 824 MiB last 200 ms at the fastest assumed: one look in 10 ms, and no more than that.
+    let most = begin.elapsed().as_millis() / 10 + 2;
+    assert!(stats.edges > stats.samples && u128::from(stats.samples) <= most, "{stats:?}, at most {most}");
+    reflex.stop();
 }
 
 #[test]
