@@ -12,13 +12,13 @@ const GIB: u64 = 1 << 30;
 const DEATH_BASE_NS: u64 = 2_000 * MS;
 const DEATH_NS_PER_GIB: u64 = 1_000 * MS;
 
-/// How long memory may take to come back once no process is left: 200 ms, and 100 ms for each GiB.
+/// Once no process is left, how long the memory may stand still before it is given up.
 ///
-/// A process gives up its memory before it leaves its cgroup, so that next to nothing is outstanding by then: what
-/// a reader in `/proc`, `process_mrelease` or the kernel's batched accounting still holds. If it does not come, the
-/// prediction was wrong, and counting on it any longer would only delay the next decision.
-const SETTLE_BASE_NS: u64 = 200 * MS;
-const SETTLE_NS_PER_GIB: u64 = 100 * MS;
+/// A process gives up its memory before it leaves its cgroup, but the last to hold the memory frees it: that may be a
+/// reader in `/proc`, or `process_mrelease`, ours too. In a guest 130 ms for half a GiB were seen. As long as some
+/// comes back, more will; if none does, the prediction was wrong, and counting on it any longer would only delay the
+/// next decision. At the most it takes as long again as the victim was given to die.
+const STANDSTILL_NS: u64 = 500 * MS;
 
 /// A prediction is met when no more than a sixteenth of it, or 4 MiB, is missing: counters are batched per CPU,
 /// and pages can be shared with processes elsewhere.
@@ -33,7 +33,7 @@ enum Stage {
     /// Signalled, and holding processes.
     Dying { deadline_ns: u64 },
     /// Without processes; its memory is coming back.
-    Settling { deadline_ns: u64 },
+    Settling { since_ns: u64, moved_ns: u64 },
 }
 
 /// The one eviction that is under way.
@@ -78,13 +78,13 @@ impl Victim {
     pub(super) fn signalled(&mut self, now_ns: u64) {
         if self.stage == Stage::Deciding {
             self.moments.signalled_ns = Some(now_ns);
-            let allowed = scaled(DEATH_BASE_NS, DEATH_NS_PER_GIB, self.predicted_freed_bytes);
-            self.stage = Stage::Dying { deadline_ns: now_ns.saturating_add(allowed) };
+            self.stage = Stage::Dying { deadline_ns: now_ns.saturating_add(self.allowed_ns()) };
         }
     }
 
     /// Takes in how far it has died; `current_bytes` is none once the cgroup is gone.
     pub(super) fn look(&mut self, now_ns: u64, populated: bool, current_bytes: Option<u64>) -> Look {
+        let freed_before = self.freed_bytes;
         if let (Some(before), Some(current)) = (self.current_before_bytes, current_bytes) {
             self.freed_bytes = Some(before.saturating_sub(current));
         }
@@ -98,8 +98,10 @@ impl Victim {
             }
             Stage::Dying { .. } => {
                 self.moments.dead_ns = Some(now_ns);
-                let allowed = scaled(SETTLE_BASE_NS, SETTLE_NS_PER_GIB, self.predicted_freed_bytes);
-                self.stage = Stage::Settling { deadline_ns: now_ns.saturating_add(allowed) };
+                self.stage = Stage::Settling { since_ns: now_ns, moved_ns: now_ns };
+            }
+            Stage::Settling { since_ns, .. } if self.freed_bytes > freed_before => {
+                self.stage = Stage::Settling { since_ns, moved_ns: now_ns };
             }
             Stage::Settling { .. } => {}
         }
@@ -108,9 +110,18 @@ impl Victim {
             return Look::Completed(self.completion());
         }
         match self.stage {
-            Stage::Settling { deadline_ns } if now_ns >= deadline_ns => Look::Completed(self.completion()),
+            Stage::Settling { since_ns, moved_ns }
+                if now_ns.saturating_sub(moved_ns) >= STANDSTILL_NS
+                    || now_ns.saturating_sub(since_ns) >= self.allowed_ns() =>
+            {
+                Look::Completed(self.completion())
+            }
             Stage::Deciding | Stage::Dying { .. } | Stage::Settling { .. } => Look::Wait,
         }
+    }
+
+    fn allowed_ns(&self) -> u64 {
+        scaled(DEATH_BASE_NS, DEATH_NS_PER_GIB, self.predicted_freed_bytes)
     }
 
     /// Whether it may still hold processes, so that nobody else is chosen.

@@ -259,12 +259,12 @@ fn once_dead_a_victim_that_gives_too_little_does_not_hold_the_next_one_up() {
 }
 
 #[test]
-fn a_prediction_that_does_not_come_true_ends_at_its_deadline() {
+fn a_prediction_that_does_not_come_true_is_given_up_when_nothing_more_comes() {
     let mut rig = Rig::new(enforcing(GIB, 0), &[(candidate(1, 0, 0), using(2 * GIB))]);
     assert!(evicts(&rig.look(MIB)));
     rig.signalled();
     assert_eq!(rig.progress(false, 2 * GIB), []);
-    rig.pass(400 * MS - 1);
+    rig.pass(500 * MS - 1);
     assert_eq!(rig.progress(false, 2 * GIB), []);
     rig.pass(1);
     let told = rig.progress(false, 2 * GIB);
@@ -403,4 +403,24 @@ fn somebody_new_is_not_kept_waiting_by_there_having_been_nobody() {
     drop(rig.engine.replace(Candidates::new(&[candidate(1, 0, 0)])));
     rig.readings = vec![using(GIB)];
     assert!(evicts(&rig.pass(MS).look(MIB)));
+}
+
+#[test]
+fn memory_that_comes_back_slowly_is_counted_on_for_as_long_as_dying_may_take() {
+    let mut rig = Rig::new(
+        enforcing(GIB, 0),
+        &[(candidate(1, 0, 0), using(4 * GIB)), (candidate(2, 0, 0), using(GIB))],
+    );
+    assert!(evicts(&rig.look(MIB)));
+    rig.signalled();
+    assert_eq!(rig.progress(false, 4 * GIB), []);
+    for step in 1..15 {
+        rig.pass(400 * MS);
+        assert_eq!(rig.progress(false, 4 * GIB - step * MIB), []);
+        assert!(!evicts(&rig.look(MIB)));
+    }
+    // 2 s and 1 s for each of the 4 GiB.
+    rig.pass(400 * MS);
+    assert!(matches!(rig.progress(false, 4 * GIB - 15 * MIB)[..], [Action::Completed(_)]));
+    assert!(evicts(&rig.look(MIB)));
 }
