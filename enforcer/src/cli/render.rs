@@ -84,38 +84,50 @@ fn decided(data: &Value) -> String {
 }
 
 fn oom(kind: &str, data: &Value) -> String {
-    let victims = data.get("victims").and_then(Value::as_array);
-    let first =
-        data.get("victim").or_else(|| victims.and_then(|victims| victims.first())).unwrap_or(&Value::Null);
-    let owner = text(data, "limitOwner");
-    let trigger = data.get("trigger").unwrap_or(&Value::Null);
-    let mut line = String::new();
-    if kind == "oom.averted" {
-        line.push_str(&format!("no kill ({}): ", text(data, "cause")));
-    }
-    line.push_str(&format!("{} (pid {})", text(first, "comm"), number(first, "pid")));
-    let container = text(first, "container");
-    if !container.is_empty() {
-        line.push_str(&format!(" in container {container}"));
-    }
-    if let Some(victims) = victims.filter(|victims| victims.len() > 1) {
+    let victims = data.get("victims").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let first = data.get("victim").or_else(|| victims.first()).unwrap_or(&Value::Null);
+    let mut line = task(first);
+    if victims.len() > 1 {
         line.push_str(&format!(" and {} more", victims.len() - 1));
     }
-    if !owner.is_empty() {
-        line.push_str(&format!("; limit of {owner}"));
+    if kind == "oom.averted" {
+        line.push_str(&format!(": no kill, it was dying already ({})", text(data, "cause")));
+        return line;
     }
-    let by = text(trigger, "comm");
-    if !by.is_empty() {
-        line.push_str(&format!("; {by} (pid {}) was allocating", number(trigger, "pid")));
+    line.push_str(&match text(data, "scope").as_str() {
+        "container" => String::from("; its container's own limit was hit"),
+        "pod" => String::from("; its pod's limit was hit"),
+        _ => match text(data, "limitOwner").as_str() {
+            "" => String::new(),
+            "/" => String::from("; the node ran out"),
+            owner => format!("; the limit of {owner} was hit"),
+        },
+    });
+    let trigger = data.get("trigger").unwrap_or(&Value::Null);
+    if trigger.get("pid").is_some() && trigger.get("pid") != first.get("pid") {
+        line.push_str(&format!(" by {}", task(trigger)));
     }
     line
+}
+
+/// A process of an event: its name, its id, and whose it is as far as the line's subject does not say so.
+fn task(task: &Value) -> String {
+    let container = text(task, "container");
+    let place = if container.is_empty() { String::new() } else { format!(" in container {container}") };
+    format!("{} (pid {}){place}", text(task, "comm"), number(task, "pid"))
 }
 
 fn limits(data: &Value) -> String {
     let files = data.get("files").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let files: Vec<_> =
         files.iter().map(|file| format!("{}={}", text(file, "file"), text(file, "new"))).collect();
-    format!("{} {}", text(data, "cgroup"), files.join(" "))
+    let container = text(data, "container");
+    let whose = match (container.as_str(), data.get("pod")) {
+        ("", None) => text(data, "cgroup"),
+        ("", Some(_)) => String::from("pod"),
+        (container, _) => format!("container {container}"),
+    };
+    format!("{whose}: {}", files.join(" "))
 }
 
 /// A string of the object, escaped; empty where there is none.
@@ -180,6 +192,15 @@ mod tests {
         assert_eq!(
             event(line, false),
             "12:00:00.123  eviction.decided    default/hog  evict BestEffort: uses 1.2Gi, requests 0, priority 0; default/web stays within its request"
+        );
+    }
+
+    #[test]
+    fn an_oom_kill_names_victim_limit_and_who_was_allocating() {
+        let line = br#"{"type":"dev.enforcer.oom.incident","subject":"default/p","time":"2026-01-31T12:00:00.123456Z","data":{"scope":"pod","limitOwner":"/kubepods/podp","trigger":{"pid":412,"comm":"b","container":"c2"},"victims":[{"pid":398,"comm":"a","container":"c1"},{"pid":399}]}}"#;
+        assert_eq!(
+            event(line, false),
+            "12:00:00.123  oom.incident        default/p  a (pid 398) in container c1 and 1 more; its pod's limit was hit by b (pid 412) in container c2"
         );
     }
 

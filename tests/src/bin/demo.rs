@@ -92,12 +92,12 @@ fn play() -> anyhow::Result<()> {
     table(&mut actors, &completed)?;
     let victim = &incident["data"]["victims"][0];
     println!(
-        "{:<8} {:<34} {:<6} kernel OOM kill in container {}, limit of {}",
+        "{:<8} {:<34} {:<6} kernel OOM kill in container {}, at the limit of the {}",
         "web",
         "Burstable, app over its limit",
         "app",
         victim["container"].as_str().unwrap_or("?"),
-        incident["data"]["limitOwner"].as_str().unwrap_or("?")
+        incident["data"]["scope"].as_str().unwrap_or("?")
     );
     println!("\nThe kernel's own OOM killer in the first part: {killed_by_kernel} kills.");
 
