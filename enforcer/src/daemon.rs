@@ -56,6 +56,7 @@ enum Reflexion {
 pub async fn run(config: Config) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let mut hang_up = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
     let host = Host::read(config.max_pods)?;
     let journal = Journal::new(&host.name, &host.boot_id);
     let observe = Observe::bind(&config.run_dir).await?;
@@ -85,6 +86,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
+            _ = hang_up.recv() => tell_hang_up(&journal),
             Some(reflexion) = reflexions.recv() => match reflexion {
                 Reflexion::Evicted(uid) => desired.evicted(&uid).await?,
                 Reflexion::Pressure(pressure) => desired.set_pressure(pressure),
@@ -154,6 +156,14 @@ fn tell_start(journal: &Journal, config: &Config, host: &Host) {
             ),
         );
     }
+}
+
+/// SIGHUP ends a process that does not listen; ours must not end for want of a reload.
+fn tell_hang_up(journal: &Journal) {
+    let message = "SIGHUP: the configuration is read at the start only, the running one stays in force; restart the daemon";
+    tracing::warn!("{message}");
+    let data = json!({"message": message});
+    journal.append(Event { kind: EventType::ConfigRejected, subject: Subject::Node, data });
 }
 
 /// The leave to write, if the mode is `enforce` and the cgroups are ours.

@@ -3,6 +3,7 @@
 
 use std::{
     fs,
+    os::unix::{fs::chown, process::CommandExt as _},
     path::{Path, PathBuf},
     process::{Command, Output},
     thread,
@@ -16,10 +17,12 @@ use enforcer_tests::{
     process::Process,
     stream::is,
 };
+use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use serde_json::Value;
 
 /// Emulated guests are slow.
 const PATIENCE: Duration = Duration::from_mins(2);
+const NOBODY: u32 = 65_534;
 
 fn folder(name: &str) -> PathBuf {
     Path::new("/tmp/daemon").join(name)
@@ -334,6 +337,47 @@ fn dry_run_and_observe_make_nothing() {
     }
 }
 
+/// Runs a daemon for the length of a script, however the command is changed, and gives back the events that it told.
+fn told_by_a_crippled_daemon(name: &str, cripple: impl FnOnce(&str, &Path) -> Command) -> Vec<Value> {
+    let folder = folder(&format!("lacks-{name}"));
+    fs::create_dir_all(folder.join("pods")).unwrap();
+    let shown = folder.display();
+    fs::write(folder.join("pods/web.yaml"), pod("web", 0, &[container("app", "")])).unwrap();
+    fs::write(
+        folder.join("config.yaml"),
+        format!(
+            "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\nmode: enforce\nownership: enforcer\n\
+             stateDir: {shown}/state\nrunDir: {shown}/run\nstaticPodPath: {shown}/pods\n"
+        ),
+    )
+    .unwrap();
+    let enforcer = format!("enforcer --config {shown}/config.yaml");
+    let script = format!(
+        "{enforcer} run 2>{shown}/log & \
+         for i in $(seq 300); do \
+           {enforcer} -o jsonl events --type pod.added 2>/dev/null | grep -q web && break; sleep 0.1; \
+         done; \
+         sleep 1; {enforcer} -o jsonl events; kill $!; wait $!"
+    );
+    let output = cripple(&script, &folder).output().unwrap();
+    let told = text(&output.stdout);
+    let log = || fs::read_to_string(folder.join("log")).unwrap_or_default();
+    assert_eq!(output.status.code(), Some(0), "{name}: {told}\n{}\n{}", text(&output.stderr), log());
+    told.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Asserts that it is told once, in one line, and that the pods are known nevertheless.
+fn assert_told(name: &str, events: &[Value], what: &str, word: &str) {
+    let said: Vec<_> = events
+        .iter()
+        .filter(|event| is(event, "degraded.entered") && event["data"]["what"] == what)
+        .map(|event| event["data"]["message"].as_str().unwrap())
+        .collect();
+    assert_eq!(said.len(), 1, "{name}: {events:#?}");
+    assert!(said[0].contains(word) && !said[0].contains('\n'), "{name}: {}", said[0]);
+    assert!(events.iter().any(|event| is(event, "pod.added")), "{name}: {events:#?}");
+}
+
 #[test]
 fn what_a_host_lacks_is_said_in_a_line_and_the_rest_works() {
     // In a mount namespace of its own nothing else on this machine is touched.
@@ -344,41 +388,37 @@ fn what_a_host_lacks_is_said_in_a_line_and_the_rest_works() {
         ("btf", "mount -t tmpfs none /sys/kernel/btf", "btf", "/sys/kernel/btf/vmlinux"),
     ];
     for (name, without, what, word) in cases {
-        let folder = folder(&format!("lacks-{name}"));
-        fs::create_dir_all(folder.join("pods")).unwrap();
-        let shown = folder.display();
-        fs::write(folder.join("pods/web.yaml"), pod("web", 0, &[container("app", "")])).unwrap();
-        fs::write(
-            folder.join("config.yaml"),
-            format!(
-                "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\nmode: enforce\nownership: enforcer\n\
-                 stateDir: {shown}/state\nrunDir: {shown}/run\nstaticPodPath: {shown}/pods\n"
-            ),
-        )
-        .unwrap();
-        let enforcer = format!("enforcer --config {shown}/config.yaml");
-        let script = format!(
-            "{without} || exit 99; {enforcer} run 2>{shown}/log & \
-             for i in $(seq 300); do {enforcer} -o jsonl events --type pod.added 2>/dev/null | grep -q web && break; sleep 0.1; done; \
-             {enforcer} -o jsonl events; kill $!; wait $!"
-        );
-        let output = Command::new("unshare").args(["-m", "sh", "-c", &script]).output().unwrap();
-        let told = text(&output.stdout);
-        assert_eq!(
-            output.status.code(),
-            Some(0),
-            "{name}: {told}\n{}\n{}",
-            text(&output.stderr),
-            fs::read_to_string(folder.join("log")).unwrap_or_default()
-        );
-        let events: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        let said: Vec<_> = events
-            .iter()
-            .filter(|event| is(event, "degraded.entered") && event["data"]["what"] == what)
-            .collect();
-        assert_eq!(said.len(), 1, "{name}: {told}");
-        let message = said[0]["data"]["message"].as_str().unwrap();
-        assert!(message.contains(word) && !message.contains('\n'), "{name}: {message}");
-        assert!(events.iter().any(|event| is(event, "pod.added")), "{name}: {told}");
+        let events = told_by_a_crippled_daemon(name, |script, _| {
+            let mut command = Command::new("unshare");
+            command.args(["-m", "sh", "-c", &format!("{without} || exit 99; {script}")]);
+            command
+        });
+        assert_told(name, &events, what, word);
     }
+}
+
+#[test]
+fn without_privileges_it_says_so_and_tells_what_it_can() {
+    let events = told_by_a_crippled_daemon("root", |script, folder| {
+        chown(folder, Some(NOBODY), Some(NOBODY)).unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).uid(NOBODY).gid(NOBODY);
+        command
+    });
+    assert_told("root", &events, "root", "not running as root");
+    assert!(!events.iter().any(|event| is(event, "limits.applied")), "{events:#?}");
+
+    // What a thread may not have, the processes that it starts may not either.
+    let events = thread::spawn(|| {
+        remove_capability_from_bounding_set(CapabilitySet::SYS_RESOURCE).unwrap();
+        told_by_a_crippled_daemon("sys-resource", |script, _| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            command
+        })
+    })
+    .join()
+    .unwrap();
+    assert_told("sys-resource", &events, "cap_sys_resource", "CAP_SYS_RESOURCE");
+    assert!(events.iter().any(|event| is(event, "limits.applied")), "{events:#?}");
 }

@@ -128,7 +128,7 @@ fn a_victim_with_next_to_no_cpu_dies_at_full_speed() {
     let (_reflex, reports) =
         reflex(Mode::Enforce, available_bytes() + 100 * MIB, &[plan("throttled", "evict/throttled", 0)]);
     let completion = loop {
-        if let Report::Completed { completion, .. } = reports.recv_timeout(Duration::from_secs(60)).unwrap() {
+        if let Report::Completed { completion, .. } = reports.recv_timeout(Duration::from_mins(1)).unwrap() {
             break completion;
         }
     };

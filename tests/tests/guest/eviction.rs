@@ -2,7 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "a scenario's helpers may panic like the scenario itself")]
 
 use std::{
+    io::{BufRead as _, BufReader},
     path::Path,
+    process::Stdio,
     thread,
     time::{Duration, Instant},
 };
@@ -36,10 +38,36 @@ impl Scene {
         Self { daemon, stream }
     }
 
-    fn start(&self, name: &str, priority: i32, requests: &str, limits: &str, work: &[&str]) -> Process {
+    /// Starts a pod that holds memory, and waits until it does.
+    fn hold(&self, name: &str, priority: i32, requests: &str, limits: &str, size: &str) -> Process {
+        self.manifest(name, priority, requests, limits);
+        let target = format!("default/{name}");
+        let mut child = self
+            .daemon
+            .verb(&["exec", &target, "--", "workload", "hold", "--size", size])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        while !line.contains(r#""state":"ready""#) {
+            line.clear();
+            assert_ne!(lines.read_line(&mut line).unwrap(), 0, "{name} ended before it held {size}");
+        }
+        // Kept open: whoever reports to nobody dies of it.
+        child.stdout = Some(lines.into_inner());
+        Process::new(child)
+    }
+
+    /// Starts a pod that takes memory, and does not wait.
+    fn start(&self, name: &str, work: &[&str]) -> Process {
+        self.manifest(name, 0, "", "");
+        Process::new(self.daemon.exec(&format!("default/{name}"), work).unwrap())
+    }
+
+    fn manifest(&self, name: &str, priority: i32, requests: &str, limits: &str) {
         let manifest = pod(name, priority, &[Container { name: "app", requests, limits }]);
         self.daemon.manifest(&format!("{name}.yaml"), &manifest).unwrap();
-        Process::new(self.daemon.exec(&format!("default/{name}"), work).unwrap())
     }
 
     /// Removes the manifests and waits until their cgroups are gone.
@@ -52,8 +80,8 @@ impl Scene {
     }
 }
 
-/// Holds so much that about `left_bytes` stay available, once it has come to rest.
-fn hold(left_bytes: u64) -> String {
+/// How much to hold so that about `left_bytes` stay available, once it has come to rest.
+fn to_leave(left_bytes: u64) -> String {
     let mut available_bytes = at_rest_bytes();
     available_bytes = available_bytes.checked_sub(left_bytes).unwrap();
     available_bytes.to_string()
@@ -78,27 +106,15 @@ fn the_right_pod_dies_twenty_times_of_twenty() {
     let mut scene = Scene::open("eviction-twenty");
     let killed_by_kernel = kernel::vmstat("oom_kill").unwrap();
     for round in 1..=ROUNDS {
-        let mut within = scene.start(
-            "shop",
-            0,
-            "memory: 400Mi",
-            "memory: 600Mi",
-            &["workload", "hold", "--size", "250Mi"],
-        );
-        let mut above = scene.start("cache", 0, "memory: 50Mi", "", &["workload", "hold", "--size", "100Mi"]);
-        let mut bank = scene.start(
-            "bank",
-            0,
-            "cpu: 100m, memory: 256Mi",
-            "cpu: 100m, memory: 256Mi",
-            &["workload", "hold", "--size", "64Mi"],
-        );
-        let size = hold(THRESHOLD_BYTES + 300 * MIB);
+        let mut within = scene.hold("shop", 0, "memory: 400Mi", "memory: 600Mi", "250Mi");
+        let mut above = scene.hold("cache", 0, "memory: 50Mi", "", "100Mi");
+        let mut bank = scene.hold("bank", 0, "cpu: 100m, memory: 256Mi", "cpu: 100m, memory: 256Mi", "64Mi");
+        let size = to_leave(THRESHOLD_BYTES + 300 * MIB);
         let request = format!("memory: {}", size.parse::<u64>().unwrap() + 64 * MIB);
-        let mut ballast = scene.start("ballast", 0, &request, "", &["workload", "hold", "--size", &size]);
+        let mut ballast = scene.hold("ballast", 0, &request, "", &size);
         at_rest_bytes();
 
-        let mut hog = scene.start("hog", 0, "", "", &["workload", "ramp", "--rate", "300Mi"]);
+        let mut hog = scene.start("hog", &["workload", "ramp", "--rate", "300Mi"]);
         let decided = scene.stream.wait_for_pod("eviction.decided", "default/hog", PATIENCE).unwrap();
         scene.stream.wait_for_pod("eviction.completed", "default/hog", PATIENCE).unwrap();
         hog.wait_for_end(PATIENCE).unwrap();
@@ -125,14 +141,13 @@ fn the_right_pod_dies_twenty_times_of_twenty() {
 #[test]
 fn priority_decides_between_two_above_their_requests_and_a_critical_pod_is_spared() {
     let mut scene = Scene::open("eviction-priority");
-    let mut critical =
-        scene.start("critical", 2_000_000_000, "", "", &["workload", "hold", "--size", "500Mi"]);
-    let large = scene.start("large", 10, "", "", &["workload", "hold", "--size", "300Mi"]);
-    let mut small = scene.start("small", -10, "", "", &["workload", "hold", "--size", "64Mi"]);
+    let mut critical = scene.hold("critical", 2_000_000_000, "", "", "500Mi");
+    let large = scene.hold("large", 10, "", "", "300Mi");
+    let mut small = scene.hold("small", -10, "", "", "64Mi");
     // The one that fills the node stays within its request.
-    let size = hold(THRESHOLD_BYTES - 150 * MIB);
+    let size = to_leave(THRESHOLD_BYTES - 150 * MIB);
     let request = format!("memory: {}", size.parse::<u64>().unwrap() + 64 * MIB);
-    let mut filler = scene.start("filler", 0, &request, "", &["workload", "hold", "--size", &size]);
+    let mut filler = scene.hold("filler", 0, &request, "", &size);
 
     let decided = scene
         .stream
