@@ -137,7 +137,8 @@ fn an_allocator_in_a_sibling_is_the_trigger_and_not_the_victim() {
     assert_eq!(data["trigger"]["pid"], trigger.id());
     assert_eq!(data["victims"][0]["container"], "c1", "{incident}");
     assert_eq!(data["victims"][0]["pid"], victim.id());
-    assert!(trigger.lives().unwrap());
+    stream.drain(Duration::from_secs(2));
+    assert!(trigger.lives().unwrap(), "the trigger died as well: {:#?}", stream.seen);
     drop(trigger);
     daemon.stop().unwrap();
 }
