@@ -1,4 +1,10 @@
 //! Cgroups, scores and removal on a real hierarchy.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "what the scenarios share fails them, as they do themselves"
+)]
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -101,20 +107,15 @@ impl Scene {
         self.processes.push(child);
         pid
     }
-
-    /// Kills every process below this scene, and collects those that were started here.
-    fn kill(&mut self) {
-        fs::write(Path::new(MOUNT).join(&self.root).join("cgroup.kill"), "1").unwrap();
-        for child in &mut self.processes {
-            child.wait().unwrap();
-        }
-        self.processes.clear();
-    }
 }
 
 impl Drop for Scene {
+    /// Kills what runs below it. A scenario that fails is unwinding here: another panic would end the whole run.
     fn drop(&mut self) {
-        self.kill();
+        drop(fs::write(Path::new(MOUNT).join(&self.root).join("cgroup.kill"), "1"));
+        for child in &mut self.processes {
+            drop(child.wait());
+        }
     }
 }
 
@@ -282,23 +283,46 @@ fn a_child_inherits_the_score_and_a_joining_process_is_seen_at_once() {
         let (watch, mut events) = population_watch().unwrap();
         scene.reconciler.set_watch(watch);
         drop(scene.reconcile(PODS));
+        let fifo = "/tmp/fork";
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            fifo,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
         let start = Instant::now();
-        scene
-            .run("podg1/app", "(while ! [ -e /tmp/fork ]; do sleep 0.1; done; sleep 600) & echo ready; wait");
+        scene.run("podg1/app", &format!("(read go < {fifo}; sleep 600) & echo ready; wait"));
         let event = populated(&mut events, "/joins/kubepods/podg1/app").await;
         let report = scene.reconciler.populated(&event, &scene.permit);
-        println!("first process to score: {} ms", start.elapsed().as_millis());
-        assert!(!report.scores.changed.is_empty(), "{report:?}");
-        fs::write("/tmp/fork", "").unwrap();
-        eventually("the child", || {
-            pids(&scene.read("podg1/app/cgroup.procs")).iter().any(|pid| {
-                fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("600"))
-            })
-        });
+        println!("start of the process to its score: {} ms", start.elapsed().as_millis());
+        assert_eq!(report.scores.changed.len(), 2, "{report:?}");
+        fs::write(fifo, "go\n").unwrap();
+        let is_sleep = |pid: &u32| {
+            fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line == b"sleep\x00600\x00")
+        };
+        eventually("the child", || pids(&scene.read("podg1/app/cgroup.procs")).iter().any(is_sleep));
         let found = pids(&scene.read("podg1/app/cgroup.procs"));
         assert!(found.iter().all(|pid| score(*pid) == -997), "{found:?}");
         assert!(scene.reconciler.sweep(&scene.permit).scores.changed.is_empty(), "nothing was left to do");
     });
+}
+
+#[test]
+fn what_forks_while_scores_are_set_is_not_missed() {
+    let mut scene = Scene::new("forks");
+    drop(scene.reconcile(PODS));
+    scene.run("podg1/app", "i=0; echo ready; while [ $i -lt 200 ]; do sleep 600 & i=$((i+1)); done; wait");
+    let first = scene.reconciler.sweep(&scene.permit).scores;
+    assert!(!first.changed.is_empty() && first.errors.is_empty(), "{first:?}");
+    eventually("201 processes", || pids(&scene.read("podg1/app/cgroup.procs")).len() == 201);
+    // One that was in the middle of its fork all along has the old score still, and is new on the list.
+    let second = scene.reconciler.sweep(&scene.permit).scores;
+    println!("first sweep: {}, second: {}", first.changed.len(), second.changed.len());
+    let found = pids(&scene.read("podg1/app/cgroup.procs"));
+    assert!(found.iter().all(|pid| score(*pid) == -997));
+    assert!(scene.reconciler.sweep(&scene.permit).scores.changed.is_empty());
 }
 
 #[test]
