@@ -34,7 +34,7 @@ use crate::{
     journal::{Event, EventType, Journal, Subject},
     model::PodUid,
     policy::engine::{EngineSettings, HardThreshold},
-    sense::EdgeSource,
+    sense::{EdgeSource, raw},
     serve::{Observe, View},
     source::StaticDir,
 };
@@ -54,6 +54,7 @@ enum Reflexion {
 
 /// Runs the daemon until SIGTERM or SIGINT.
 pub async fn run(config: Config) -> anyhow::Result<()> {
+    raw::keep_heap_small();
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let mut hang_up = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
@@ -107,6 +108,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         });
         if desired.is_loaded() && !*ready.borrow() {
             ready.send_replace(true);
+            // What starting took is not needed any more.
+            raw::trim_heap();
             sd_notify(&[sd_notify::NotifyState::Ready]);
         }
     }

@@ -26,10 +26,28 @@ pub(super) fn readable(ring: RingBuf<MapData>) -> io::Result<AsyncFd<RingBuf<Map
     Ok(unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) }?)
 }
 
+/// Has the allocator give back what is freed at the heap's end, and take large blocks from the kernel one by one.
+///
+/// Both are glibc's defaults until the first large block is freed; from then on it keeps up to twice as much as that,
+/// for good. To be called before anything large is allocated.
+#[cfg(target_env = "gnu")]
+pub(crate) fn keep_heap_small() {
+    const THRESHOLD_BYTES: libc::c_int = 128 * 1024;
+    // SAFETY: no preconditions; no other thread allocates yet, and a refusal leaves the defaults.
+    unsafe {
+        libc::mallopt(libc::M_TRIM_THRESHOLD, THRESHOLD_BYTES);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, THRESHOLD_BYTES);
+    }
+}
+
+/// Other allocators keep little, and have no such call.
+#[cfg(not(target_env = "gnu"))]
+pub(crate) fn keep_heap_small() {}
+
 /// Gives memory that was freed back to the kernel. Reading BTF takes tens of MiB for a moment, in small pieces
 /// that glibc would keep.
 #[cfg(target_env = "gnu")]
-pub(super) fn trim_heap() {
+pub(crate) fn trim_heap() {
     // SAFETY: no preconditions; it is safe to be called from any thread.
     unsafe {
         libc::malloc_trim(0);
@@ -38,7 +56,7 @@ pub(super) fn trim_heap() {
 
 /// Other allocators keep little, and have no such call.
 #[cfg(not(target_env = "gnu"))]
-pub(super) fn trim_heap() {}
+pub(crate) fn trim_heap() {}
 
 #[cfg(test)]
 mod tests {

@@ -1,10 +1,4 @@
 //! Cgroups, scores and removal on a real hierarchy.
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "what the scenarios share fails them, as they do themselves"
-)]
-
 use std::{
     fs,
     path::{Path, PathBuf},
