@@ -139,7 +139,11 @@ fn an_allocator_in_a_sibling_is_the_trigger_and_not_the_victim() {
     assert_eq!(data["victims"][0]["pid"], victim.id());
     // A kernel that gives up waiting for the first victim's memory kills a second one; then that is told as well.
     stream.drain(Duration::from_secs(3));
-    let second = stream.of("oom.incident").any(|event| event["data"]["victims"][0]["pid"] == trigger.id());
+    let second = stream
+        .of("oom.incident")
+        .filter_map(|event| event["data"]["victims"].as_array())
+        .flatten()
+        .any(|victim| victim["pid"] == trigger.id() && victim["container"] == "c2");
     assert_eq!(trigger.lives().unwrap(), !second, "{:#?}", stream.seen);
     drop(trigger);
     daemon.stop().unwrap();
@@ -345,7 +349,8 @@ fn told_by_a_crippled_daemon(name: &str, cripple: impl FnOnce(&str, &Path) -> Co
     let folder = folder(&format!("lacks-{name}"));
     fs::create_dir_all(folder.join("pods")).unwrap();
     let shown = folder.display();
-    fs::write(folder.join("pods/web.yaml"), pod("web", 0, &[container("app", "")])).unwrap();
+    // A pod of its own: what an earlier daemon left would need no writes.
+    fs::write(folder.join("pods/pod.yaml"), pod(name, 0, &[container("app", "")])).unwrap();
     fs::write(
         folder.join("config.yaml"),
         format!(
@@ -358,7 +363,7 @@ fn told_by_a_crippled_daemon(name: &str, cripple: impl FnOnce(&str, &Path) -> Co
     let script = format!(
         "{enforcer} run 2>{shown}/log & \
          for i in $(seq 300); do \
-           {enforcer} -o jsonl events --type pod.added 2>/dev/null | grep -q web && break; sleep 0.1; \
+           {enforcer} -o jsonl events --type pod.added 2>/dev/null | grep -q {name} && break; sleep 0.1; \
          done; \
          sleep 1; {enforcer} -o jsonl events; kill $!; wait $!"
     );
