@@ -15,8 +15,8 @@ use self::fields::Fields;
 use crate::{
     model::{CgroupPath, ParseQuantityError, Quantity, ResourceList, ResourceName},
     policy::{
-        CpuWeightFormula, Settings, SwapBehavior,
-        threshold::{self, ThresholdValue},
+        CpuWeightFormula, EvictionSettings, Settings, SwapBehavior,
+        threshold::{self, Signal, Threshold, ThresholdValue},
     },
     yaml::{Entry, Node, Value},
 };
@@ -45,8 +45,6 @@ pub struct Config {
     pub run_dir: PathBuf,
     /// `staticPodPath`: the folder of manifests.
     pub static_pod_path: PathBuf,
-    /// `evictionHard`'s `memory.available`; none where it was switched off.
-    pub memory_threshold: Option<ThresholdValue>,
     /// `maxPods`.
     pub max_pods: u64,
     /// Everything that decides the plan.
@@ -72,7 +70,6 @@ impl Default for Config {
             state_dir: "/var/lib/enforcer".into(),
             run_dir: "/run/enforcer".into(),
             static_pod_path: "/etc/enforcer/pods".into(),
-            memory_threshold: Some(threshold::DEFAULT_MEMORY_AVAILABLE),
             max_pods: 110,
             settings: Settings::default(),
         }
@@ -193,6 +190,8 @@ fn read(fields: &mut Fields) -> Config {
         kube_reserved: reserved(fields, "kubeReserved"),
         enforce_pods: enforce_node_allocatable(fields).unwrap_or(default.settings.enforce_pods),
         swap_behavior: swap_behavior(fields),
+        eviction: eviction(fields),
+        ..default.settings
     };
     fields.text("cgroupDriver", one_of("cgroupfs"));
     Config {
@@ -210,7 +209,6 @@ fn read(fields: &mut Fields) -> Config {
         state_dir: fields.text("stateDir", absolute).unwrap_or(default.state_dir),
         run_dir: fields.text("runDir", absolute).unwrap_or(default.run_dir),
         static_pod_path: fields.text("staticPodPath", absolute).unwrap_or(default.static_pod_path),
-        memory_threshold: eviction_hard(fields, default.memory_threshold),
         max_pods: fields
             .text("maxPods", |text| text.parse().map_err(|_error| format!("{text:?} is not a whole number")))
             .unwrap_or(default.max_pods),
@@ -285,11 +283,12 @@ fn swap_behavior(fields: &mut Fields) -> SwapBehavior {
     behaviors.into_iter().next().map(|(_, behavior)| behavior).unwrap_or_default()
 }
 
-fn eviction_hard(fields: &mut Fields, default: Option<ThresholdValue>) -> Option<ThresholdValue> {
+fn eviction(fields: &mut Fields) -> EvictionSettings {
+    let default = EvictionSettings::default();
     if !fields.has("evictionHard") {
         return default;
     }
-    let thresholds = fields.mapping("evictionHard", |signal, text| match signal {
+    let memory_available = fields.mapping("evictionHard", |signal, text| match signal {
         "memory.available" => {
             let field = format!("evictionHard.{signal}");
             threshold::parse(&field, text).map_err(|error| {
@@ -301,7 +300,12 @@ fn eviction_hard(fields: &mut Fields, default: Option<ThresholdValue>) -> Option
         _ => Err(String::from("not a signal that is watched: memory.available")),
     });
     // As in the kubelet: a signal that is not named, once some are, has no threshold.
-    thresholds.into_iter().next().and_then(|(_, threshold)| threshold)
+    let value: Option<ThresholdValue> = memory_available.into_iter().next().and_then(|(_, value)| value);
+    let thresholds = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable]
+        .into_iter()
+        .filter_map(|signal| value.map(|value| Threshold::hard(signal, value)))
+        .collect();
+    EvictionSettings { thresholds, ..default }
 }
 
 #[cfg(test)]

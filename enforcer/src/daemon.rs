@@ -33,7 +33,10 @@ use crate::{
     evict::{Reflex, ReflexConfig, Report, Teller},
     journal::{Event, EventType, Journal, Subject},
     model::PodUid,
-    policy::engine::{EngineSettings, HardThreshold},
+    policy::{
+        engine::{EngineSettings, HardThreshold},
+        threshold::{Signal, ThresholdValue},
+    },
     sense::{EdgeSource, raw},
     serve::{Observe, View},
     source::StaticDir,
@@ -134,7 +137,7 @@ fn sd_notify(state: &[sd_notify::NotifyState<'_>]) {
 }
 
 fn tell_start(journal: &Journal, config: &Config, host: &Host) {
-    let threshold = config.memory_threshold.map(|threshold| threshold.amount(host.node.memory_bytes));
+    let threshold = hard_memory_available(config, host).map(|threshold| threshold.bytes);
     journal.append(Event {
         kind: EventType::ConfigLoaded,
         subject: Subject::Node,
@@ -187,6 +190,16 @@ fn permit(config: &Config, host: &Host, journal: &Journal) -> Option<Permit> {
     (config.mode == Mode::Enforce && !kubelet).then(Permit::for_enforce_mode)
 }
 
+/// The hard threshold of `memory.available`, resolved for this host.
+fn hard_memory_available(config: &Config, host: &Host) -> Option<HardThreshold> {
+    let threshold = config.settings.eviction.hard(Signal::MemoryAvailable)?;
+    let bytes = |value: ThresholdValue| value.amount(host.node.memory_bytes);
+    Some(HardThreshold {
+        bytes: bytes(threshold.value),
+        min_reclaim_bytes: threshold.min_reclaim.map_or(0, bytes),
+    })
+}
+
 fn start_reflex(
     config: &Config,
     host: &Host,
@@ -195,10 +208,7 @@ fn start_reflex(
     being_evicted: BeingEvicted,
     told: mpsc::UnboundedSender<Reflexion>,
 ) -> anyhow::Result<Reflex> {
-    let memory_available = config.memory_threshold.map(|threshold| HardThreshold {
-        bytes: threshold.amount(host.node.memory_bytes),
-        min_reclaim_bytes: 0,
-    });
+    let memory_available = hard_memory_available(config, host);
     let settings = EngineSettings { mode: config.mode, memory_available, ..EngineSettings::default() };
     let (teller, events) = (Teller::new(config.hash()), journal.clone());
     let reports = move |report: Report| {

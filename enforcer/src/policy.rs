@@ -20,5 +20,8 @@ pub mod values;
 
 pub use self::{
     plan::{CgroupPlan, ContainerPlan, FileName, Plan, PodPlan, plan},
-    settings::{CpuWeightFormula, Settings, SwapBehavior},
+    settings::{
+        CgroupDriver, CpuWeightFormula, EvictionSettings, MemoryReservationPolicy, ReservedCgroup,
+        ReservedScope, Settings, SwapBehavior,
+    },
 };

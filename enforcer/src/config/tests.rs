@@ -24,7 +24,8 @@ fn what_is_written_is_taken() {
     assert_eq!(config.mode, Mode::Enforce);
     assert_eq!(config.ownership, Ownership::Enforcer);
     assert_eq!(config.run_dir, Path::new("/run/e"));
-    assert_eq!(config.memory_threshold, Some(ThresholdValue::Amount(200 << 20)));
+    let hard = config.settings.eviction.hard(Signal::MemoryAvailable).unwrap();
+    assert_eq!(hard.value, ThresholdValue::Amount(200 << 20));
     assert_eq!(config.settings.cpu_cfs_quota_period_us, 5_000);
     assert_eq!(config.settings.pod_pids_limit, None);
     assert!(!config.settings.enforce_pods);

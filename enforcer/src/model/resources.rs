@@ -11,6 +11,8 @@ impl ResourceName {
     pub const CPU: &'static str = "cpu";
     /// `memory`, in bytes.
     pub const MEMORY: &'static str = "memory";
+    /// `ephemeral-storage`, in bytes.
+    pub const EPHEMERAL_STORAGE: &'static str = "ephemeral-storage";
 
     /// Names a resource; any text is taken, sources check what they accept.
     #[must_use]

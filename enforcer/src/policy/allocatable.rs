@@ -2,7 +2,7 @@
 
 use crate::model::{Node, Quantity, ResourceList, ResourceName};
 
-use super::{Settings, hugepages, lists, threshold::ThresholdValue};
+use super::{Settings, hugepages, lists, threshold::Signal};
 
 /// The resource that `systemReserved` and `kubeReserved` call tasks.
 pub const PID: &str = "pid";
@@ -42,16 +42,12 @@ pub fn enforced(node: &Node, settings: &Settings) -> ResourceList {
     if settings.enforce_pods { left(&capacity, &reserved(settings)) } else { capacity }
 }
 
-/// What pods may request: capacity without what is reserved and without the hard eviction threshold of memory,
-/// whether enforced or not; huge pages come out of memory (upstream `MachineInfo`).
+/// What pods may request: capacity without what is reserved and without the hard eviction thresholds of memory and
+/// of the node's file system, whether enforced or not; huge pages come out of memory (upstream `MachineInfo`).
 #[must_use]
-pub fn requestable(
-    node: &Node,
-    settings: &Settings,
-    memory_available: Option<ThresholdValue>,
-) -> ResourceList {
+pub fn requestable(node: &Node, settings: &Settings) -> ResourceList {
     let capacity = capacity(node);
-    let mut allocatable = left(&capacity, &reservation(node, settings, memory_available));
+    let mut allocatable = left(&capacity, &reservation(&capacity, settings));
     let huge_bytes =
         hugepages::by_page_bytes(&node.other).values().fold(0, |sum: u64, &bytes| sum.saturating_add(bytes));
     if let Some(memory) = allocatable.get_mut(ResourceName::MEMORY) {
@@ -62,13 +58,10 @@ pub fn requestable(
 
 /// Checks that no more is reserved than the node has; of resources that it lacks, any amount may be (upstream
 /// `validateNodeAllocatable`).
-pub fn validate(
-    node: &Node,
-    settings: &Settings,
-    memory_available: Option<ThresholdValue>,
-) -> Result<(), Vec<Overreserved>> {
-    let reservation = reservation(node, settings, memory_available);
-    let beyond: Vec<_> = capacity(node)
+pub fn validate(node: &Node, settings: &Settings) -> Result<(), Vec<Overreserved>> {
+    let capacity = capacity(node);
+    let reservation = reservation(&capacity, settings);
+    let beyond: Vec<_> = capacity
         .into_iter()
         .map(|(resource, capacity)| {
             let reserved = lists::get(&reservation, resource.as_str());
@@ -79,13 +72,22 @@ pub fn validate(
     if beyond.is_empty() { Ok(()) } else { Err(beyond) }
 }
 
-/// What is kept from being requested (upstream `GetNodeAllocatableReservation`).
-fn reservation(node: &Node, settings: &Settings, memory_available: Option<ThresholdValue>) -> ResourceList {
+/// The hard thresholds that are kept from being requested, by resource (upstream `hardEvictionReservation`).
+const KEPT: [(Signal, &str); 2] = [
+    (Signal::MemoryAvailable, ResourceName::MEMORY),
+    (Signal::NodefsAvailable, ResourceName::EPHEMERAL_STORAGE),
+];
+
+/// What is kept from being requested (upstream `GetNodeAllocatableReservation`). A threshold of what the node has
+/// none of keeps nothing.
+fn reservation(capacity: &ResourceList, settings: &Settings) -> ResourceList {
     let mut reservation = reserved(settings);
-    if let Some(threshold) = memory_available {
-        let bytes = Quantity::from_units(threshold.amount(node.memory_bytes));
-        let entry = reservation.entry(ResourceName::new(ResourceName::MEMORY)).or_default();
-        *entry = entry.saturating_add(bytes);
+    for (signal, name) in KEPT {
+        if let (Some(threshold), Some(has)) = (settings.eviction.hard(signal), capacity.get(name)) {
+            let amount = Quantity::from_units(threshold.value.amount(has.units()));
+            let entry = reservation.entry(ResourceName::new(name)).or_default();
+            *entry = entry.saturating_add(amount);
+        }
     }
     reservation
 }

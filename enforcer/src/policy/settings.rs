@@ -1,10 +1,14 @@
 use crate::model::{CgroupPath, ResourceList};
 
-/// What an administrator may decide about the plan.
-#[derive(Clone, Debug, Eq, PartialEq)]
+use super::threshold::{Signal, Threshold, ThresholdValue};
+
+/// What an administrator may decide about the plan and about eviction.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// `cgroupRoot`: the cgroup that kubepods stands in.
     pub cgroup_root: CgroupPath,
+    /// `cgroupDriver`: how cgroups are named.
+    pub cgroup_driver: CgroupDriver,
     /// `cpuWeightFormula`.
     pub cpu_weight_formula: CpuWeightFormula,
     /// `cpuCFSQuota`: whether cpu limits are enforced.
@@ -21,8 +25,98 @@ pub struct Settings {
     pub kube_reserved: ResourceList,
     /// Whether `enforceNodeAllocatable` names `pods`: kubepods is then limited to what is not reserved.
     pub enforce_pods: bool,
+    /// `systemReservedCgroup`, if `enforceNodeAllocatable` names it.
+    pub system_reserved_cgroup: Option<ReservedCgroup>,
+    /// `kubeReservedCgroup`, if `enforceNodeAllocatable` names it.
+    pub kube_reserved_cgroup: Option<ReservedCgroup>,
+    /// `memoryThrottlingFactor`, above 0 and at the most 1: where between request and limit `memory.high` lies; none
+    /// writes no `memory.high` (KEP-2570).
+    pub memory_throttling_factor: Option<f64>,
+    /// `memoryReservationPolicy`.
+    pub memory_reservation_policy: MemoryReservationPolicy,
     /// `memorySwap.swapBehavior`.
     pub swap_behavior: SwapBehavior,
+    /// `evictionHard`, `evictionSoft` and what belongs to them.
+    pub eviction: EvictionSettings,
+}
+
+/// How cgroups are named (`pkg/kubelet/cm/cgroup_manager_linux.go`).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum CgroupDriver {
+    /// Plain folders.
+    #[default]
+    Cgroupfs,
+    /// systemd's slices and scopes.
+    Systemd,
+}
+
+/// A cgroup of the system's own that is held to what is reserved for it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ReservedCgroup {
+    /// Where it is. It must exist already.
+    pub path: CgroupPath,
+    /// Which of the reserved resources hold.
+    pub scope: ReservedScope,
+}
+
+/// Which reserved resources a cgroup of the system's own is held to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ReservedScope {
+    /// All of them: `system-reserved`, `kube-reserved`.
+    All,
+    /// Cpu only: `system-reserved-compressible`, `kube-reserved-compressible`.
+    Compressible,
+}
+
+/// Whether requested memory is protected from reclaim (KEP-2570).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum MemoryReservationPolicy {
+    /// It is not.
+    #[default]
+    None,
+    /// Guaranteed pods get `memory.min`, Burstable ones `memory.low`.
+    TieredReservation,
+}
+
+/// When pods are evicted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EvictionSettings {
+    /// Every threshold: the hard ones, the soft ones, then those of `allocatableMemory.available`, which follow from
+    /// the hard ones of `memory.available` where pods are held to node allocatable.
+    pub thresholds: Vec<Threshold>,
+    /// `evictionPressureTransitionPeriod` in milliseconds: how long a node condition outlasts its threshold.
+    pub pressure_transition_period_ms: u64,
+    /// `evictionMaxPodGracePeriod` in seconds: the longest grace period in a soft eviction.
+    pub max_pod_grace_period_seconds: u64,
+}
+
+impl EvictionSettings {
+    /// The hard threshold of a signal.
+    #[must_use]
+    pub fn hard(&self, signal: Signal) -> Option<&Threshold> {
+        self.thresholds.iter().find(|threshold| threshold.signal == signal && threshold.is_hard())
+    }
+}
+
+impl Default for EvictionSettings {
+    /// The kubelet's defaults on Linux (`pkg/kubelet/apis/config/v1beta1/defaults_linux.go`), with those of
+    /// `allocatableMemory.available` that `enforceNodeAllocatable: [pods]` brings.
+    fn default() -> Self {
+        const MEMORY: ThresholdValue = ThresholdValue::Amount(100 << 20);
+        let thresholds = [
+            (Signal::MemoryAvailable, MEMORY),
+            (Signal::NodefsAvailable, ThresholdValue::Share(0.1)),
+            (Signal::NodefsInodesFree, ThresholdValue::Share(0.05)),
+            (Signal::ImagefsAvailable, ThresholdValue::Share(0.15)),
+            (Signal::ImagefsInodesFree, ThresholdValue::Share(0.05)),
+            (Signal::AllocatableMemoryAvailable, MEMORY),
+        ];
+        Self {
+            thresholds: thresholds.map(|(signal, value)| Threshold::hard(signal, value)).into(),
+            pressure_transition_period_ms: 300_000,
+            max_pod_grace_period_seconds: 0,
+        }
+    }
 }
 
 /// Whether containers may swap (KEP-2400).
@@ -48,6 +142,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             cgroup_root: CgroupPath::root(),
+            cgroup_driver: CgroupDriver::Cgroupfs,
             cpu_weight_formula: CpuWeightFormula::Kubelet,
             cpu_cfs_quota: true,
             cpu_cfs_quota_period_us: 100_000,
@@ -56,7 +151,12 @@ impl Default for Settings {
             system_reserved: ResourceList::new(),
             kube_reserved: ResourceList::new(),
             enforce_pods: true,
+            system_reserved_cgroup: None,
+            kube_reserved_cgroup: None,
+            memory_throttling_factor: None,
+            memory_reservation_policy: MemoryReservationPolicy::None,
             swap_behavior: SwapBehavior::NoSwap,
+            eviction: EvictionSettings::default(),
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Eviction thresholds as the kubelet's configuration writes them: `pkg/kubelet/eviction/helpers.go`.
 
+mod signal;
+
 use std::fmt;
 
 use crate::model::{ParseQuantityError, Quantity};
 
-/// The hard threshold of `memory.available` where the configuration has no `evictionHard`: 100Mi.
-pub const DEFAULT_MEMORY_AVAILABLE: ThresholdValue = ThresholdValue::Amount(100 << 20);
+pub use self::signal::{NodeCondition, Signal, Threshold};
 
 /// A threshold or a minimum reclaim: an amount of the signal's resource, or a part of what there is.
 #[derive(Clone, Copy, Debug, PartialEq)]

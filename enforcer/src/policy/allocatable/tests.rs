@@ -1,6 +1,7 @@
 use rstest::rstest;
 
 use super::*;
+use crate::policy::threshold::{Threshold, ThresholdValue};
 
 fn list(entries: &[(&str, &str)]) -> ResourceList {
     entries.iter().map(|(name, text)| (ResourceName::new(name), text.parse().unwrap())).collect()
@@ -20,7 +21,16 @@ fn node(memory: &str) -> Node {
 }
 
 fn settings(kube: &[(&str, &str)], system: &[(&str, &str)]) -> Settings {
-    Settings { kube_reserved: list(kube), system_reserved: list(system), ..Settings::default() }
+    with_threshold(
+        Settings { kube_reserved: list(kube), system_reserved: list(system), ..Settings::default() },
+        None,
+    )
+}
+
+fn with_threshold(mut settings: Settings, memory_available: Option<ThresholdValue>) -> Settings {
+    settings.eviction.thresholds =
+        memory_available.map(|value| Threshold::hard(Signal::MemoryAvailable, value)).into_iter().collect();
+    settings
 }
 
 const NONE: Option<ThresholdValue> = None;
@@ -43,26 +53,27 @@ fn the_node_keeps_what_is_reserved(
     #[case] kubepods: (&str, &str),
     #[case] kept: (&str, &str),
 ) {
-    let (node, settings) = (node("10Gi"), settings(kube, system));
+    let (node, settings) = (node("10Gi"), with_threshold(settings(kube, system), threshold));
     let expect = |list: &ResourceList, (cpu, memory): (&str, &str)| {
         assert_eq!(list[ResourceName::CPU], cpu.parse().unwrap());
         assert_eq!(list[ResourceName::MEMORY], memory.parse().unwrap());
     };
     expect(&enforced(&node, &settings), kubepods);
-    let requestable = requestable(&node, &settings, threshold);
+    let requestable = requestable(&node, &settings);
     let mut kept_back = capacity(&node);
     for (name, quantity) in &mut kept_back {
         *quantity = quantity.saturating_sub(requestable[name]);
     }
     expect(&kept_back, kept);
-    assert_eq!(validate(&node, &settings, threshold), Ok(()));
+    assert_eq!(validate(&node, &settings), Ok(()));
 }
 
 /// `pkg/kubelet/cm/node_container_manager_linux_test.go`, `TestNodeAllocatableInputValidation`.
 #[test]
 fn no_more_is_reserved_than_there_is() {
     let settings = settings(&[("cpu", "5"), ("memory", "10Gi")], &[("cpu", "5"), ("memory", "10Gi")]);
-    let beyond = validate(&node("11Gi"), &settings, Some(ThresholdValue::Amount(2 << 30))).unwrap_err();
+    let settings = with_threshold(settings, Some(ThresholdValue::Amount(2 << 30)));
+    let beyond = validate(&node("11Gi"), &settings).unwrap_err();
     assert_eq!(beyond.len(), 1);
     assert_eq!(beyond[0].resource.as_str(), "memory");
     assert_eq!(enforced(&node("11Gi"), &settings)[ResourceName::MEMORY], Quantity::ZERO);
@@ -74,7 +85,7 @@ fn no_more_is_reserved_than_there_is() {
 #[case("1025", "0")]
 fn huge_pages_come_out_of_memory(#[case] huge: &str, #[case] memory: &str) {
     let node = Node { other: list(&[("hugepages-2Mi", huge)]), ..node("1024") };
-    let requestable = requestable(&node, &Settings::default(), None);
+    let requestable = requestable(&node, &settings(&[], &[]));
     assert_eq!(requestable[ResourceName::MEMORY], memory.parse().unwrap());
 }
 

@@ -67,7 +67,6 @@ fn a_threshold_is_shown_as_it_was_written() {
     for text in ["100Mi", "1500Mi", "104857601", "10%", "12.5%"] {
         assert_eq!(parse(FIELD, text).unwrap().unwrap().to_string(), text);
     }
-    assert_eq!(DEFAULT_MEMORY_AVAILABLE.to_string(), "100Mi");
 }
 
 proptest! {

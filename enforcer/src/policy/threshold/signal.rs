@@ -1,0 +1,153 @@
+use std::fmt;
+
+use super::ThresholdValue;
+
+/// What is measured against a threshold (upstream `Signal` in `pkg/kubelet/eviction/api/types.go`).
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum Signal {
+    /// `memory.available`: of the node.
+    MemoryAvailable,
+    /// `allocatableMemory.available`: of kubepods' limit. Nobody sets it; it follows from `memory.available`.
+    AllocatableMemoryAvailable,
+    /// `nodefs.available`.
+    NodefsAvailable,
+    /// `nodefs.inodesFree`.
+    NodefsInodesFree,
+    /// `imagefs.available`.
+    ImagefsAvailable,
+    /// `imagefs.inodesFree`.
+    ImagefsInodesFree,
+    /// `containerfs.available`.
+    ContainerfsAvailable,
+    /// `containerfs.inodesFree`.
+    ContainerfsInodesFree,
+    /// `pid.available`.
+    PidAvailable,
+}
+
+impl Signal {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::MemoryAvailable,
+        Self::AllocatableMemoryAvailable,
+        Self::NodefsAvailable,
+        Self::NodefsInodesFree,
+        Self::ImagefsAvailable,
+        Self::ImagefsInodesFree,
+        Self::ContainerfsAvailable,
+        Self::ContainerfsInodesFree,
+        Self::PidAvailable,
+    ];
+
+    /// Its name in configuration, events and metrics.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::MemoryAvailable => "memory.available",
+            Self::AllocatableMemoryAvailable => "allocatableMemory.available",
+            Self::NodefsAvailable => "nodefs.available",
+            Self::NodefsInodesFree => "nodefs.inodesFree",
+            Self::ImagefsAvailable => "imagefs.available",
+            Self::ImagefsInodesFree => "imagefs.inodesFree",
+            Self::ContainerfsAvailable => "containerfs.available",
+            Self::ContainerfsInodesFree => "containerfs.inodesFree",
+            Self::PidAvailable => "pid.available",
+        }
+    }
+
+    /// The signal of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|signal| signal.as_str() == name)
+    }
+
+    /// The resource that runs short, as the kubelet's messages call it (upstream `signalToResource`).
+    #[must_use]
+    pub fn resource(self) -> &'static str {
+        match self {
+            Self::MemoryAvailable | Self::AllocatableMemoryAvailable => "memory",
+            Self::NodefsAvailable | Self::ImagefsAvailable | Self::ContainerfsAvailable => {
+                "ephemeral-storage"
+            }
+            Self::NodefsInodesFree | Self::ImagefsInodesFree | Self::ContainerfsInodesFree => "inodes",
+            Self::PidAvailable => "pids",
+        }
+    }
+
+    /// The condition that the node has while a threshold of it is met (upstream `signalToNodeCondition`).
+    #[must_use]
+    pub fn condition(self) -> NodeCondition {
+        match self {
+            Self::MemoryAvailable | Self::AllocatableMemoryAvailable => NodeCondition::MemoryPressure,
+            Self::NodefsAvailable
+            | Self::NodefsInodesFree
+            | Self::ImagefsAvailable
+            | Self::ImagefsInodesFree
+            | Self::ContainerfsAvailable
+            | Self::ContainerfsInodesFree => NodeCondition::DiskPressure,
+            Self::PidAvailable => NodeCondition::PidPressure,
+        }
+    }
+}
+
+impl fmt::Display for Signal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.as_str())
+    }
+}
+
+/// What the node lacks, as admission and the scheduler see it.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum NodeCondition {
+    /// Memory.
+    MemoryPressure,
+    /// Disk space or inodes.
+    DiskPressure,
+    /// Process ids.
+    PidPressure,
+}
+
+impl NodeCondition {
+    /// Its name as Kubernetes writes it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::MemoryPressure => "MemoryPressure",
+            Self::DiskPressure => "DiskPressure",
+            Self::PidPressure => "PIDPressure",
+        }
+    }
+}
+
+impl fmt::Display for NodeCondition {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.as_str())
+    }
+}
+
+/// A threshold: met while less of the signal's resource is available than its value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Threshold {
+    /// What is measured.
+    pub signal: Signal,
+    /// Below what it is met.
+    pub value: ThresholdValue,
+    /// How long it must have been met before pods are evicted, in milliseconds; 0 makes it a hard one.
+    pub grace_period_ms: u64,
+    /// `evictionMinimumReclaim`: once met, it stays met until that much more is available.
+    pub min_reclaim: Option<ThresholdValue>,
+}
+
+impl Threshold {
+    /// A hard threshold without a minimum reclaim.
+    #[must_use]
+    pub fn hard(signal: Signal, value: ThresholdValue) -> Self {
+        Self { signal, value, grace_period_ms: 0, min_reclaim: None }
+    }
+
+    /// Whether pods are evicted as soon as it is met, and with next to no grace.
+    #[must_use]
+    pub fn is_hard(&self) -> bool {
+        self.grace_period_ms == 0
+    }
+}
