@@ -7,6 +7,7 @@ use rustix::thread::CapabilitySet;
 use crate::{
     cgroup::CgroupDir,
     model::{CgroupId, CgroupPath, Node, ResourceList},
+    policy::{CgroupDriver, name},
 };
 
 /// What this host is, read once at the start.
@@ -143,9 +144,10 @@ pub(super) fn kubelet_owns(cgroup_root: &CgroupPath, run_dir: &Path, boot_id: &s
     let ours = fs::read_to_string(run_dir.join(OWNED)).ok();
     let foreign = || -> Option<bool> {
         let mount = CgroupDir::mount(Path::new(crate::cgroup::MOUNT)).ok()?;
-        let stands = ["kubepods", "kubepods.slice"]
-            .iter()
-            .filter_map(|name| mount.open(&CgroupPath::parse(&format!("{cgroup_root}/{name}")).ok()?).ok())
+        // Of either driver, for that of a kubelet here is not known.
+        let stands = [CgroupDriver::Cgroupfs, CgroupDriver::Systemd]
+            .into_iter()
+            .filter_map(|driver| mount.open(&name::kubepods(cgroup_root, driver)).ok())
             .any(|kubepods| ours.as_deref() != Some(&owned(boot_id, kubepods.id())));
         Some(stands)
     };

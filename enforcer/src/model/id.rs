@@ -20,10 +20,13 @@ impl fmt::Display for PodName {
 pub struct PodUid(String);
 
 impl PodUid {
+    /// The longest uid, in bytes.
+    pub const MAX_BYTES: usize = 63;
+
     /// Takes a uid of 1 to 63 characters of `[A-Za-z0-9-]`; anything else is none.
     #[must_use]
     pub fn new(uid: &str) -> Option<Self> {
-        let fits = (1..=63).contains(&uid.len());
+        let fits = (1..=Self::MAX_BYTES).contains(&uid.len());
         let plain = uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         (fits && plain).then(|| Self(uid.to_owned()))
     }

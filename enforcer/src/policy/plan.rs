@@ -74,8 +74,11 @@ pub struct ContainerPlan {
 /// It only computes: nothing is written, and pods of one name or uid are the caller's to sort out before.
 #[must_use]
 pub fn plan(node: &Node, settings: &Settings, pods: &[Pod]) -> Plan {
-    let kubepods = name::kubepods(&settings.cgroup_root);
-    let pods: Vec<_> = pods.iter().map(|pod| plan_pod(node, settings, &kubepods, pod)).collect();
+    let driver = settings.cgroup_driver;
+    let kubepods = name::kubepods(&settings.cgroup_root, driver);
+    let uids = name::cgroup_uids(pods);
+    let pods: Vec<_> =
+        pods.iter().zip(&uids).map(|(pod, uid)| plan_pod(node, settings, &kubepods, pod, uid)).collect();
     let requested_cpu_milli = |class| {
         pods.iter()
             .filter(|pod| pod.qos_class == class)
@@ -83,7 +86,7 @@ pub fn plan(node: &Node, settings: &Settings, pods: &[Pod]) -> Plan {
             .fold(0, u64::saturating_add)
     };
     let qos_cgroup = |class, cpu_milli| {
-        (class, CgroupPlan { path: name::qos(&kubepods, class), files: values::qos(cpu_milli) })
+        (class, CgroupPlan { path: name::qos(&kubepods, class, driver), files: values::qos(cpu_milli) })
     };
     let qos = vec![
         qos_cgroup(QosClass::Burstable, requested_cpu_milli(QosClass::Burstable)),
@@ -93,9 +96,16 @@ pub fn plan(node: &Node, settings: &Settings, pods: &[Pod]) -> Plan {
     Plan { node: CgroupPlan { path: kubepods, files: values::node(node, settings) }, qos, pods }
 }
 
-fn plan_pod(node: &Node, settings: &Settings, kubepods: &CgroupPath, pod: &Pod) -> PodPlan {
+fn plan_pod(
+    node: &Node,
+    settings: &Settings,
+    kubepods: &CgroupPath,
+    pod: &Pod,
+    cgroup_uid: &PodUid,
+) -> PodPlan {
+    let driver = settings.cgroup_driver;
     let qos_class = qos::class(pod);
-    let path = name::pod(kubepods, qos_class, &pod.uid);
+    let path = name::pod(kubepods, qos_class, cgroup_uid, driver);
     let containers = pod
         .containers
         .iter()
@@ -104,7 +114,7 @@ fn plan_pod(node: &Node, settings: &Settings, kubepods: &CgroupPath, pod: &Pod) 
             kind: container.kind,
             oom_score_adj: oom_score::score(pod, container, node.memory_bytes),
             cgroup: CgroupPlan {
-                path: name::container(&path, &container.name),
+                path: name::container(&path, cgroup_uid, &container.name, driver),
                 files: values::container(pod, container, node, settings),
             },
         })

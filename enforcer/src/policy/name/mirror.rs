@@ -1,0 +1,32 @@
+use std::collections::BTreeSet;
+
+use crate::model::{Pod, PodUid};
+
+use super::super::critical::CONFIG_MIRROR;
+
+/// The kubelet's annotation with the hash of a static pod's manifest, which is its uid on the node.
+const CONFIG_HASH: &str = "kubernetes.io/config.hash";
+
+/// The uid that each pod's cgroup is named by, in the pods' order (`GetPodContainerName` in
+/// `pkg/kubelet/cm/pod_container_manager_linux.go`).
+///
+/// It is the pod's own, but for the API server's mirror of a static pod: the cgroup is the static pod's, whose uid is
+/// the hash. A mirror whose hash is no uid, or whose cgroup another of the pods has, stays with its own uid: no pod
+/// gets at another's cgroup by an annotation.
+#[must_use]
+pub fn cgroup_uids(pods: &[Pod]) -> Vec<PodUid> {
+    let mut taken: BTreeSet<PodUid> = pods.iter().map(|pod| pod.uid.clone()).collect();
+    pods.iter()
+        .map(|pod| match hash(pod) {
+            Some(hash) if taken.insert(hash.clone()) => hash,
+            Some(_) | None => pod.uid.clone(),
+        })
+        .collect()
+}
+
+fn hash(pod: &Pod) -> Option<PodUid> {
+    if !pod.annotations.contains_key(CONFIG_MIRROR) {
+        return None;
+    }
+    PodUid::new(pod.annotations.get(CONFIG_HASH)?)
+}
