@@ -9,6 +9,7 @@ mod pod;
 mod qos;
 mod quantity;
 mod resources;
+mod toleration;
 
 pub use self::{
     cgroup::{CgroupId, CgroupPath, InvalidCgroupName},
@@ -20,4 +21,5 @@ pub use self::{
     qos::QosClass,
     quantity::{BinarySi, ParseQuantityError, Quantity},
     resources::{Requirements, ResourceList, ResourceName},
+    toleration::{TaintEffect, Toleration, TolerationTaints},
 };

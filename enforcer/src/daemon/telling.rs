@@ -23,7 +23,7 @@ pub(super) fn pod(pod: &Pod, plan: Option<&PodPlan>) -> Value {
         "name": pod.name.name,
         "uid": pod.uid.as_str(),
         "source": "static",
-        "priority": pod.priority,
+        "priority": pod.priority(),
         "qosClass": plan.map(|plan| plan.qos_class.as_str()),
         "critical": plan.map(|plan| plan.critical),
         "requests": plan.map(|plan| resources(&plan.requests)),

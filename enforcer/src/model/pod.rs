@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use super::{PodName, PodUid, QosClass, Requirements, ResourceList};
+use super::{PodName, PodUid, QosClass, Requirements, ResourceList, Toleration};
 
 /// A pod as a source hands it on: checked, and with the API server's defaults applied.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -9,10 +9,13 @@ pub struct Pod {
     pub name: PodName,
     /// The unique id, which is part of its cgroup's name.
     pub uid: PodUid,
-    /// `spec.priority`; 0 where the manifest has none.
-    pub priority: i32,
+    /// `spec.priority`, or that of a system class; none where the manifest has neither, which counts as 0 wherever
+    /// pods are ordered ([`Self::priority()`]) but never preempts by its number.
+    pub priority: Option<i32>,
     /// `spec.priorityClassName`.
     pub priority_class_name: Option<String>,
+    /// `spec.tolerations`.
+    pub tolerations: Vec<Toleration>,
     /// `metadata.annotations`.
     pub annotations: BTreeMap<String, String>,
     /// `spec.terminationGracePeriodSeconds`; 30 where the manifest has none.
@@ -23,11 +26,17 @@ pub struct Pod {
     pub resources: Option<Requirements>,
     /// Init containers and sidecars in the order of `spec.initContainers`, then the app containers in the order of `spec.containers`.
     pub containers: Vec<Container>,
-    /// `status.qosClass` as the API server stored it, which then holds; none for a manifest.
+    /// `status.qosClass` as the API server stored it, which then holds; none where the manifest has no status.
     pub stored_qos_class: Option<QosClass>,
 }
 
 impl Pod {
+    /// The priority that it is ordered by: 0 where it has none.
+    #[must_use]
+    pub fn priority(&self) -> i32 {
+        self.priority.unwrap_or_default()
+    }
+
     /// The containers of `spec.containers`.
     pub fn app_containers(&self) -> impl Iterator<Item = &Container> {
         self.containers.iter().filter(|container| container.kind == ContainerKind::App)

@@ -12,6 +12,15 @@ pub enum QosClass {
 }
 
 impl QosClass {
+    /// All of them, the best first.
+    pub const ALL: [Self; 3] = [Self::Guaranteed, Self::Burstable, Self::BestEffort];
+
+    /// The class of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|class| class.as_str() == name)
+    }
+
     /// The name as Kubernetes writes it.
     #[must_use]
     pub fn as_str(self) -> &'static str {

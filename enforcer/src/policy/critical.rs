@@ -18,7 +18,7 @@ const NODE_CRITICAL_CLASS: &str = "system-node-critical";
 /// `IsCriticalPod`).
 #[must_use]
 pub fn is_critical(pod: &Pod) -> bool {
-    pod.priority >= CRITICAL_PRIORITY
+    pod.priority() >= CRITICAL_PRIORITY
         || pod.annotations.get(CONFIG_SOURCE).is_some_and(|source| source != "api")
         || pod.annotations.contains_key(CONFIG_MIRROR)
 }

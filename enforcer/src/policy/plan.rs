@@ -123,7 +123,7 @@ fn plan_pod(
         name: pod.name.clone(),
         uid: pod.uid.clone(),
         qos_class,
-        priority: pod.priority,
+        priority: pod.priority(),
         critical: critical::is_critical(pod),
         requests: effective::requests(pod),
         limits: effective::limits(pod),

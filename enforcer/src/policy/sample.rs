@@ -32,8 +32,9 @@ pub(super) fn pod(name: &str, containers: Vec<Container>) -> Pod {
     Pod {
         name: PodName { namespace: String::from("default"), name: name.to_owned() },
         uid: PodUid::new(&format!("uid-{name}")).unwrap(),
-        priority: 0,
+        priority: None,
         priority_class_name: None,
+        tolerations: Vec::new(),
         annotations: BTreeMap::new(),
         termination_grace_period_seconds: 30,
         overhead: ResourceList::new(),

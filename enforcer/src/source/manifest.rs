@@ -12,6 +12,7 @@ mod place;
 mod pod;
 #[cfg(test)]
 mod tests;
+mod toleration;
 
 use crate::model::Pod;
 use crate::yaml::Node;

@@ -103,7 +103,7 @@ pub(crate) struct Huge {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(crate) struct PodCase {
-    pub(crate) priority: i32,
+    pub(crate) priority: Option<i32>,
     pub(crate) priority_class_name: Option<String>,
     pub(crate) overhead: Texts,
     pub(crate) resources: Option<RequirementsCase>,
@@ -151,6 +151,7 @@ impl PodCase {
             uid: PodUid::new("case").context("no uid")?,
             priority: self.priority,
             priority_class_name: self.priority_class_name.clone(),
+            tolerations: Vec::new(),
             annotations: BTreeMap::new(),
             termination_grace_period_seconds: 30,
             overhead: list(&self.overhead)?,

@@ -137,7 +137,7 @@ fn swap_is_shared_by_request(
     let limits: Vec<_> = limit.into_iter().map(|limit| ("memory", limit)).collect();
     // The second container keeps the pod Burstable whatever the first one requests.
     let containers = vec![app("c", &[("memory", request)], &limits), app("d", &[("cpu", "1")], &[])];
-    let pod = Pod { priority, ..pod("p", containers) };
+    let pod = Pod { priority: Some(priority), ..pod("p", containers) };
     let plan = plan(&node, &Settings { swap_behavior, ..Settings::default() }, &[pod]);
     assert_eq!(plan.pods[0].qos_class, QosClass::Burstable);
     let swap = plan.pods[0].containers[0].cgroup.files.get("memory.swap.max");
@@ -207,7 +207,7 @@ fn critical_pods_are_known(
     #[case] expected: bool,
 ) {
     let annotations = annotation.map(|(key, value)| (key.to_owned(), value.to_owned())).into_iter().collect();
-    let mut pod = Pod { priority, annotations, ..limited("p") };
+    let mut pod = Pod { priority: Some(priority), annotations, ..limited("p") };
     assert_eq!(critical::is_critical(&pod), expected);
     assert!(!critical::is_node_critical(&pod));
     pod.priority_class_name = Some(String::from("system-node-critical"));

@@ -27,7 +27,7 @@ fn load(previous: &Loaded, files: Vec<FileContent>) -> Loaded {
 }
 
 fn told(loaded: &Loaded) -> Vec<(String, i32)> {
-    loaded.pods.iter().map(|pod| (pod.name.name.clone(), pod.priority)).collect()
+    loaded.pods.iter().map(|pod| (pod.name.name.clone(), pod.priority())).collect()
 }
 
 fn expect(pods: &[(&str, i32)]) -> Vec<(String, i32)> {

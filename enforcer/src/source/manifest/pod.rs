@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::{
     model::{
-        Container, ContainerKind, Pod, PodName, PodUid, Quantity, Requirements, ResourceList, ResourceName,
+        Container, ContainerKind, Pod, PodName, PodUid, QosClass, Quantity, Requirements, ResourceList,
+        ResourceName,
     },
     policy::critical,
 };
@@ -14,6 +15,7 @@ use super::{
     error::Problem,
     name,
     place::{Place, Report},
+    toleration,
 };
 
 /// `spec.terminationGracePeriodSeconds` where the manifest has none.
@@ -45,11 +47,11 @@ pub(super) fn read(place: &Place<'_>, report: &mut Report<'_>) -> Option<Pod> {
         return None;
     };
     let priority_class_name = report.optional_text(&spec, "priorityClassName").ok().flatten();
-    let priority =
-        report.optional_integer(&spec, "priority", "a whole number of 32 bits").unwrap_or_else(|| {
-            let known = SYSTEM_CLASSES.iter().find(|(class, _)| priority_class_name == Some(class));
-            known.map_or(0, |&(_, priority)| priority)
-        });
+    let priority = report.optional_integer(&spec, "priority", "a whole number of 32 bits").or_else(|| {
+        let known = SYSTEM_CLASSES.iter().find(|(class, _)| priority_class_name == Some(class));
+        known.map(|&(_, priority)| priority)
+    });
+    let tolerations = toleration::read(&spec, report);
     let grace: Option<i64> =
         report.optional_integer(&spec, "terminationGracePeriodSeconds", "a whole number of 64 bits");
     let overhead = report.map(&spec, "overhead").map(|list| read_list(&list, report)).unwrap_or_default();
@@ -60,6 +62,7 @@ pub(super) fn read(place: &Place<'_>, report: &mut Report<'_>) -> Option<Pod> {
         uid: uid?,
         priority,
         priority_class_name: priority_class_name.map(ToOwned::to_owned),
+        tolerations,
         annotations,
         // The API server makes 1 of what is negative.
         termination_grace_period_seconds: grace
@@ -67,11 +70,24 @@ pub(super) fn read(place: &Place<'_>, report: &mut Report<'_>) -> Option<Pod> {
         overhead,
         resources,
         containers,
-        stored_qos_class: None,
+        stored_qos_class: read_stored_qos_class(place, report),
     };
     defaults::apply(&mut pod);
     check_limits(&spec, &container_places, &pod, report);
     (report.count() == errors_before).then_some(pod)
+}
+
+/// The class that the API server has decided on, in what `kubectl get -o yaml` prints.
+fn read_stored_qos_class(place: &Place<'_>, report: &mut Report<'_>) -> Option<QosClass> {
+    let status = report.map(place, "status")?;
+    let name = report.optional_text(&status, "qosClass").ok()??;
+    let class = QosClass::from_name(name);
+    if class.is_none() {
+        let value = name.chars().take(300).collect();
+        let allowed = "Guaranteed, Burstable or BestEffort";
+        report.fail_at(&status, "qosClass", Problem::Value { value, allowed });
+    }
+    class
 }
 
 fn read_name(metadata: &Place<'_>, report: &mut Report<'_>) -> Option<PodName> {

@@ -2,7 +2,9 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 use super::*;
-use crate::model::{ContainerKind, Quantity, ResourceList};
+use crate::model::{
+    ContainerKind, QosClass, Quantity, ResourceList, TaintEffect, Toleration, TolerationTaints,
+};
 
 fn list(entries: &[(&str, &str)]) -> ResourceList {
     entries
@@ -65,7 +67,7 @@ fn a_pod_is_read_whole() {
     let pod = one(WEB);
     assert_eq!(pod.name.to_string(), "shop/web");
     assert_eq!(pod.uid.as_str(), "0001");
-    assert_eq!((pod.priority, pod.priority_class_name.as_deref()), (-5, Some("low")));
+    assert_eq!((pod.priority, pod.priority_class_name.as_deref()), (Some(-5), Some("low")));
     assert_eq!(pod.annotations["enforcer.dev/cgroup"], "/system.slice/web.service");
     assert_eq!(pod.termination_grace_period_seconds, 7);
     assert_eq!(pod.overhead, list(&[("cpu", "10m")]));
@@ -309,14 +311,88 @@ fn a_file_that_grows_without_bound_is_refused() {
 }
 
 #[rstest]
-#[case("system-node-critical", 2_000_001_000)]
-#[case("system-cluster-critical", 2_000_000_000)]
-#[case("mine", 0)]
-fn a_system_class_has_its_priority(#[case] class: &str, #[case] priority: i32) {
+#[case("system-node-critical", Some(2_000_001_000))]
+#[case("system-cluster-critical", Some(2_000_000_000))]
+#[case("mine", None)]
+fn a_system_class_has_its_priority(#[case] class: &str, #[case] priority: Option<i32>) {
     let text = format!(
         "{{apiVersion: v1, kind: Pod, metadata: {{name: a}}, spec: {{priorityClassName: {class}, containers: [{{name: c}}]}}}}"
     );
-    assert_eq!(one(&text).priority, priority);
+    let pod = one(&text);
+    assert_eq!((pod.priority, pod.priority()), (priority, priority.unwrap_or(0)));
+}
+
+fn with(extra: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: a}}\n{extra}\nspec: {{containers: [{{name: c}}]}}\n"
+    )
+}
+
+/// What `kubectl get -o yaml` prints.
+#[rstest]
+#[case("status: {qosClass: Guaranteed, phase: Running}", Some(QosClass::Guaranteed))]
+#[case("status: {qosClass: Burstable}", Some(QosClass::Burstable))]
+#[case("status: {qosClass: BestEffort}", Some(QosClass::BestEffort))]
+#[case("status: {}", None)]
+#[case("status: null", None)]
+fn the_stored_class_is_read(#[case] status: &str, #[case] expected: Option<QosClass>) {
+    assert_eq!(one(&with(status)).stored_qos_class, expected);
+}
+
+#[rstest]
+#[case(
+    "status: {qosClass: guaranteed}",
+    "4: status.qosClass: \"guaranteed\" is not supported: it must be Guaranteed, Burstable or BestEffort"
+)]
+#[case("status: {qosClass: 1}", "4: status.qosClass: must be a text: put it in quotes")]
+#[case("status: Running", "4: status: must be a mapping")]
+fn a_class_that_is_none_is_told(#[case] status: &str, #[case] expected: &str) {
+    assert_eq!(errors(&with(status)), [format!("web.yaml:{expected}")]);
+}
+
+fn tolerating(tolerations: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: a}}\nspec:\n  containers: [{{name: c}}]\n  tolerations: {tolerations}\n"
+    )
+}
+
+#[test]
+fn tolerations_are_read() {
+    let text = tolerating(
+        "[{operator: Exists}, {key: a, operator: Exists, effect: NoSchedule, tolerationSeconds: 5}, \
+         {key: b, value: c, effect: NoExecute}, {key: d, operator: Equal, effect: PreferNoSchedule}]",
+    );
+    let value = |key: &str, value: &str| TolerationTaints::KeyValue { key: key.into(), value: value.into() };
+    let expected = [
+        (TolerationTaints::Every, None),
+        (TolerationTaints::Key("a".into()), Some(TaintEffect::NoSchedule)),
+        (value("b", "c"), Some(TaintEffect::NoExecute)),
+        (value("d", ""), Some(TaintEffect::PreferNoSchedule)),
+    ];
+    assert_eq!(one(&text).tolerations, expected.map(|(taints, effect)| Toleration { taints, effect }));
+}
+
+/// `validateTolerations` in `pkg/apis/core/validation/validation.go`.
+#[rstest]
+#[case(
+    "[{key: a, operator: Like}]",
+    "spec.tolerations[0].operator: \"Like\" is not supported: it must be Exists or Equal"
+)]
+#[case(
+    "[{operator: Exists}, {operator: Equal, value: b}]",
+    "spec.tolerations[1].operator: \"Equal\" is not supported: it must be Exists where there is no key"
+)]
+#[case(
+    "[{key: a, operator: Exists, value: b}]",
+    "spec.tolerations[0].value: \"b\" is not supported: it must be left out with operator Exists"
+)]
+#[case(
+    "[{key: a, effect: Never}]",
+    "spec.tolerations[0].effect: \"Never\" is not supported: it must be NoSchedule, PreferNoSchedule or NoExecute"
+)]
+#[case("[a]", "spec.tolerations[0]: must be a mapping")]
+fn a_toleration_that_is_none_is_told(#[case] tolerations: &str, #[case] expected: &str) {
+    assert_eq!(errors(&tolerating(tolerations)), [format!("web.yaml:6: {expected}")]);
 }
 
 /// `pkg/apis/core/v1/defaults.go`: `defaultPodRequests`, `defaultHugePagePodLimits`.

@@ -5,8 +5,9 @@ fn pod(name: &str, uid: &str, priority: i32) -> Pod {
     Pod {
         name: PodName { namespace: "default".into(), name: name.into() },
         uid: PodUid::new(uid).unwrap(),
-        priority,
+        priority: Some(priority),
         priority_class_name: None,
+        tolerations: Vec::new(),
         annotations: BTreeMap::new(),
         termination_grace_period_seconds: 30,
         overhead: ResourceList::new(),
