@@ -10,6 +10,8 @@ use crate::{
 pub(super) struct Desired<'plan> {
     /// The cgroups that are to exist, with their files.
     pub(super) plans: Vec<&'plan CgroupPlan>,
+    /// Of these, the ones that are written to and never made: the system's own.
+    pub(super) reserved: BTreeSet<&'plan CgroupPath>,
     /// Whose they are.
     pub(super) owners: BTreeMap<CgroupPath, Owner>,
     /// The scores of the containers' processes.
@@ -38,6 +40,10 @@ impl<'plan> Desired<'plan> {
             for container in &pod.containers {
                 desired.scores.insert(container.cgroup.path.clone(), container.oom_score_adj);
             }
+        }
+        for cgroup in &plan.reserved {
+            desired.plans.push(cgroup);
+            desired.reserved.insert(&cgroup.path);
         }
         // A pod that took over a retired one's cgroup keeps it.
         desired.retired.retain(|path, _| !desired.owners.contains_key(path));

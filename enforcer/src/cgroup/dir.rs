@@ -40,6 +40,14 @@ pub enum Error {
         /// The mount point.
         path: String,
     },
+    /// A cgroup that is held to its reservation is not there; it is not ours to make.
+    #[error(
+        "cgroup {path}, which systemReservedCgroup or kubeReservedCgroup names, does not exist: make it, as a slice of systemd for instance, or take the field out"
+    )]
+    NoReserved {
+        /// The cgroup.
+        path: String,
+    },
     /// A directory could not be opened.
     #[error("cannot open cgroup {path}")]
     Open {
@@ -98,7 +106,7 @@ impl Error {
     #[must_use]
     pub fn is_gone(&self) -> bool {
         match self {
-            Self::NotCgroup2 { .. } => false,
+            Self::NotCgroup2 { .. } | Self::NoReserved { .. } => false,
             Self::Open { source, .. }
             | Self::Create { source, .. }
             | Self::Remove { source, .. }
@@ -117,7 +125,11 @@ impl Error {
             Self::Remove { source, .. } | Self::Write { source, .. } => {
                 Errno::from_io_error(source).is_some_and(|errno| errno == Errno::BUSY)
             }
-            Self::NotCgroup2 { .. } | Self::Open { .. } | Self::Create { .. } | Self::Read { .. } => false,
+            Self::NotCgroup2 { .. }
+            | Self::NoReserved { .. }
+            | Self::Open { .. }
+            | Self::Create { .. }
+            | Self::Read { .. } => false,
         }
     }
 
@@ -128,7 +140,11 @@ impl Error {
             Self::Read { source, .. } | Self::Write { source, .. } => {
                 Errno::from_io_error(source).is_some_and(|errno| errno == Errno::OPNOTSUPP)
             }
-            Self::NotCgroup2 { .. } | Self::Open { .. } | Self::Create { .. } | Self::Remove { .. } => false,
+            Self::NotCgroup2 { .. }
+            | Self::NoReserved { .. }
+            | Self::Open { .. }
+            | Self::Create { .. }
+            | Self::Remove { .. } => false,
         }
     }
 }

@@ -101,8 +101,17 @@ impl Reconciler {
     /// is empty it is removed. The same goes for the pods of the plan whose uid is among `retired`, such as evicted
     /// ones, which stay in the plan while their manifest does.
     pub fn reconcile(&mut self, plan: &Plan, retired: &[PodUid], permit: Option<&Permit>) -> Report {
-        let desired = Desired::new(plan, &retired.iter().collect());
-        let (snapshot, errors) = observe(&self.root, &desired.plans, &self.ledger, self.page);
+        let mut desired = Desired::new(plan, &retired.iter().collect());
+        let (snapshot, mut errors) = observe(&self.root, &desired.plans, &self.ledger, self.page);
+        // What is not there now is not made, even if it was there a moment ago.
+        desired.plans.retain(|plan| {
+            let lacks = desired.reserved.contains(&plan.path) && !snapshot.cgroups.contains_key(&plan.path);
+            // One that is there and cannot be read was told of already.
+            if lacks && self.root.open(&plan.path).is_err_and(|error| error.is_gone()) {
+                errors.push(Error::NoReserved { path: plan.path.to_string() });
+            }
+            !lacks
+        });
         let Diff { steps, withheld, missing } = diff(&desired.plans, &snapshot, &self.ledger, self.page);
         let mut report = Report { withheld, missing, errors, ..Report::default() };
         let mut ids: BTreeMap<CgroupPath, CgroupId> =

@@ -7,6 +7,9 @@ use super::{Settings, hugepages, lists, threshold::Signal};
 /// The resource that `systemReserved` and `kubeReserved` call tasks.
 pub const PID: &str = "pid";
 
+/// The resource that a pod takes one of.
+pub const PODS: &str = "pods";
+
 /// More is reserved than the node has.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error(
@@ -21,12 +24,23 @@ pub struct Overreserved {
     pub capacity: Quantity,
 }
 
+/// How many pods the node may run: `maxPods`, but no more than `podsPerCore` on each cpu if that is not 0 (upstream
+/// `MachineInfo`).
+#[must_use]
+pub fn pods(cpu_milli: u64, pods_per_core: u64, max_pods: u64) -> u64 {
+    match pods_per_core {
+        0 => max_pods,
+        per_core => (cpu_milli / 1000).saturating_mul(per_core).min(max_pods),
+    }
+}
+
 /// What the node has, by resource name; tasks as `pid`.
 #[must_use]
 pub fn capacity(node: &Node) -> ResourceList {
     let mut capacity = node.other.clone();
     capacity.insert(ResourceName::new(ResourceName::CPU), Quantity::from_milli(node.cpu_milli));
     capacity.insert(ResourceName::new(ResourceName::MEMORY), Quantity::from_units(node.memory_bytes));
+    capacity.insert(ResourceName::new(PODS), Quantity::from_units(node.pods));
     if let Some(pids) = node.max_pids {
         capacity.insert(ResourceName::new(PID), Quantity::from_units(pids));
     }
@@ -34,12 +48,17 @@ pub fn capacity(node: &Node) -> ResourceList {
 }
 
 /// What kubepods is limited to: capacity without what is reserved, if `enforceNodeAllocatable` names `pods`, else
-/// all of it. The eviction threshold is not taken off, so that eviction comes before this limit (upstream
-/// `getNodeAllocatableAbsolute`).
+/// all of it. The eviction threshold is not taken off, so that eviction comes before this limit.
 #[must_use]
 pub fn enforced(node: &Node, settings: &Settings) -> ResourceList {
     let capacity = capacity(node);
-    if settings.enforce_pods { left(&capacity, &reserved(settings)) } else { capacity }
+    if settings.enforce_pods { unreserved(&capacity, settings) } else { capacity }
+}
+
+/// A capacity without what is reserved of it, enforced or not (upstream `getNodeAllocatableAbsoluteImpl`).
+#[must_use]
+pub fn unreserved(capacity: &ResourceList, settings: &Settings) -> ResourceList {
+    left(capacity, &reserved(settings))
 }
 
 /// What pods may request: capacity without what is reserved and without the hard eviction thresholds of memory and
@@ -48,10 +67,9 @@ pub fn enforced(node: &Node, settings: &Settings) -> ResourceList {
 pub fn requestable(node: &Node, settings: &Settings) -> ResourceList {
     let capacity = capacity(node);
     let mut allocatable = left(&capacity, &reservation(&capacity, settings));
-    let huge_bytes =
-        hugepages::by_page_bytes(&node.other).values().fold(0, |sum: u64, &bytes| sum.saturating_add(bytes));
+    let huge = Quantity::from_units(hugepages::total_bytes(&capacity));
     if let Some(memory) = allocatable.get_mut(ResourceName::MEMORY) {
-        *memory = memory.saturating_sub(Quantity::from_units(huge_bytes)).max(Quantity::ZERO);
+        *memory = memory.saturating_sub(huge).max(Quantity::ZERO);
     }
     allocatable
 }
@@ -59,17 +77,23 @@ pub fn requestable(node: &Node, settings: &Settings) -> ResourceList {
 /// Checks that no more is reserved than the node has; of resources that it lacks, any amount may be (upstream
 /// `validateNodeAllocatable`).
 pub fn validate(node: &Node, settings: &Settings) -> Result<(), Vec<Overreserved>> {
-    let capacity = capacity(node);
-    let reservation = reservation(&capacity, settings);
-    let beyond: Vec<_> = capacity
-        .into_iter()
-        .map(|(resource, capacity)| {
-            let reserved = lists::get(&reservation, resource.as_str());
-            Overreserved { resource, reserved, capacity }
-        })
-        .filter(|entry| entry.reserved > entry.capacity)
-        .collect();
+    let beyond = overreserved(&capacity(node), settings);
     if beyond.is_empty() { Ok(()) } else { Err(beyond) }
+}
+
+/// Of which resources more is reserved than that capacity.
+#[must_use]
+pub fn overreserved(capacity: &ResourceList, settings: &Settings) -> Vec<Overreserved> {
+    let reservation = reservation(capacity, settings);
+    capacity
+        .iter()
+        .map(|(resource, &capacity)| {
+            let reserved = lists::get(&reservation, resource.as_str());
+            Overreserved { resource: resource.clone(), reserved, capacity }
+        })
+        // Of what it has less than none, nothing may be reserved either.
+        .filter(|entry| entry.reserved > entry.capacity.max(Quantity::ZERO))
+        .collect()
 }
 
 /// The hard thresholds that are kept from being requested, by resource (upstream `hardEvictionReservation`).
@@ -80,7 +104,8 @@ const KEPT: [(Signal, &str); 2] = [
 
 /// What is kept from being requested (upstream `GetNodeAllocatableReservation`). A threshold of what the node has
 /// none of keeps nothing.
-fn reservation(capacity: &ResourceList, settings: &Settings) -> ResourceList {
+#[must_use]
+pub fn reservation(capacity: &ResourceList, settings: &Settings) -> ResourceList {
     let mut reservation = reserved(settings);
     for (signal, name) in KEPT {
         if let (Some(threshold), Some(has)) = (settings.eviction.hard(signal), capacity.get(name)) {

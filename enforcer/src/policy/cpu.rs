@@ -30,11 +30,37 @@ pub fn quota_us(cpu_milli: u64, period_us: u64) -> Option<u64> {
     Some(u64::try_from(quota).unwrap_or(u64::MAX).clamp(QUOTA_MIN_US, QUOTA_MAX_US))
 }
 
+/// The quota in microseconds that systemd writes for one, at the least 1,000.
+///
+/// systemd keeps `CPUQuotaPerSecUSec`, microseconds in a second, and shows it as a whole percentage; so opencontainers'
+/// `addCPUQuota` (systemd/common.go) rounds it up to the next 10 ms, and `cgroup_apply_cpu_quota` in systemd's
+/// src/core/cgroup.c writes that part of the period.
+#[must_use]
+pub fn quota_of_systemd_us(quota_us: u64, period_us: u64) -> u64 {
+    const SECOND_US: u128 = 1_000_000;
+    const PERCENT_US: u128 = 10_000;
+    if period_us == 0 {
+        return quota_us;
+    }
+    let per_second = u128::from(quota_us) * SECOND_US / u128::from(period_us);
+    let per_second = per_second.div_ceil(PERCENT_US) * PERCENT_US;
+    let quota = per_second * u128::from(period_us) / SECOND_US;
+    u64::try_from(quota).unwrap_or(u64::MAX).clamp(QUOTA_MIN_US, QUOTA_MAX_US)
+}
+
 /// The weight, 1 to 10,000, in proportion to the shares (upstream `getCPUWeight`).
 #[must_use]
 pub fn weight_linear(shares: u64) -> u64 {
     let shares = shares.clamp(SHARES_MIN, SHARES_MAX);
     1 + (shares - SHARES_MIN) * (WEIGHT_MAX - 1) / (SHARES_MAX - SHARES_MIN)
+}
+
+/// The shares for a weight (upstream `CpuWeightToCPUShares`): the least that [`weight_linear`] gives that weight for,
+/// or just below.
+#[must_use]
+pub fn shares_of_weight(weight: u64) -> u64 {
+    let above = weight.clamp(1, WEIGHT_MAX) - 1;
+    above * (SHARES_MAX - SHARES_MIN) / (WEIGHT_MAX - 1) + SHARES_MIN
 }
 
 /// The weight, 1 to 10,000, such that 1024 shares become the kernel's default of 100, as runc 1.3.2 and crun 1.23

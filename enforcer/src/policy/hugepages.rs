@@ -24,6 +24,15 @@ pub fn by_page_bytes(list: &ResourceList) -> BTreeMap<u64, u64> {
     sizes
 }
 
+/// What the list says of huge pages of any size together, in bytes; a name counts whatever size it gives (upstream
+/// `IsHugePageResourceName`).
+#[must_use]
+pub fn total_bytes(list: &ResourceList) -> u64 {
+    list.iter()
+        .filter(|(name, _)| name.as_str().starts_with(PREFIX))
+        .fold(0, |sum: u64, (_, amount)| sum.saturating_add(amount.units()))
+}
+
 /// The limit file of a page size in bytes, as the kernel names it (`mem_fmt` in `mm/hugetlb_cgroup.c`).
 #[must_use]
 pub fn file(page_bytes: u64) -> FileName {

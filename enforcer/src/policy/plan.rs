@@ -4,7 +4,10 @@ use crate::model::{
     CgroupPath, ContainerKind, Node, Pod, PodName, PodUid, QosClass, ResourceList, ResourceName,
 };
 
-use super::{Settings, critical, effective, lists, name, oom_score, qos, values};
+use super::{
+    ReservedCgroup, Settings, critical, effective, name, oom_score, qos,
+    values::{self, Requested},
+};
 
 /// A cgroup file's name, such as `memory.max`; hugetlb's names carry the page size.
 pub type FileName = std::borrow::Cow<'static, str>;
@@ -29,6 +32,8 @@ pub struct Plan {
     pub qos: Vec<(QosClass, CgroupPlan)>,
     /// Every pod, in the order given.
     pub pods: Vec<PodPlan>,
+    /// The system's own cgroups that are held to what is reserved for them. They are never made, and never removed.
+    pub reserved: Vec<CgroupPlan>,
 }
 
 /// The desired state of one pod.
@@ -79,21 +84,42 @@ pub fn plan(node: &Node, settings: &Settings, pods: &[Pod]) -> Plan {
     let uids = name::cgroup_uids(pods);
     let pods: Vec<_> =
         pods.iter().zip(&uids).map(|(pod, uid)| plan_pod(node, settings, &kubepods, pod, uid)).collect();
-    let requested_cpu_milli = |class| {
-        pods.iter()
-            .filter(|pod| pod.qos_class == class)
-            .map(|pod| lists::get(&pod.requests, ResourceName::CPU).milli())
-            .fold(0, u64::saturating_add)
+    let requested = |classes: &[QosClass]| {
+        Requested::sum(pods.iter().filter(|pod| classes.contains(&pod.qos_class)).map(|pod| &pod.requests))
     };
-    let qos_cgroup = |class, cpu_milli| {
-        (class, CgroupPlan { path: name::qos(&kubepods, class, driver), files: values::qos(cpu_milli) })
+    let burstable = requested(&[QosClass::Burstable]);
+    let protected = requested(&[QosClass::Guaranteed, QosClass::Burstable]);
+    let qos_cgroup = |class, requested| {
+        let files = values::qos(settings, requested);
+        (class, CgroupPlan { path: name::qos(&kubepods, class, driver), files })
     };
     let qos = vec![
-        qos_cgroup(QosClass::Burstable, requested_cpu_milli(QosClass::Burstable)),
+        qos_cgroup(QosClass::Burstable, burstable),
         // Whatever they request: the class has the least share there is.
-        qos_cgroup(QosClass::BestEffort, 0),
+        qos_cgroup(QosClass::BestEffort, Requested::default()),
     ];
-    Plan { node: CgroupPlan { path: kubepods, files: values::node(node, settings) }, qos, pods }
+    let node = CgroupPlan { path: kubepods, files: values::node(node, settings, protected) };
+    Plan { node, qos, pods, reserved: plan_reserved(settings) }
+}
+
+/// The system's own cgroups; where both reservations name one, it is held to the kubelet's, which the kubelet too
+/// writes last (`enforceNodeAllocatableCgroups` in `pkg/kubelet/cm/node_container_manager_linux.go`).
+fn plan_reserved(settings: &Settings) -> Vec<CgroupPlan> {
+    let reservations = [
+        (&settings.system_reserved_cgroup, &settings.system_reserved),
+        (&settings.kube_reserved_cgroup, &settings.kube_reserved),
+    ];
+    let mut plans: Vec<CgroupPlan> = Vec::new();
+    for (cgroup, amounts) in reservations {
+        let Some(ReservedCgroup { path, scope }) = cgroup else { continue };
+        let path = name::given(path, settings.cgroup_driver);
+        let files = values::reserved(amounts, *scope, settings);
+        match plans.iter_mut().find(|plan| plan.path == path) {
+            Some(plan) => plan.files.extend(files),
+            None => plans.push(CgroupPlan { path, files }),
+        }
+    }
+    plans
 }
 
 fn plan_pod(

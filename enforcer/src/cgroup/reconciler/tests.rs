@@ -98,11 +98,37 @@ fn plan(memory: &str) -> Plan {
         cgroup: cgroup("/kubepods/pod1", &[("memory.max", memory), ("cpu.weight", "79")]),
         containers: vec![container],
     };
-    Plan { node: cgroup("/kubepods", &[("cpu.weight", "157")]), qos: Vec::new(), pods: vec![pod] }
+    Plan {
+        node: cgroup("/kubepods", &[("cpu.weight", "157")]),
+        qos: Vec::new(),
+        pods: vec![pod],
+        reserved: Vec::new(),
+    }
 }
 
 fn without_pods() -> Plan {
     Plan { pods: Vec::new(), ..plan("max") }
+}
+
+#[test]
+fn reserved_cgroups_are_written_and_never_made_nor_removed() {
+    let with = |reserved: Vec<CgroupPlan>| Plan { reserved, ..plan("max") };
+    let system = || cgroup("/system.slice", &[("memory.max", "8192"), ("cpu.weight", "39")]);
+    let mut fixture = Fixture::new(&[TREE, &["system.slice"]].concat());
+    let report = fixture.reconcile(&with(vec![system(), cgroup("/lost", &[("cpu.weight", "4")])]));
+    assert_eq!(fixture.read("system.slice/memory.max"), "8192");
+    assert_eq!(fixture.read("system.slice/cpu.weight"), "39");
+    assert!(!fixture.temp.path().join("lost").exists());
+    let errors: Vec<_> = report.errors.iter().map(ToString::to_string).collect();
+    assert!(matches!(&errors[..], [lost] if lost.starts_with("cgroup /lost, which ")), "{errors:?}");
+
+    fs::write(fixture.temp.path().join("system.slice/cpu.weight"), "100").unwrap();
+    let report = fixture.reconcile(&with(vec![system()]));
+    assert_eq!(report.written.len(), 1, "a foreign write is put right");
+    assert!(report.errors.is_empty());
+    let report = fixture.reconcile(&with(Vec::new()));
+    assert!(report.is_converged());
+    assert_eq!(fixture.read("system.slice/cpu.weight"), "39");
 }
 
 const TREE: &[&str] = &["kubepods", "kubepods/pod1", "kubepods/pod1/app"];

@@ -50,6 +50,33 @@ fn shares_and_weights_are_the_kubelets(
     assert_eq!(weight_quadratic(expected), quadratic);
 }
 
+/// `pkg/kubelet/cm/cgroup_manager_linux_test.go`, `TestCpuWeightToCPUShares`.
+#[rstest]
+#[case(1, 2)]
+#[case(2, 28)]
+#[case(3, 54)]
+#[case(4, 80)]
+#[case(245, 6_398)]
+#[case(10_000, 262_144)]
+fn weights_are_read_as_the_kubelet_does(#[case] weight: u64, #[case] shares: u64) {
+    assert_eq!(shares_of_weight(weight), shares);
+}
+
+/// By hand, from the two functions that [`quota_of_systemd_us`] names.
+#[rstest]
+#[case(20_000, 100_000, 20_000)]
+#[case(20_001, 100_000, 21_000)]
+#[case(1_001, 100_000, 2_000)]
+#[case(1_500, 5_000, 1_500)]
+#[case(1_499, 5_000, 1_500)]
+#[case(1_000, 7_000, 1_050)]
+#[case(33_333, 1_000_000, 40_000)]
+#[case(1_000, 0, 1_000)]
+#[case(QUOTA_MAX_US, 100_000, QUOTA_MAX_US)]
+fn systemd_keeps_whole_percentages(#[case] quota: u64, #[case] period: u64, #[case] expected: u64) {
+    assert_eq!(quota_of_systemd_us(quota, period), expected);
+}
+
 #[test]
 fn shares_out_of_range_are_bounded() {
     assert_eq!((weight_linear(0), weight_quadratic(0)), (1, 1));
@@ -64,6 +91,20 @@ proptest! {
         prop_assert!(weight_linear(low) <= weight_linear(high));
         prop_assert!(weight_quadratic(low) <= weight_quadratic(high));
         prop_assert!(quota_us(less + 1, 100_000) <= quota_us(less + 1 + more, 100_000));
+    }
+
+    #[test]
+    fn systemd_takes_nothing_away_but_a_rounding(cpu_milli in 1_u64..300_000, period in 1_000_u64..=1_000_000) {
+        let quota = quota_us(cpu_milli, period).unwrap();
+        let kept = quota_of_systemd_us(quota, period);
+        // A hundredth of a cpu more at the most.
+        prop_assert!(kept + 1 >= quota && kept <= quota + period.div_ceil(100), "{quota} became {kept}");
+    }
+
+    #[test]
+    fn a_weight_comes_back_from_its_shares(weight in 1_u64..=10_000) {
+        prop_assert!(weight.abs_diff(weight_linear(shares_of_weight(weight))) <= 1);
+        prop_assert!(weight_linear(shares_of_weight(weight) + 1) >= weight);
     }
 
     #[test]

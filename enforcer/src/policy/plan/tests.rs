@@ -5,7 +5,7 @@ use super::*;
 use crate::{
     model::{ContainerKind, Limit, Quantity, Requirements},
     policy::{
-        CpuWeightFormula, SwapBehavior,
+        CgroupDriver, CpuWeightFormula, MemoryReservationPolicy, ReservedScope, SwapBehavior,
         sample::{any_pod, app, container, list, node, pod},
     },
 };
@@ -188,6 +188,79 @@ fn a_stored_class_holds() {
     let plan = plan(&node(), &Settings::default(), &[pod]);
     assert_eq!(plan.pods[0].cgroup.path.as_str(), "/kubepods/poduid-web");
     assert_eq!(plan.pods[0].containers[0].oom_score_adj, -997);
+}
+
+#[test]
+fn a_systemd_plan_has_slices_and_scopes() {
+    let root = CgroupPath::parse("/machine").unwrap();
+    let settings =
+        Settings { cgroup_root: root, cgroup_driver: CgroupDriver::Systemd, ..Settings::default() };
+    let plan = plan(&node(), &settings, &[limited("web")]);
+    assert_eq!(plan.node.path.as_str(), "/machine.slice/machine-kubepods.slice");
+    let burstable = format!("{}/machine-kubepods-burstable.slice", plan.node.path);
+    assert_eq!(plan.qos[0].1.path.as_str(), burstable);
+    let web = format!("{burstable}/machine-kubepods-burstable-poduid_web.slice");
+    assert_eq!(plan.pods[0].cgroup.path.as_str(), web);
+    let app = format!("{web}/enforcer-uid_web-app.scope");
+    assert_eq!(plan.pods[0].containers[0].cgroup.path.as_str(), app);
+}
+
+#[test]
+fn a_mirror_pod_keeps_its_uid_but_for_its_cgroup() {
+    let annotations = [("kubernetes.io/config.mirror", "x"), ("kubernetes.io/config.hash", "0a1b")];
+    let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    let pod = Pod { annotations, ..limited("web") };
+    let plan = plan(&node(), &Settings::default(), std::slice::from_ref(&pod));
+    assert_eq!(plan.pods[0].uid, pod.uid);
+    assert_eq!(plan.pods[0].cgroup.path.as_str(), "/kubepods/burstable/pod0a1b");
+}
+
+#[test]
+fn requested_memory_is_protected_at_every_level() {
+    let settings = Settings {
+        memory_reservation_policy: MemoryReservationPolicy::TieredReservation,
+        ..Settings::default()
+    };
+    let equal = &[("cpu", "1"), ("memory", "1Gi")];
+    let guaranteed = pod("g", vec![app("c", equal, equal)]);
+    let plan = plan(&node(), &settings, &[guaranteed, limited("b"), pod("e", vec![app("c", &[], &[])])]);
+    let protection = |cgroup: &CgroupPlan| {
+        let protection = |file: &str| cgroup.files.get(file).map_or(0, |value| value.parse().unwrap());
+        (protection("memory.min"), protection("memory.low"))
+    };
+    let (one, other) = (1_u64 << 30, 100_u64 << 20);
+    assert_eq!(protection(&plan.node), (one + other, 0));
+    assert_eq!(protection(&plan.qos[0].1), (0, other));
+    assert_eq!(protection(&plan.qos[1].1), (0, 0));
+    let pods: Vec<_> = plan.pods.iter().map(|pod| protection(&pod.cgroup)).collect();
+    assert_eq!(pods, [(one, 0), (0, other), (0, 0)]);
+    let containers: Vec<_> = plan.pods.iter().map(|pod| protection(&pod.containers[0].cgroup)).collect();
+    assert_eq!(containers, pods);
+}
+
+#[test]
+fn reserved_cgroups_are_planned_where_they_are() {
+    let reserved = |path: &str, scope| Some(ReservedCgroup { path: CgroupPath::parse(path).unwrap(), scope });
+    let mut settings = Settings {
+        cgroup_driver: CgroupDriver::Systemd,
+        system_reserved: list(&[("cpu", "1"), ("memory", "1Gi")]),
+        kube_reserved: list(&[("cpu", "2"), ("memory", "2Gi")]),
+        system_reserved_cgroup: reserved("/system.slice", ReservedScope::All),
+        kube_reserved_cgroup: reserved("/kubelet", ReservedScope::Compressible),
+        ..Settings::default()
+    };
+    let told = |settings: &Settings| -> Vec<_> {
+        let reserved = plan(&node(), settings, &[]).reserved;
+        reserved.iter().map(|cgroup| (cgroup.path.to_string(), files(cgroup).join(" "))).collect()
+    };
+    let of = |path: &str, files: &str| (path.to_owned(), files.to_owned());
+    assert_eq!(
+        told(&settings),
+        [of("/system.slice", "cpu.weight=39 memory.max=1073741824"), of("/kubelet.slice", "cpu.weight=79")]
+    );
+    settings.kube_reserved_cgroup = reserved("/system.slice", ReservedScope::Compressible);
+    assert_eq!(told(&settings), [of("/system.slice", "cpu.weight=79 memory.max=1073741824")]);
+    assert_eq!(told(&Settings::default()), []);
 }
 
 /// `pkg/kubelet/types/pod_update_test.go`, `TestIsCriticalPod`, `TestIsNodeCriticalPod`.
