@@ -11,6 +11,7 @@ mod desired;
 mod host;
 mod ooms;
 mod telling;
+mod unfit;
 
 use std::{future, time::Duration};
 
@@ -22,6 +23,7 @@ use tokio::{
     time::MissedTickBehavior,
 };
 
+pub use self::unfit::Unfit;
 use self::{
     desired::Desired,
     host::Host,
@@ -29,7 +31,7 @@ use self::{
 };
 use crate::{
     cgroup::{Index, Permit, PopulationEvents},
-    config::{Config, Mode, Ownership},
+    config::{Config, Mode},
     evict::{Reflex, ReflexConfig, Report, Teller},
     journal::{Event, EventType, Journal, Subject},
     model::PodUid,
@@ -55,13 +57,15 @@ enum Reflexion {
     Pressure(bool),
 }
 
-/// Runs the daemon until SIGTERM or SIGINT.
+/// Runs the daemon until SIGTERM or SIGINT. The error is an [`Unfit`] if nothing was started.
 pub async fn run(config: Config) -> anyhow::Result<()> {
     raw::keep_heap_small();
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let mut hang_up = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
     let host = Host::read(config.max_pods)?;
+    let kubelets = unfit::is_kubelets(&config, &host);
+    unfit::check(&config, &host, kubelets)?;
     let journal = Journal::new(&host.name, &host.boot_id);
     let observe = Observe::bind(&config.run_dir).await?;
     tell_start(&journal, &config, &host);
@@ -70,7 +74,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let being_evicted = BeingEvicted::default();
     let (ooms, edges) = Ooms::attach(&journal, index.clone(), being_evicted.clone());
 
-    let permit = permit(&config, &host, &journal);
+    let permit = permit(&config, kubelets, &journal);
     let (mut desired, population) =
         Desired::new(config.clone(), host.clone(), journal.clone(), index, permit);
     let (sender, mut reflexions) = mpsc::unbounded_channel();
@@ -173,13 +177,8 @@ fn tell_hang_up(journal: &Journal) {
 }
 
 /// The leave to write, if the mode is `enforce` and the cgroups are ours.
-fn permit(config: &Config, host: &Host, journal: &Journal) -> Option<Permit> {
-    let kubelet = match config.ownership {
-        Ownership::Enforcer => false,
-        Ownership::Kubelet => true,
-        Ownership::Auto => host::kubelet_owns(&config.settings.cgroup_root, &config.run_dir, &host.boot_id),
-    };
-    if kubelet {
+fn permit(config: &Config, kubelets: bool, journal: &Journal) -> Option<Permit> {
+    if kubelets {
         telling::degraded(
             journal,
             "ownership",
@@ -187,7 +186,7 @@ fn permit(config: &Config, host: &Host, journal: &Journal) -> Option<Permit> {
              where no kubelet is, set ownership: enforcer",
         );
     }
-    (config.mode == Mode::Enforce && !kubelet).then(Permit::for_enforce_mode)
+    (config.mode == Mode::Enforce && !kubelets).then(Permit::for_enforce_mode)
 }
 
 /// The hard threshold of `memory.available`, resolved for this host.

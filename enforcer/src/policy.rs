@@ -22,6 +22,6 @@ pub use self::{
     plan::{CgroupPlan, ContainerPlan, FileName, Plan, PodPlan, plan},
     settings::{
         CgroupDriver, CpuWeightFormula, EvictionSettings, MemoryReservationPolicy, ReservedCgroup,
-        ReservedScope, Settings, SwapBehavior,
+        ReservedScope, Settings, SettingsError, SwapBehavior,
     },
 };

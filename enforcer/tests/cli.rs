@@ -50,6 +50,17 @@ fn help_is_an_answer_and_wrong_usage_is_not() {
 }
 
 #[test]
+fn a_configuration_that_this_host_cannot_follow_starts_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = config(folder.path(), "mode: observe\nsystemReserved:\n  memory: 1Ei\n");
+    let output = enforcer().args(["--config", &path, "run"]).output().unwrap();
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(64), "{told}");
+    assert!(told.contains("memory"), "{told}");
+    assert!(!folder.path().join("run").exists(), "something was started");
+}
+
+#[test]
 fn a_wrong_configuration_is_told_whole_and_starts_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = config(folder.path(), "mode: fierce\nevictionHard:\n  memory.available: lots\nnonsense: 1\n");

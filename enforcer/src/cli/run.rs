@@ -39,7 +39,9 @@ pub(super) fn run(context: Context, args: Args) -> Result<(), Failure> {
         .max_blocking_threads(2)
         .build()
         .context("cannot start the runtime")?;
-    Ok(runtime.block_on(daemon::run(config))?)
+    runtime
+        .block_on(daemon::run(config))
+        .map_err(|error| if error.is::<daemon::Unfit>() { Failure::usage(error) } else { error.into() })
 }
 
 /// Logs to stderr; the journal adds the time itself.

@@ -1,6 +1,10 @@
+mod check;
+
 use crate::model::{CgroupPath, ResourceList};
 
 use super::threshold::{Signal, Threshold, ThresholdValue};
+
+pub use self::check::SettingsError;
 
 /// What an administrator may decide about the plan and about eviction.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,0 +1,100 @@
+use super::host::{self, Host};
+use crate::{
+    config::{Config, Mode, Ownership},
+    policy::{CgroupDriver, SettingsError, allocatable},
+};
+
+/// Why the configuration cannot be followed on this host: everything at once, and nothing was started.
+#[derive(Debug, thiserror::Error)]
+#[error("the configuration cannot be followed here:\n{}", .problems.join("\n"))]
+pub struct Unfit {
+    problems: Vec<String>,
+}
+
+/// Whether the kubelet owns the pods' cgroups here, so that they are not ours to write.
+pub(super) fn is_kubelets(config: &Config, host: &Host) -> bool {
+    match config.ownership {
+        Ownership::Enforcer => false,
+        Ownership::Kubelet => true,
+        Ownership::Auto => host::kubelet_owns(&config.settings.cgroup_root, &config.run_dir, &host.boot_id),
+    }
+}
+
+/// Checks the configuration against the host.
+pub(super) fn check(config: &Config, host: &Host, kubelets: bool) -> Result<(), Unfit> {
+    let settings = &config.settings;
+    let mut problems: Vec<String> =
+        settings.check().err().unwrap_or_default().iter().map(SettingsError::to_string).collect();
+    if let Err(overreserved) = allocatable::validate(&host.node, settings) {
+        problems.extend(overreserved.iter().map(ToString::to_string));
+    }
+    let writes = config.mode == Mode::Enforce && !kubelets;
+    if writes && settings.cgroup_driver == CgroupDriver::Systemd {
+        problems.push(String::from(
+            "cgroupDriver: systemd can be planned and audited, but not enforced: slices and scopes have to be asked of \
+             systemd, and are not yet; write cgroupDriver: cgroupfs, or mode: dry-run, or leave the cgroups to the \
+             kubelet with ownership: kubelet",
+        ));
+    }
+    if problems.is_empty() { Ok(()) } else { Err(Unfit { problems }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::{
+        model::{CgroupPath, Node, Quantity, ResourceList, ResourceName},
+        policy::Settings,
+    };
+
+    fn host() -> Host {
+        let node = Node {
+            cpu_milli: 4_000,
+            memory_bytes: 8 << 30,
+            swap_bytes: 0,
+            pods: 110,
+            max_pids: None,
+            page_bytes: 4_096,
+            swap_controller: false,
+            other: ResourceList::new(),
+        };
+        Host { name: String::from("host"), boot_id: String::from("boot"), node }
+    }
+
+    #[rstest]
+    #[case(Mode::Enforce, false, CgroupDriver::Systemd, false)]
+    #[case(Mode::Enforce, true, CgroupDriver::Systemd, true)]
+    #[case(Mode::DryRun, false, CgroupDriver::Systemd, true)]
+    #[case(Mode::Observe, false, CgroupDriver::Systemd, true)]
+    #[case(Mode::Enforce, false, CgroupDriver::Cgroupfs, true)]
+    fn slices_are_not_made_behind_systemds_back(
+        #[case] mode: Mode,
+        #[case] kubelets: bool,
+        #[case] cgroup_driver: CgroupDriver,
+        #[case] fits: bool,
+    ) {
+        let settings = Settings { cgroup_driver, ..Settings::default() };
+        let config = Config { mode, settings, ..Config::default() };
+        assert_eq!(check(&config, &host(), kubelets).is_ok(), fits);
+    }
+
+    #[test]
+    fn everything_is_told_at_once() {
+        let settings = Settings {
+            cgroup_root: CgroupPath::parse("/a_b").unwrap(),
+            cgroup_driver: CgroupDriver::Systemd,
+            system_reserved: [(ResourceName::new("memory"), Quantity::from_units(1 << 40))].into(),
+            ..Settings::default()
+        };
+        let config = Config { mode: Mode::Enforce, settings, ..Config::default() };
+        let Unfit { problems } = check(&config, &host(), false).unwrap_err();
+        let shown = problems.join("\n");
+        assert_eq!(problems.len(), 3, "{shown}");
+        assert!(
+            ["cgroupRoot: ", "systemReserved ", "cgroupDriver: "].iter().all(|place| shown.contains(place)),
+            "{shown}"
+        );
+    }
+}
