@@ -1,5 +1,6 @@
 //! Every rule that decides something: pure functions and state machines over [`crate::model`], without IO and clock.
 
+pub mod admission;
 pub mod allocatable;
 pub mod cpu;
 pub mod critical;
@@ -10,6 +11,7 @@ mod lists;
 pub mod name;
 pub mod oom_score;
 mod plan;
+pub mod preemption;
 pub mod qos;
 pub mod rank;
 #[cfg(test)]

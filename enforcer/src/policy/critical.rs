@@ -1,4 +1,4 @@
-//! Which pods are never evicted: `pkg/kubelet/types/pod_update.go`.
+//! Which pods are never evicted, and which may be ended for another: `pkg/kubelet/types/pod_update.go`.
 
 use crate::model::Pod;
 
@@ -18,9 +18,27 @@ const NODE_CRITICAL_CLASS: &str = "system-node-critical";
 /// `IsCriticalPod`).
 #[must_use]
 pub fn is_critical(pod: &Pod) -> bool {
-    pod.priority() >= CRITICAL_PRIORITY
-        || pod.annotations.get(CONFIG_SOURCE).is_some_and(|source| source != "api")
-        || pod.annotations.contains_key(CONFIG_MIRROR)
+    pod.priority() >= CRITICAL_PRIORITY || is_static(pod) || is_mirror(pod)
+}
+
+/// Whether the kubelet made the pod from a manifest of its own (upstream `IsStaticPod`).
+#[must_use]
+pub fn is_static(pod: &Pod) -> bool {
+    pod.annotations.get(CONFIG_SOURCE).is_some_and(|source| source != "api")
+}
+
+/// Whether the pod is the API server's mirror of a static one (upstream `IsMirrorPod`).
+#[must_use]
+pub fn is_mirror(pod: &Pod) -> bool {
+    pod.annotations.contains_key(CONFIG_MIRROR)
+}
+
+/// Whether the pod `other` may be ended so that `preemptor` fits (upstream `Preemptable`): a critical pod takes from
+/// those that are not, and, where both have a priority, the higher one from the lower.
+#[must_use]
+pub fn may_preempt(preemptor: &Pod, other: &Pod) -> bool {
+    (is_critical(preemptor) && !is_critical(other))
+        || preemptor.priority.zip(other.priority).is_some_and(|(own, others)| own > others)
 }
 
 /// Whether the node itself needs the pod (upstream `IsNodeCriticalPod`).
@@ -28,3 +46,6 @@ pub fn is_critical(pod: &Pod) -> bool {
 pub fn is_node_critical(pod: &Pod) -> bool {
     is_critical(pod) && pod.priority_class_name.as_deref() == Some(NODE_CRITICAL_CLASS)
 }
+
+#[cfg(test)]
+mod tests;

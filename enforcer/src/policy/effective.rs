@@ -47,16 +47,25 @@ pub fn container_limits(pod: &Pod) -> ResourceList {
 /// what the containers request no longer counts, of no resource; and overhead is added only to what is not zero.
 #[must_use]
 pub fn ranking_request(pod: &Pod, name: &str) -> Quantity {
-    let own = if lists::has_pod_level(pod.resources.as_ref()) {
-        pod.resources
-            .iter()
-            .flat_map(|set| &set.requests)
-            .find(|(resource, _)| resource.as_str() == name && lists::is_pod_level(resource))
-            .map_or(Quantity::ZERO, |(_, &quantity)| quantity)
-    } else {
-        lists::get(&container_requests(pod), name)
+    lists::get(&ranking_requests(pod), name)
+}
+
+/// [`ranking_request`] of every resource.
+#[must_use]
+pub fn ranking_requests(pod: &Pod) -> ResourceList {
+    let mut requests = match &pod.resources {
+        Some(set) if lists::has_pod_level(Some(set)) => {
+            let taken = set.requests.iter().filter(|(name, _)| lists::is_pod_level(name));
+            taken.map(|(name, &quantity)| (name.clone(), quantity)).collect()
+        }
+        Some(_) | None => container_requests(pod),
     };
-    if own.is_zero() { own } else { own.saturating_add(lists::get(&pod.overhead, name)) }
+    for (name, &overhead) in &pod.overhead {
+        if let Some(request) = requests.get_mut(name).filter(|request| !request.is_zero()) {
+            *request = request.saturating_add(overhead);
+        }
+    }
+    requests
 }
 
 /// Whether every container has a limit of its own for that resource, by the kubelet's reckoning

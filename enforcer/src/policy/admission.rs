@@ -1,0 +1,251 @@
+//! Whether a pod may run on the node: `pkg/kubelet/lifecycle/predicate.go`, the scheduler's `Fits` in
+//! `pkg/scheduler/framework/plugins/noderesources/fit.go`, and `Admit` of `pkg/kubelet/eviction/eviction_manager.go`.
+//!
+//! Node affinity, node names, host ports and taints are not looked at: they choose among nodes, and here is one.
+
+use std::{borrow::Cow, fmt};
+
+use crate::model::{Node, Pod, PodName, QosClass, TaintEffect};
+
+use self::amounts::{Allocatable, Amounts};
+use super::{
+    Settings, critical,
+    preemption::{self, NoVictims, Requirement, Requirements, Standing},
+    qos,
+    threshold::NodeCondition,
+};
+
+mod amounts;
+
+pub use self::amounts::Shortage;
+
+/// The taint of a node under memory pressure, which the control plane sets with the effect `NoSchedule`.
+const MEMORY_PRESSURE_TAINT: &str = "node.kubernetes.io/memory-pressure";
+
+/// Whether a pod may run.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Admission {
+    /// It may.
+    Admitted {
+        /// The pods that end for it, the cheapest first; only a critical pod has any.
+        preempt: Vec<PodName>,
+    },
+    /// It may not.
+    Rejected(Rejection),
+}
+
+impl Admission {
+    /// It may run, and nobody ends for it.
+    #[must_use]
+    pub fn plain() -> Self {
+        Self::Admitted { preempt: Vec::new() }
+    }
+
+    /// Whether it may run.
+    #[must_use]
+    pub fn is_admitted(&self) -> bool {
+        self.rejection().is_none()
+    }
+
+    /// Why it may not run; none if it may.
+    #[must_use]
+    pub fn rejection(&self) -> Option<&Rejection> {
+        match self {
+            Self::Admitted { .. } => None,
+            Self::Rejected(rejection) => Some(rejection),
+        }
+    }
+}
+
+/// Why a pod may not run. Shown, it is the kubelet's message.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Rejection {
+    /// The node has too little left of a resource.
+    Insufficient(Shortage),
+    /// The node lacks something, and takes no such pods meanwhile.
+    Condition(Vec<NodeCondition>),
+    /// It is critical, and not even the end of every pod that may be preempted would make it fit.
+    NoVictims(NoVictims),
+    /// It made way for a critical pod.
+    Preempted,
+}
+
+impl Rejection {
+    /// The reason in one word, as it stands in a pod's status.
+    #[must_use]
+    pub fn reason(&self) -> Cow<'static, str> {
+        match self {
+            Self::Insufficient(shortage) => Cow::Owned(format!("OutOf{}", shortage.resource)),
+            Self::Condition(_) => Cow::Borrowed("Evicted"),
+            Self::NoVictims(_) => Cow::Borrowed("UnexpectedAdmissionError"),
+            Self::Preempted => Cow::Borrowed("Preempting"),
+        }
+    }
+
+    /// The kubelet's message for it.
+    #[must_use]
+    pub fn message(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Insufficient(shortage) => shortage.fmt(formatter),
+            Self::Condition(conditions) => {
+                let names: Vec<_> = conditions.iter().map(|condition| condition.as_str()).collect();
+                write!(formatter, "The node had condition: [{}]. ", names.join(" "))
+            }
+            Self::NoVictims(error) => write!(
+                formatter,
+                "Unexpected error while attempting to recover from admission failure: {error}"
+            ),
+            Self::Preempted => formatter.write_str("Preempted in order to admit critical pod"),
+        }
+    }
+}
+
+/// Whether the node's conditions allow the pod, however much there is left (upstream `managerImpl.Admit`).
+pub fn under_conditions(pod: &Pod, conditions: &[NodeCondition]) -> Result<(), Rejection> {
+    let tolerates = || {
+        pod.tolerations
+            .iter()
+            .any(|toleration| toleration.tolerates(MEMORY_PRESSURE_TAINT, "", TaintEffect::NoSchedule))
+    };
+    let admitted = match conditions {
+        [] => true,
+        _ if critical::is_critical(pod) => true,
+        [NodeCondition::MemoryPressure] => qos::class(pod) != QosClass::BestEffort || tolerates(),
+        _ => false,
+    };
+    if admitted { Ok(()) } else { Err(Rejection::Condition(conditions.to_vec())) }
+}
+
+/// The place of a pod in the order in which an [`Admitter`] was shown them, from 0.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Place(pub usize);
+
+/// What the node has left, as one pod after the other is admitted.
+#[derive(Clone, Debug)]
+pub struct Admitter<'pod> {
+    allocatable: Allocatable,
+    used: Amounts,
+    /// Every pod that was shown, by its place; none where it does not run.
+    running: Vec<Option<Running<'pod>>>,
+}
+
+/// A pod that counts.
+#[derive(Clone, Debug)]
+struct Running<'pod> {
+    pod: &'pod Pod,
+    amounts: Amounts,
+    standing: Standing,
+}
+
+impl<'pod> Admitter<'pod> {
+    /// A node without pods.
+    #[must_use]
+    pub fn new(node: &Node, settings: &Settings) -> Self {
+        Self { allocatable: Allocatable::new(node, settings), used: Amounts::default(), running: Vec::new() }
+    }
+
+    /// Counts a pod that runs already, without asking whether it fits.
+    pub fn keep(&mut self, pod: &'pod Pod) -> Place {
+        let amounts = Amounts::of(pod);
+        self.count(pod, amounts)
+    }
+
+    /// Decides on a pod, and counts it if it is admitted. The answer names those that end for it, the cheapest
+    /// first; they no longer count.
+    pub fn admit(&mut self, pod: &'pod Pod, conditions: &[NodeCondition]) -> Result<Vec<Place>, Rejection> {
+        let decided = under_conditions(pod, conditions).and_then(|()| self.fit(pod));
+        match &decided {
+            Ok(victims) => {
+                for victim in victims {
+                    self.end(*victim);
+                }
+                self.keep(pod);
+            }
+            Err(_) => self.running.push(None),
+        }
+        decided
+    }
+
+    /// Everything that the node has too little of for the pod, in the order of upstream's `Fits`: its place among
+    /// the pods, cpu, memory, ephemeral storage, then the others by name.
+    #[must_use]
+    pub fn shortages(&self, pod: &Pod) -> Vec<Shortage> {
+        self.allocatable.shortages(&self.used, &self.allocatable.known(pod))
+    }
+
+    /// Makes room for the pod, if need be (upstream `HandleAdmissionFailure`): only for a critical one, at the cost
+    /// of others.
+    fn fit(&self, pod: &Pod) -> Result<Vec<Place>, Rejection> {
+        let mut shortages = self.shortages(pod);
+        if shortages.is_empty() {
+            return Ok(Vec::new());
+        }
+        if !critical::is_critical(pod) {
+            return Err(Rejection::Insufficient(shortages.swap_remove(0)));
+        }
+        let requirements = Requirements::new(
+            shortages
+                .into_iter()
+                .map(|shortage| Requirement { quantity: shortage.lacking(), resource: shortage.resource }),
+        );
+        let (places, candidates): (Vec<_>, Vec<_>) = self
+            .running
+            .iter()
+            .enumerate()
+            .filter_map(|(place, running)| Some((Place(place), running.as_ref()?)))
+            .filter(|(_, running)| critical::may_preempt(pod, running.pod))
+            .map(|(place, running)| (place, &running.standing))
+            .unzip();
+        let victims = preemption::victims(&candidates, &requirements).map_err(Rejection::NoVictims)?;
+        Ok(victims.into_iter().filter_map(|victim| places.get(victim).copied()).collect())
+    }
+
+    fn count(&mut self, pod: &'pod Pod, amounts: Amounts) -> Place {
+        self.used.add(&amounts);
+        self.running.push(Some(Running { pod, amounts, standing: Standing::of(pod) }));
+        Place(self.running.len() - 1)
+    }
+
+    fn end(&mut self, place: Place) {
+        if let Some(running) = self.running.get_mut(place.0).and_then(Option::take) {
+            self.used.remove(&running.amounts);
+        }
+    }
+}
+
+/// Decides on all pods in their order; those that end for a later critical one are rejected as preempted.
+#[must_use]
+pub fn admit_all(
+    node: &Node,
+    settings: &Settings,
+    conditions: &[NodeCondition],
+    pods: &[Pod],
+) -> Vec<Admission> {
+    let mut admitter = Admitter::new(node, settings);
+    let mut admissions: Vec<Admission> = Vec::with_capacity(pods.len());
+    for pod in pods {
+        let admission = match admitter.admit(pod, conditions) {
+            Ok(victims) => {
+                for victim in &victims {
+                    if let Some(admission) = admissions.get_mut(victim.0) {
+                        *admission = Admission::Rejected(Rejection::Preempted);
+                    }
+                }
+                let names = victims.iter().filter_map(|victim| Some(pods.get(victim.0)?.name.clone()));
+                Admission::Admitted { preempt: names.collect() }
+            }
+            Err(rejection) => Admission::Rejected(rejection),
+        };
+        admissions.push(admission);
+    }
+    admissions
+}
+
+#[cfg(test)]
+mod tests;

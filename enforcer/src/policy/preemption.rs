@@ -1,0 +1,190 @@
+//! Which pods end so that a critical one fits: `pkg/kubelet/preemption/preemption.go`.
+
+use std::{collections::BTreeMap, fmt};
+
+use crate::model::{Pod, QosClass, ResourceName};
+
+use super::{allocatable::PODS, effective, qos};
+
+/// A resource that a pod lacks, and how much of it: cpu in thousandths, others in base units.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Requirement {
+    /// The resource; `pods` for the pod's own place.
+    pub resource: ResourceName,
+    /// What is lacking of it, above 0.
+    pub quantity: u128,
+}
+
+/// What a pod lacks, resource by resource, in the order in which it was found (upstream `admissionRequirementList`).
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Requirements(Vec<Requirement>);
+
+/// No set of pods that may be preempted gives enough.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error(
+    "preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: {lacking}"
+)]
+pub struct NoVictims {
+    /// What would still be lacking if all of them ended.
+    pub lacking: Requirements,
+}
+
+/// What a pod would give back: its class decides how dear it is, its requests how much it helps.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Standing {
+    qos_class: QosClass,
+    /// As upstream `GetResourceRequest` counts them: cpu in thousandths, others in base units.
+    requests: BTreeMap<ResourceName, u64>,
+}
+
+impl Standing {
+    /// Of that pod.
+    #[must_use]
+    pub fn of(pod: &Pod) -> Self {
+        let requests = effective::ranking_requests(pod)
+            .into_iter()
+            .map(|(name, quantity)| {
+                let amount =
+                    if name.as_str() == ResourceName::CPU { quantity.milli() } else { quantity.units() };
+                (name, amount)
+            })
+            .collect();
+        Self { qos_class: qos::class(pod), requests }
+    }
+
+    /// What it gives back of a resource; of `pods` the one place that it takes.
+    #[must_use]
+    pub fn request(&self, resource: &str) -> u64 {
+        if resource == PODS { 1 } else { self.requests.get(resource).copied().unwrap_or(0) }
+    }
+
+    /// Whether it requests no more than the other, by memory, then by cpu (upstream `smallerResourceRequest`). Of
+    /// two equal ones each does.
+    #[must_use]
+    pub fn requests_no_more_than(&self, other: &Self) -> bool {
+        let key =
+            |standing: &Self| (standing.request(ResourceName::MEMORY), standing.request(ResourceName::CPU));
+        key(self) <= key(other)
+    }
+}
+
+impl Requirements {
+    /// What is lacking, in that order; entries of 0 are none.
+    #[must_use]
+    pub fn new(requirements: impl IntoIterator<Item = Requirement>) -> Self {
+        Self(requirements.into_iter().filter(|requirement| requirement.quantity > 0).collect())
+    }
+
+    /// Whether nothing is lacking.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What is lacking.
+    pub fn iter(&self) -> impl Iterator<Item = &Requirement> {
+        self.0.iter()
+    }
+
+    /// What is still lacking after those pods have ended (upstream `subtract`).
+    #[must_use]
+    pub fn without<'pod>(&self, pods: impl IntoIterator<Item = &'pod Standing>) -> Self {
+        let mut left = self.0.clone();
+        for pod in pods {
+            for requirement in &mut left {
+                let request = pod.request(requirement.resource.as_str());
+                requirement.quantity = requirement.quantity.saturating_sub(request.into());
+            }
+            left.retain(|requirement| requirement.quantity > 0);
+            if left.is_empty() {
+                break;
+            }
+        }
+        Self(left)
+    }
+
+    /// How far a pod is from meeting all of it: the sum, over what is lacking, of the squared share that would be
+    /// lacking still (upstream `distance`). 0 means that it meets everything.
+    #[must_use]
+    pub fn distance(&self, pod: &Standing) -> f64 {
+        self.0.iter().fold(0.0, |sum, requirement| {
+            let request = u128::from(pod.request(requirement.resource.as_str()));
+            let share = float(requirement.quantity.saturating_sub(request)) / float(requirement.quantity);
+            sum + share * share
+        })
+    }
+}
+
+/// As the kubelet writes it into its message: `[(res: cpu, q: 100), ]`.
+impl fmt::Display for Requirements {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("[")?;
+        for Requirement { resource, quantity } in &self.0 {
+            write!(formatter, "(res: {resource}, q: {quantity}), ")?;
+        }
+        formatter.write_str("]")
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "the kubelet's own arithmetic, float64(int64)")]
+fn float(quantity: u128) -> f64 {
+    quantity as f64
+}
+
+/// Chooses who ends so that nothing of `requirements` is lacking, by place in `candidates` (upstream
+/// `getPodsToPreempt`). All candidates must be ones that may be preempted.
+///
+/// Guaranteed pods are taken only for what all Burstable and BestEffort ones together cannot give, and Burstable ones
+/// only for what BestEffort ones and those Guaranteed pods cannot. The cheap classes come first in the answer.
+pub fn victims(candidates: &[&Standing], requirements: &Requirements) -> Result<Vec<usize>, NoVictims> {
+    let of_class = |class| -> Vec<usize> {
+        let places = candidates.iter().enumerate();
+        places.filter(|(_, pod)| pod.qos_class == class).map(|(place, _)| place).collect()
+    };
+    let (best_effort, burstable, guaranteed) =
+        (of_class(QosClass::BestEffort), of_class(QosClass::Burstable), of_class(QosClass::Guaranteed));
+    let left = |first: &[usize], second: &[usize]| {
+        requirements.without(first.iter().chain(second).filter_map(|&place| candidates.get(place).copied()))
+    };
+    let lacking = requirements.without(candidates.iter().copied());
+    if !lacking.is_empty() {
+        return Err(NoVictims { lacking });
+    }
+    let from_guaranteed = by_distance(candidates, guaranteed, left(&best_effort, &burstable))?;
+    let from_burstable = by_distance(candidates, burstable, left(&best_effort, &from_guaranteed))?;
+    let mut victims = by_distance(candidates, best_effort, left(&from_burstable, &from_guaranteed))?;
+    victims.extend(from_burstable);
+    victims.extend(from_guaranteed);
+    Ok(victims)
+}
+
+/// Takes the pod nearest to what is lacking until nothing is; of those equally near the smallest, of those equally
+/// small the last (upstream `getPodsToPreemptByDistance`, whose order after each taking the swap keeps).
+fn by_distance(
+    candidates: &[&Standing],
+    mut places: Vec<usize>,
+    mut lacking: Requirements,
+) -> Result<Vec<usize>, NoVictims> {
+    let mut taken = Vec::new();
+    while !lacking.is_empty() {
+        let mut best: Option<(usize, f64, &Standing)> = None;
+        for (index, &place) in places.iter().enumerate() {
+            let Some(&pod) = candidates.get(place) else { continue };
+            let distance = lacking.distance(pod);
+            let better = best.is_none_or(|(_, least, nearest)| {
+                // Both come from the same sums: equal pods have equal distances, bit for bit.
+                distance < least || (distance.total_cmp(&least).is_eq() && pod.requests_no_more_than(nearest))
+            });
+            if better {
+                best = Some((index, distance, pod));
+            }
+        }
+        let Some((index, _, pod)) = best else { return Err(NoVictims { lacking }) };
+        lacking = lacking.without([pod]);
+        taken.push(places.swap_remove(index));
+    }
+    Ok(taken)
+}
+
+#[cfg(test)]
+mod tests;
