@@ -5,6 +5,8 @@
 //! they are read from there too.
 
 mod case;
+mod memory;
+mod node;
 mod upstream;
 
 use std::{collections::BTreeMap, env, fmt::Debug, fs, path::Path};
