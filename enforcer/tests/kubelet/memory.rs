@@ -37,7 +37,7 @@ struct Resources {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Swap {
+struct Swapping {
     name: String,
     pod: PodCase,
     /// The stored one.
@@ -60,7 +60,7 @@ impl Named for Resources {
     }
 }
 
-impl Named for Swap {
+impl Named for Swapping {
     fn name(&self) -> &str {
         &self.name
     }
@@ -122,7 +122,7 @@ fn containers_get_what_the_kubelet_gives_them() -> Result<()> {
 
 #[test]
 fn containers_swap_what_the_kubelet_lets_them() -> Result<()> {
-    check(&fixture::<Swap>("swap.json")?, |case| {
+    check(&fixture::<Swapping>("swap.json")?, |case| {
         let classes = [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort];
         let class = classes.into_iter().find(|class| class.as_str() == case.qos_class);
         let pod = Pod { stored_qos_class: Some(class.context("no class")?), ..case.pod.build()? };
