@@ -9,6 +9,7 @@
 
 mod desired;
 mod host;
+mod hugepages;
 mod ooms;
 mod telling;
 mod unfit;

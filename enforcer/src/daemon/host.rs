@@ -4,9 +4,10 @@ use anyhow::Context as _;
 use procfs::Current as _;
 use rustix::thread::CapabilitySet;
 
+use super::hugepages;
 use crate::{
     cgroup::CgroupDir,
-    model::{CgroupId, CgroupPath, Node, ResourceList},
+    model::{CgroupId, CgroupPath, Node},
     policy::{CgroupDriver, name},
 };
 
@@ -39,7 +40,8 @@ impl Host {
                 max_pids: max_pids(),
                 page_bytes: u64::try_from(rustix::param::page_size())?,
                 swap_controller: has_swap_controller(Path::new(crate::cgroup::MOUNT)),
-                other: ResourceList::new(),
+                other: hugepages::read(Path::new(hugepages::POOLS), has_controller("hugetlb"))
+                    .with_context(|| format!("cannot read {}", hugepages::POOLS))?,
             },
         })
     }
@@ -64,6 +66,13 @@ fn online_cpus(list: &str) -> Option<u64> {
         let (from, to): (u64, u64) = (from.parse().ok()?, to.parse().ok()?);
         count.checked_add(to.checked_sub(from)?.checked_add(1)?)
     })
+}
+
+/// Whether the unified hierarchy has that controller.
+fn has_controller(name: &str) -> bool {
+    let controllers =
+        CgroupDir::mount(Path::new(crate::cgroup::MOUNT)).and_then(|root| root.read("cgroup.controllers"));
+    controllers.is_ok_and(|controllers| controllers.split_ascii_whitespace().any(|known| known == name))
 }
 
 /// Whether cgroups have `memory.swap.max`.
