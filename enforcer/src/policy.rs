@@ -21,7 +21,7 @@ pub mod threshold;
 pub mod values;
 
 pub use self::{
-    plan::{CgroupPlan, ContainerPlan, FileName, Plan, PodPlan, plan},
+    plan::{CgroupPlan, ContainerPlan, FileName, Plan, PodPlan, plan, plan_decided},
     settings::{
         CgroupDriver, CpuWeightFormula, EvictionSettings, MemoryReservationPolicy, ReservedCgroup,
         ReservedScope, Settings, SettingsError, SwapBehavior,

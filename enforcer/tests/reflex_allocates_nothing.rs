@@ -26,6 +26,7 @@ use enforcer::{
     model::{CgroupPath, PodName, PodUid, QosClass},
     policy::{
         CgroupPlan, PodPlan,
+        admission::Admission,
         engine::{EngineSettings, HardThreshold, Mode},
     },
 };
@@ -87,6 +88,7 @@ fn pod(root: &Path, name: &str, used_bytes: u64) -> PodPlan {
         ranking_request_bytes: 0,
         cgroup: CgroupPlan { path: CgroupPath::parse(name).unwrap(), files: BTreeMap::new() },
         containers: Vec::new(),
+        admission: Admission::plain(),
     }
 }
 

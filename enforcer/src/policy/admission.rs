@@ -3,7 +3,7 @@
 //!
 //! Node affinity, node names, host ports and taints are not looked at: they choose among nodes, and here is one.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, cell::OnceCell, fmt};
 
 use crate::model::{Node, Pod, PodName, QosClass, TaintEffect};
 
@@ -68,6 +68,8 @@ pub enum Rejection {
     NoVictims(NoVictims),
     /// It made way for a critical pod.
     Preempted,
+    /// It ran, and was evicted. The event of its eviction has the kubelet's message.
+    Evicted,
 }
 
 impl Rejection {
@@ -76,7 +78,7 @@ impl Rejection {
     pub fn reason(&self) -> Cow<'static, str> {
         match self {
             Self::Insufficient(shortage) => Cow::Owned(format!("OutOf{}", shortage.resource)),
-            Self::Condition(_) => Cow::Borrowed("Evicted"),
+            Self::Condition(_) | Self::Evicted => Cow::Borrowed("Evicted"),
             Self::NoVictims(_) => Cow::Borrowed("UnexpectedAdmissionError"),
             Self::Preempted => Cow::Borrowed("Preempting"),
         }
@@ -102,6 +104,9 @@ impl fmt::Display for Rejection {
                 "Unexpected error while attempting to recover from admission failure: {error}"
             ),
             Self::Preempted => formatter.write_str("Preempted in order to admit critical pod"),
+            Self::Evicted => {
+                formatter.write_str("The pod was evicted, and stays so until its manifest changes or goes.")
+            }
         }
     }
 }
@@ -140,7 +145,14 @@ pub struct Admitter<'pod> {
 struct Running<'pod> {
     pod: &'pod Pod,
     amounts: Amounts,
-    standing: Standing,
+    /// Made when a critical pod first asks for it.
+    standing: OnceCell<Standing>,
+}
+
+impl Running<'_> {
+    fn standing(&self) -> &Standing {
+        self.standing.get_or_init(|| Standing::of(self.pod))
+    }
 }
 
 impl<'pod> Admitter<'pod> {
@@ -200,7 +212,7 @@ impl<'pod> Admitter<'pod> {
             .enumerate()
             .filter_map(|(place, running)| Some((Place(place), running.as_ref()?)))
             .filter(|(_, running)| critical::may_preempt(pod, running.pod))
-            .map(|(place, running)| (place, &running.standing))
+            .map(|(place, running)| (place, running.standing()))
             .unzip();
         let victims = preemption::victims(&candidates, &requirements).map_err(Rejection::NoVictims)?;
         Ok(victims.into_iter().filter_map(|victim| places.get(victim).copied()).collect())
@@ -208,7 +220,7 @@ impl<'pod> Admitter<'pod> {
 
     fn count(&mut self, pod: &'pod Pod, amounts: Amounts) -> Place {
         self.used.add(&amounts);
-        self.running.push(Some(Running { pod, amounts, standing: Standing::of(pod) }));
+        self.running.push(Some(Running { pod, amounts, standing: OnceCell::new() }));
         Place(self.running.len() - 1)
     }
 

@@ -5,7 +5,9 @@ use crate::model::{
 };
 
 use super::{
-    ReservedCgroup, Settings, critical, effective, name, oom_score, qos,
+    ReservedCgroup, Settings,
+    admission::{self, Admission},
+    critical, effective, name, oom_score, qos,
     values::{self, Requested},
 };
 
@@ -30,7 +32,7 @@ pub struct Plan {
     pub node: CgroupPlan,
     /// The cgroups of the classes Burstable and BestEffort; Guaranteed pods stand below kubepods itself.
     pub qos: Vec<(QosClass, CgroupPlan)>,
-    /// Every pod, in the order given.
+    /// Every pod, in the order given, whether it is admitted or not.
     pub pods: Vec<PodPlan>,
     /// The system's own cgroups that are held to what is reserved for them. They are never made, and never removed.
     pub reserved: Vec<CgroupPlan>,
@@ -59,6 +61,8 @@ pub struct PodPlan {
     pub cgroup: CgroupPlan,
     /// Its containers, init containers first.
     pub containers: Vec<ContainerPlan>,
+    /// Whether it may run. One that may not is computed in full, but is to have no cgroup, and counts in no sum.
+    pub admission: Admission,
 }
 
 /// The desired state of one container.
@@ -74,18 +78,29 @@ pub struct ContainerPlan {
     pub cgroup: CgroupPlan,
 }
 
-/// Computes the desired state of the node for these pods, in their order.
+/// Computes the desired state of the node for these pods, which are admitted in their order.
 ///
 /// It only computes: nothing is written, and pods of one name or uid are the caller's to sort out before.
 #[must_use]
 pub fn plan(node: &Node, settings: &Settings, pods: &[Pod]) -> Plan {
+    let admissions = admission::admit_all(node, settings, &[], pods);
+    plan_decided(node, settings, &pods.iter().zip(admissions).collect::<Vec<_>>())
+}
+
+/// [`plan`] where it is decided already who may run.
+#[must_use]
+pub fn plan_decided(node: &Node, settings: &Settings, pods: &[(&Pod, Admission)]) -> Plan {
     let driver = settings.cgroup_driver;
     let kubepods = name::kubepods(&settings.cgroup_root, driver);
-    let uids = name::cgroup_uids(pods);
-    let pods: Vec<_> =
-        pods.iter().zip(&uids).map(|(pod, uid)| plan_pod(node, settings, &kubepods, pod, uid)).collect();
+    let uids = name::cgroup_uids(pods.iter().map(|(pod, _)| *pod));
+    let pods: Vec<_> = pods
+        .iter()
+        .zip(&uids)
+        .map(|((pod, admission), uid)| plan_pod(node, settings, &kubepods, (pod, uid), admission.clone()))
+        .collect();
     let requested = |classes: &[QosClass]| {
-        Requested::sum(pods.iter().filter(|pod| classes.contains(&pod.qos_class)).map(|pod| &pod.requests))
+        let counts = |pod: &&PodPlan| pod.admission.is_admitted() && classes.contains(&pod.qos_class);
+        Requested::sum(pods.iter().filter(counts).map(|pod| &pod.requests))
     };
     let burstable = requested(&[QosClass::Burstable]);
     let protected = requested(&[QosClass::Guaranteed, QosClass::Burstable]);
@@ -126,8 +141,8 @@ fn plan_pod(
     node: &Node,
     settings: &Settings,
     kubepods: &CgroupPath,
-    pod: &Pod,
-    cgroup_uid: &PodUid,
+    (pod, cgroup_uid): (&Pod, &PodUid),
+    admission: Admission,
 ) -> PodPlan {
     let driver = settings.cgroup_driver;
     let qos_class = qos::class(pod);
@@ -156,6 +171,7 @@ fn plan_pod(
         ranking_request_bytes: effective::ranking_request(pod, ResourceName::MEMORY).units(),
         cgroup: CgroupPlan { path, files: values::pod(pod, node, settings) },
         containers,
+        admission,
     }
 }
 

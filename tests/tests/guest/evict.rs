@@ -14,6 +14,7 @@ use enforcer::{
     model::{CgroupPath, PodName, PodUid, QosClass},
     policy::{
         CgroupPlan, PodPlan,
+        admission::Admission,
         engine::{EngineSettings, HardThreshold, Mode},
     },
     sense::{Meminfo, PROC_MEMINFO},
@@ -42,6 +43,7 @@ fn plan(name: &str, path: &str, request_bytes: u64) -> PodPlan {
         ranking_request_bytes: request_bytes,
         cgroup: CgroupPlan { path: CgroupPath::parse(path).unwrap(), files: BTreeMap::new() },
         containers: Vec::new(),
+        admission: Admission::plain(),
     }
 }
 

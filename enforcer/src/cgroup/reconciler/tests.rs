@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     cgroup::Reason,
     model::{ContainerKind, QosClass, ResourceList},
-    policy::{CgroupPlan, ContainerPlan, PodPlan},
+    policy::{CgroupPlan, ContainerPlan, PodPlan, admission::Admission},
 };
 
 const CONTROLLERS: &str = "cpuset cpu io memory hugetlb pids\n";
@@ -97,6 +97,7 @@ fn plan(memory: &str) -> Plan {
         ranking_request_bytes: 0,
         cgroup: cgroup("/kubepods/pod1", &[("memory.max", memory), ("cpu.weight", "79")]),
         containers: vec![container],
+        admission: Admission::plain(),
     };
     Plan {
         node: cgroup("/kubepods", &[("cpu.weight", "157")]),

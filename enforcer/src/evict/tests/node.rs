@@ -11,7 +11,7 @@ use crate::{
     cgroup::CgroupDir,
     evict::{Candidate, OpenError},
     model::{CgroupPath, ContainerKind, PodName, PodUid, QosClass},
-    policy::{CgroupPlan, ContainerPlan, PodPlan},
+    policy::{CgroupPlan, ContainerPlan, PodPlan, admission::Admission},
 };
 
 pub(super) const MIB: u64 = 1 << 20;
@@ -51,6 +51,7 @@ impl Pod {
                 oom_score_adj: 1000,
                 cgroup: CgroupPlan { path: path.child("app").unwrap(), files: BTreeMap::new() },
             }],
+            admission: Admission::plain(),
             cgroup: CgroupPlan { path, files: BTreeMap::new() },
         }
     }

@@ -305,7 +305,7 @@ proptest! {
             let Ok(victims) = admitter.admit(pod, &[]) else { continue };
             prop_assert_eq!(victims.is_empty(), shortages.is_empty());
             prop_assert!(victims.is_empty() || critical::is_critical(pod));
-            let standing = |place: &Place| running[place.0].as_ref().map(|running| &running.standing).unwrap();
+            let standing = |place: &Place| running[place.0].as_ref().map(Running::standing).unwrap();
             let lacking = Requirements::new(shortages.iter().map(|short| Requirement {
                 resource: short.resource.clone(),
                 quantity: short.lacking(),
@@ -327,7 +327,7 @@ proptest! {
                         let cheaper = qos::class(other.pod) > class && critical::may_preempt(pod, other.pod);
                         place != last && (cheaper || victims.contains(place))
                     })
-                    .map(|(_, other)| &other.standing)
+                    .map(|(_, other)| other.standing())
                     .collect();
                 prop_assert!(!lacking.without(cheaper_or_chosen.iter().copied()).is_empty());
             }

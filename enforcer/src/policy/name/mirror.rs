@@ -14,9 +14,9 @@ const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 /// the hash. A mirror whose hash is no uid, or whose cgroup another of the pods has, stays with its own uid: no pod
 /// gets at another's cgroup by an annotation.
 #[must_use]
-pub fn cgroup_uids(pods: &[Pod]) -> Vec<PodUid> {
-    let mut taken: BTreeSet<PodUid> = pods.iter().map(|pod| pod.uid.clone()).collect();
-    pods.iter()
+pub fn cgroup_uids<'pod>(pods: impl IntoIterator<Item = &'pod Pod> + Clone) -> Vec<PodUid> {
+    let mut taken: BTreeSet<PodUid> = pods.clone().into_iter().map(|pod| pod.uid.clone()).collect();
+    pods.into_iter()
         .map(|pod| match hash(pod) {
             Some(hash) if taken.insert(hash.clone()) => hash,
             Some(_) | None => pod.uid.clone(),

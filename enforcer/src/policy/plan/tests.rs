@@ -6,6 +6,7 @@ use crate::{
     model::{ContainerKind, Limit, Quantity, Requirements},
     policy::{
         CgroupDriver, CpuWeightFormula, MemoryReservationPolicy, ReservedScope, SwapBehavior,
+        admission::Rejection,
         sample::{any_pod, app, container, list, node, pod},
     },
 };
@@ -365,4 +366,42 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn who_is_not_admitted_is_computed_in_full_and_counts_nowhere() {
+    let settings = Settings {
+        memory_reservation_policy: MemoryReservationPolicy::TieredReservation,
+        ..Settings::default()
+    };
+    let amounts: &[_] = &[("cpu", "3"), ("memory", "1Gi")];
+    let one = |name: &str| pod(name, vec![app("c", amounts, &[])]);
+    let critical = |name: &str| Pod { priority: Some(2_000_000_000), ..one(name) };
+    let lone = plan(&node(), &settings, &[one("first")]);
+    let two = plan(&node(), &settings, &[one("first"), one("second")]);
+    assert_eq!((&two.node, &two.qos), (&lone.node, &lone.qos));
+    assert_eq!(two.pods[0], lone.pods[0]);
+    assert_eq!(two.pods[0].admission, Admission::plain());
+    let second = &two.pods[1];
+    assert_eq!(second.admission.rejection().unwrap().reason(), "OutOfcpu");
+    assert_eq!(second.cgroup.files, two.pods[0].cgroup.files);
+    assert_eq!(second.requests, two.pods[0].requests);
+
+    let preempting = plan(&node(), &settings, &[one("first"), critical("dns")]);
+    assert_eq!((&preempting.node, &preempting.qos), (&lone.node, &lone.qos));
+    assert_eq!(preempting.pods[0].admission, Admission::Rejected(Rejection::Preempted));
+    assert_eq!(
+        preempting.pods[1].admission,
+        Admission::Admitted { preempt: vec![preempting.pods[0].name.clone()] }
+    );
+}
+
+#[test]
+fn what_was_decided_is_not_decided_again() {
+    let pods = [limited("a"), limited("b")];
+    let decided = [(&pods[0], Admission::Rejected(Rejection::Preempted)), (&pods[1], Admission::plain())];
+    let plan = plan_decided(&node(), &Settings::default(), &decided);
+    let lone = super::plan(&node(), &Settings::default(), &pods[1..]);
+    assert_eq!((&plan.qos, &plan.pods[1]), (&lone.qos, &lone.pods[0]));
+    assert_eq!(plan.pods[0].admission, decided[0].1);
 }
