@@ -289,14 +289,7 @@ fn eviction(fields: &mut Fields) -> EvictionSettings {
         return default;
     }
     let memory_available = fields.mapping("evictionHard", |signal, text| match signal {
-        "memory.available" => {
-            let field = format!("evictionHard.{signal}");
-            threshold::parse(&field, text).map_err(|error| {
-                // The field is told with every problem, in the same way.
-                let error = error.to_string();
-                error.strip_prefix(&format!("{field}: ")).unwrap_or(&error).to_owned()
-            })
-        }
+        "memory.available" => threshold::parse(text).map_err(|error| error.to_string()),
         _ => Err(String::from("not a signal that is watched: memory.available")),
     });
     // As in the kubelet: a signal that is not named, once some are, has no threshold.

@@ -4,14 +4,17 @@ pub mod admission;
 pub mod allocatable;
 pub mod cpu;
 pub mod critical;
+pub mod duration;
 pub mod effective;
 pub mod engine;
 pub mod hugepages;
 mod lists;
+pub mod message;
 pub mod name;
 pub mod oom_score;
 mod plan;
 pub mod preemption;
+pub mod pressure;
 pub mod qos;
 pub mod rank;
 #[cfg(test)]

@@ -6,9 +6,12 @@ use ulid::Ulid;
 use super::candidate::{Candidate, Identity};
 use crate::{
     journal::{Event, EventType, Subject},
-    model::Quantity,
-    policy::engine::{
-        Completion, Decision, Exclusion, Failure, FailureReason, Moments, Ranked, Refusal, Suppression,
+    policy::{
+        engine::{
+            Completion, Decision, Exclusion, Failure, FailureReason, Moments, Ranked, Refusal, Suppression,
+        },
+        message,
+        threshold::Signal,
     },
     sense::MeminfoError,
 };
@@ -201,22 +204,16 @@ impl Teller {
             "excludedCount": decision.excluded_count,
             "predictedFreedBytes": decision.predicted_freed_bytes,
             "crossedToDecidedMs": milliseconds(decision.crossed_ns, decision.decided_ns),
-            "message": message(decision),
+            "message": message::shortage(
+                Signal::MemoryAvailable,
+                decision.threshold_bytes,
+                decision.observed_bytes,
+            ),
             "configHash": self.config_hash,
         });
         let subject = victim.map_or(Subject::Node, |victim| Subject::Pod(victim.identity().pod.clone()));
         Event { kind: EventType::EvictionDecided, subject, data }
     }
-}
-
-/// The kubelet's message (upstream `evictionMessage`), without container statistics.
-fn message(decision: &Decision) -> String {
-    let quantity = |bytes| Quantity::from_units(bytes).binary_si();
-    format!(
-        "The node was low on resource: memory. Threshold quantity: {}, available: {}. ",
-        quantity(decision.threshold_bytes),
-        quantity(decision.observed_bytes)
-    )
 }
 
 fn victim_data(decision: &Decision, victim: &Candidate) -> Value {

@@ -1,11 +1,13 @@
 //! Eviction thresholds as the kubelet's configuration writes them: `pkg/kubelet/eviction/helpers.go`.
 
+mod config;
 mod signal;
 
 use std::fmt;
 
 use crate::model::{ParseQuantityError, Quantity};
 
+pub use self::config::{InvalidThreshold, Map, Problem, Written, from_configuration};
 pub use self::signal::{NodeCondition, Signal, Threshold};
 
 /// A threshold or a minimum reclaim: an amount of the signal's resource, or a part of what there is.
@@ -17,31 +19,22 @@ pub enum ThresholdValue {
     Share(f32),
 }
 
-/// Why a threshold is none; the field is what the caller named it.
+/// Why a text is no threshold.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ThresholdError {
     /// Ends in `%` and is no number before that, or none between 0 and 100.
-    #[error("{field}: {text:?} is not a percentage: write a number from 0 to 100 and %, such as 10%")]
+    #[error("{text:?} is not a percentage: write a number from 0 to 100 and %, such as 10%")]
     Percentage {
-        /// Where it stands.
-        field: String,
         /// What stands there.
         text: String,
     },
     /// Neither a percentage nor a quantity.
-    #[error("{field}: {source}, or a percentage such as 10%")]
-    Quantity {
-        /// Where it stands.
-        field: String,
-        /// What is wrong with it.
-        source: ParseQuantityError,
-    },
+    #[error("{0}, or a percentage such as 10%")]
+    Quantity(#[from] ParseQuantityError),
     /// A quantity out of range.
-    #[error("{field}: {text:?} is out of range: it must be {allowed}")]
+    #[error("{text:?} is out of range: it must be {allowed}")]
     OutOfRange {
-        /// Where it stands.
-        field: String,
         /// What stands there.
         text: String,
         /// What may stand there.
@@ -73,23 +66,23 @@ impl fmt::Display for ThresholdValue {
 
 /// Reads a value of `evictionHard` or `evictionSoft` (upstream `parseThresholdStatement`); none if the threshold is
 /// switched off, by exactly `0%` or `100%`.
-pub fn parse(field: &str, text: &str) -> Result<Option<ThresholdValue>, ThresholdError> {
+pub fn parse(text: &str) -> Result<Option<ThresholdValue>, ThresholdError> {
     if text == "0%" || text == "100%" {
         return Ok(None);
     }
-    let value = value(field, text)?;
+    let value = value(text)?;
     if matches!(value, Value::Quantity(quantity) if !quantity.is_positive()) {
-        return Err(out_of_range(field, text, "more than 0; to switch a threshold off, write 0%"));
+        return Err(out_of_range(text, "more than 0; to switch a threshold off, write 0%"));
     }
     Ok(Some(value.into()))
 }
 
 /// Reads a value of `evictionMinimumReclaim` (upstream `parseMinimumReclaims`).
-pub fn parse_minimum_reclaim(field: &str, text: &str) -> Result<ThresholdValue, ThresholdError> {
-    let value = value(field, text)?;
+pub fn parse_minimum_reclaim(text: &str) -> Result<ThresholdValue, ThresholdError> {
+    let value = value(text)?;
     match value {
-        Value::Quantity(quantity) if quantity.is_negative() => Err(out_of_range(field, text, "0 or more")),
-        Value::Share(share) if share <= 0.0 => Err(out_of_range(field, text, "more than 0%")),
+        Value::Quantity(quantity) if quantity.is_negative() => Err(out_of_range(text, "0 or more")),
+        Value::Share(share) if share <= 0.0 => Err(out_of_range(text, "more than 0%")),
         Value::Quantity(_) | Value::Share(_) => Ok(value.into()),
     }
 }
@@ -108,12 +101,9 @@ impl From<Value> for ThresholdValue {
     }
 }
 
-fn value(field: &str, text: &str) -> Result<Value, ThresholdError> {
+fn value(text: &str) -> Result<Value, ThresholdError> {
     let Some(percentage) = text.strip_suffix('%') else {
-        return text
-            .parse()
-            .map(Value::Quantity)
-            .map_err(|source| ThresholdError::Quantity { field: field.to_owned(), source });
+        return Ok(Value::Quantity(text.parse()?));
     };
     // Only what a person writes as a number: Rust reads `inf` and `nan` too.
     let is_number = percentage.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
@@ -124,11 +114,11 @@ fn value(field: &str, text: &str) -> Result<Value, ThresholdError> {
         .map(|number| number / 100.0)
         .filter(|share| (0.0..=1.0).contains(share))
         .map(Value::Share)
-        .ok_or_else(|| ThresholdError::Percentage { field: field.to_owned(), text: text.to_owned() })
+        .ok_or_else(|| ThresholdError::Percentage { text: text.to_owned() })
 }
 
-fn out_of_range(field: &str, text: &str, allowed: &'static str) -> ThresholdError {
-    ThresholdError::OutOfRange { field: field.to_owned(), text: text.to_owned(), allowed }
+fn out_of_range(text: &str, allowed: &'static str) -> ThresholdError {
+    ThresholdError::OutOfRange { text: text.to_owned(), allowed }
 }
 
 /// `int64(float64(amount) * factor)` of Go: towards zero.

@@ -68,7 +68,7 @@ fn hard(texts: &Texts) -> Result<EvictionSettings> {
     let thresholds = texts.iter().map(|(name, text)| {
         let signals = [Signal::MemoryAvailable, Signal::NodefsAvailable];
         let signal = signals.into_iter().find(|signal| signal.as_str() == name).context("another signal")?;
-        Ok(Threshold::hard(signal, threshold::parse(name, text)?.context("switched off")?))
+        Ok(Threshold::hard(signal, threshold::parse(text)?.context("switched off")?))
     });
     Ok(EvictionSettings { thresholds: thresholds.collect::<Result<_>>()?, ..EvictionSettings::default() })
 }

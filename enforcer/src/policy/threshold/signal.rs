@@ -108,6 +108,28 @@ pub enum NodeCondition {
 }
 
 impl NodeCondition {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::MemoryPressure, Self::DiskPressure, Self::PidPressure];
+
+    /// The reason and the message of the node's condition, as the kubelet gives them (`pkg/kubelet/nodestatus/setters.go`).
+    #[must_use]
+    pub fn status(self, has: bool) -> (&'static str, &'static str) {
+        match (self, has) {
+            (Self::MemoryPressure, true) => {
+                ("KubeletHasInsufficientMemory", "kubelet has insufficient memory available")
+            }
+            (Self::MemoryPressure, false) => {
+                ("KubeletHasSufficientMemory", "kubelet has sufficient memory available")
+            }
+            (Self::DiskPressure, true) => ("KubeletHasDiskPressure", "kubelet has disk pressure"),
+            (Self::DiskPressure, false) => ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+            (Self::PidPressure, true) => {
+                ("KubeletHasInsufficientPID", "kubelet has insufficient PID available")
+            }
+            (Self::PidPressure, false) => ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        }
+    }
+
     /// Its name as Kubernetes writes it.
     #[must_use]
     pub fn as_str(self) -> &'static str {

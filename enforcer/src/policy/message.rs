@@ -1,0 +1,114 @@
+//! What the kubelet says of an eviction: `evictionMessage` in `pkg/kubelet/eviction/helpers.go`.
+
+use std::collections::BTreeMap;
+
+use crate::model::{Pod, Quantity, ResourceName};
+
+use super::{lists, threshold::Signal};
+
+/// The annotation that names the containers above their request, separated by commas.
+pub const OFFENDING_CONTAINERS: &str = "offending_containers";
+/// The annotation with what those containers used, in the same order.
+pub const OFFENDING_CONTAINERS_USAGE: &str = "offending_containers_usage";
+/// The annotation that names the pod if it is above its pod-level request.
+pub const OFFENDING_POD: &str = "offending_pod";
+/// The annotation with what that pod used.
+pub const OFFENDING_POD_USAGE: &str = "offending_pod_usage";
+/// The annotation that names the resource that ran short.
+pub const STARVED_RESOURCE: &str = "starved_resource";
+
+/// What a pod and its containers use of the resource that ran short, in base units.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Usages<'a> {
+    /// The whole pod; none if that is not known.
+    pub pod: Option<u64>,
+    /// Containers by name, in the order in which they are to be named.
+    pub containers: Vec<(&'a str, u64)>,
+}
+
+/// A message, and the annotations of the event that carries it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Message {
+    /// The sentences, each with a space behind it.
+    pub text: String,
+    /// By key.
+    pub annotations: BTreeMap<&'static str, String>,
+}
+
+/// The first sentences: what ran short, and how far, in base units.
+#[must_use]
+pub fn shortage(signal: Signal, threshold: u64, available: u64) -> String {
+    format!(
+        "The node was low on resource: {}. Threshold quantity: {}, available: {}. ",
+        signal.resource(),
+        shown(signal, Quantity::from_units(threshold)),
+        shown(signal, Quantity::from_units(available))
+    )
+}
+
+/// The whole message about an evicted pod: which of its containers used more than they request.
+///
+/// Init containers count, ephemeral containers are never blamed. Without usages there are no annotations.
+#[must_use]
+pub fn evicted(
+    signal: Signal,
+    threshold: u64,
+    available: u64,
+    pod: &Pod,
+    usages: Option<&Usages<'_>>,
+) -> Message {
+    let mut text = shortage(signal, threshold, available);
+    let mut annotations = BTreeMap::new();
+    let Some(usages) = usages else { return Message { text, annotations } };
+    let resource = signal.resource();
+    let mut blame = |what: &str, name: &str, used: Quantity, request: Quantity| {
+        let (used, request) = (shown(signal, used), shown(signal, request));
+        text.push_str(&format!(
+            "{what} {name} was using {used}, request is {request}, has larger consumption of {resource}. "
+        ));
+        used
+    };
+    let pod_request = pod.resources.as_ref().and_then(|resources| resources.requests.get(resource));
+    if let (Some(used), Some(&request), ResourceName::MEMORY) = (usages.pod, pod_request, resource) {
+        let used = Quantity::from_units(used);
+        if used > request {
+            let used = blame("Pod", &pod.name.name, used, request);
+            annotations.insert(OFFENDING_POD, pod.name.name.clone());
+            annotations.insert(OFFENDING_POD_USAGE, used);
+        }
+    }
+    let (mut names, mut used_by) = (Vec::new(), Vec::new());
+    for &(name, used) in &usages.containers {
+        let Some(container) = pod.containers.iter().find(|container| container.name == name) else {
+            continue;
+        };
+        let (used, request) =
+            (Quantity::from_units(used), lists::get(&container.resources.requests, resource));
+        if used > request {
+            used_by.push(blame("Container", name, used, request));
+            names.push(name);
+        }
+    }
+    annotations.insert(OFFENDING_CONTAINERS, names.join(","));
+    annotations.insert(OFFENDING_CONTAINERS_USAGE, used_by.join(","));
+    annotations.insert(STARVED_RESOURCE, resource.to_owned());
+    Message { text, annotations }
+}
+
+/// Bytes in powers of 1024, counts in powers of 1000.
+fn shown(signal: Signal, quantity: Quantity) -> String {
+    match signal {
+        Signal::MemoryAvailable
+        | Signal::AllocatableMemoryAvailable
+        | Signal::NodefsAvailable
+        | Signal::ImagefsAvailable
+        | Signal::ContainerfsAvailable => quantity.binary_si().to_string(),
+        Signal::NodefsInodesFree
+        | Signal::ImagefsInodesFree
+        | Signal::ContainerfsInodesFree
+        | Signal::PidAvailable => quantity.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests;
