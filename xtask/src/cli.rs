@@ -66,6 +66,12 @@ pub(crate) enum Bench {
         #[arg(last = true)]
         args: Vec<OsString>,
     },
+    /// Planning, ranking and the other rules, natively, each against its bar
+    Policy {
+        /// Arguments of criterion, such as a name to measure only that
+        #[arg(last = true)]
+        args: Vec<OsString>,
+    },
 }
 
 /// What to do in a guest.

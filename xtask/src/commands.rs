@@ -45,7 +45,8 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Verb::Test { no_guest } => test::everything(&places, !no_guest),
         Verb::Run { host: false, args: _ } => demonstration(&places, &MachineArgs::default(), seconds(900)),
         Verb::Run { host: true, args } => on_host(&places, args),
-        Verb::Bench(Bench::Evict { machine, args }) => bench::evict(&places, &machine, &args),
+        Verb::Bench(Bench::Evict { machine, args }) => bench::evict::measure(&places, &machine, &args),
+        Verb::Bench(Bench::Policy { args }) => bench::policy::measure(&places, &args),
         Verb::Tidy => {
             tidy::check(&places)?;
             Ok(0)
