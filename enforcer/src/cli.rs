@@ -1,17 +1,22 @@
 //! The command line: one file a verb.
 
+mod capacity;
 mod client;
 mod events;
 mod exec;
 mod exit;
+mod format;
+mod plan;
+mod rank;
 mod render;
 mod run;
 
 use std::{ffi::OsString, io::IsTerminal as _, path::PathBuf, process::ExitCode};
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 
 pub use self::exit::Failure;
+use self::format::Output;
 use crate::config::Config;
 
 /// Quality of service for the pods of one Linux node.
@@ -21,7 +26,7 @@ struct Cli {
     /// The configuration file
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// How to print: for people, or as JSON
+    /// How to print
     #[arg(short, long, global = true, value_enum, value_name = "FORMAT")]
     output: Option<Output>,
     /// Print without colour; so does a non-empty `NO_COLOR`
@@ -34,21 +39,16 @@ struct Cli {
     verb: Verb,
 }
 
-/// How a verb prints.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-enum Output {
-    /// For people
-    Table,
-    /// One JSON document a line
-    Jsonl,
-}
-
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Run the daemon
     Run(run::Args),
     /// Print the event stream
     Events(events::Args),
+    /// Compute everything for these pods, and touch nothing
+    Plan(plan::Args),
+    /// Print the order in which these pods would be evicted
+    Rank(rank::Args),
     /// Run a command in a container's cgroup, in place of this process
     Exec(exec::Args),
 }
@@ -92,6 +92,8 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
     match verb {
         Verb::Run(args) => run::run(context, args),
         Verb::Events(args) => events::events(&context, &args),
+        Verb::Plan(args) => plan::plan(&context, &args),
+        Verb::Rank(args) => rank::rank(&context, &args),
         Verb::Exec(args) => exec::exec(&context, &args),
     }
 }

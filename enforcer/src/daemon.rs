@@ -9,7 +9,6 @@
 
 mod desired;
 mod host;
-mod hugepages;
 mod ooms;
 mod telling;
 mod unfit;

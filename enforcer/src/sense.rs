@@ -9,8 +9,10 @@ pub mod btf;
 mod edge;
 mod edge_ring;
 mod error;
+mod hugepages;
 pub mod incident;
 mod meminfo;
+mod node;
 mod offsets;
 mod probe;
 mod programs;
@@ -25,6 +27,7 @@ pub use self::{
     edge_ring::EdgeRing,
     error::SenseError,
     meminfo::{Meminfo, MeminfoError, MemoryInfo, PROC_MEMINFO},
+    node::{NodeError, node, page_bytes},
     offsets::{MemoryHierarchy, Resolved, resolve},
     probe::{Choice, Facts, Lost, MarkArgument, MarkProgram, choose},
     programs::{Attached, Counters, Failure, Programs, ReclaimCounters},

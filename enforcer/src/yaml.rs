@@ -7,7 +7,8 @@ use serde::{
     de::{MapAccess, SeqAccess, Visitor},
 };
 use serde_saphyr::{
-    MessageFormatter as _, Options, Spanned, UserMessageFormatter, alias_limits, budget, options,
+    MessageFormatter as _, NonFiniteFloatPolicy, Options, Spanned, UserMessageFormatter, alias_limits,
+    budget, options,
 };
 
 /// One value of a document.
@@ -99,6 +100,8 @@ fn bounded() -> Options {
             max_total_replayed_events: 20_000,
             max_replay_stack_depth: 16,
         },
+        // What is no finite number is text as it is written: whoever reads the field says so, and names it.
+        non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
         with_snippet: false,
     }
 }

@@ -3,7 +3,7 @@ use std::io::{self, Write as _};
 use anyhow::{Context as _, anyhow};
 use hyper::StatusCode;
 
-use super::{Context, Failure, Output, client, render};
+use super::{Context, Failure, client, format, format::Output, render};
 
 /// The longest event line that is read.
 const MAX_LINE_BYTES: usize = 1 << 20;
@@ -105,9 +105,15 @@ fn print(context: &Context, lines: &[u8]) -> io::Result<()> {
     // An empty line is a heartbeat.
     for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
         match context.output {
-            Output::Jsonl => {
+            // An event is one document, and a stream of them is never one.
+            Output::Json | Output::Jsonl => {
                 out.write_all(line)?;
                 out.write_all(b"\n")?;
+            }
+            Output::Yaml => {
+                let event: serde_json::Value = serde_json::from_slice(line)?;
+                let text = format::yaml(&event).map_err(io::Error::other)?;
+                write!(out, "---\n{text}")?;
             }
             Output::Table => writeln!(out, "{}", render::event(line, context.color))?,
         }

@@ -166,8 +166,35 @@ pub(super) fn human_bytes(bytes: u64) -> String {
     bytes.to_string()
 }
 
+/// A name of at most that many characters: the middle of a longer one is left out, as both ends tell more.
+pub(super) fn shorten(name: &str, most: usize) -> String {
+    let name = escape(name);
+    let count = name.chars().count();
+    if count <= most {
+        return name;
+    }
+    let head = most.saturating_sub(1) / 2;
+    let tail = most.saturating_sub(1) - head;
+    name.chars().take(head).chain(['…']).chain(name.chars().skip(count - tail)).collect()
+}
+
+/// The words of a text in lines of at most that many characters; a word that is longer has a line of its own.
+pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in escape(text).split(' ').filter(|word| !word.is_empty()) {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            Some(_) | None => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 /// Hostile text made harmless to a terminal: control characters are written out.
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     let invisible = |character: char| {
         character.is_control()
             || matches!(character, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -211,6 +238,19 @@ mod tests {
         assert!(!shown.chars().any(char::is_control), "{shown:?}");
         assert!(shown.contains(r"a\u{1b}[2Jb\n\u{202e}c"), "{shown}");
         assert_eq!(event(b"\xff\x1b no json", false), "\u{fffd}\\u{1b} no json");
+    }
+
+    #[test]
+    fn long_names_keep_both_ends() {
+        assert_eq!(shorten("default/web", 11), "default/web");
+        assert_eq!(shorten("default/a-long-name-0", 11), "defau…ame-0");
+        assert_eq!(shorten("é".repeat(40).as_str(), 30).chars().count(), 30);
+    }
+
+    #[test]
+    fn text_is_wrapped_at_words() {
+        assert_eq!(wrap("one two  three fourteen", 9), ["one two", "three", "fourteen"]);
+        assert_eq!(wrap("a\nb", 9), ["a\\nb"]);
     }
 
     #[test]

@@ -1,14 +1,13 @@
 use std::{fs, io, path::Path};
 
 use anyhow::Context as _;
-use procfs::Current as _;
 use rustix::thread::CapabilitySet;
 
-use super::hugepages;
 use crate::{
     cgroup::CgroupDir,
     model::{CgroupId, CgroupPath, Node},
     policy::{CgroupDriver, name},
+    sense,
 };
 
 /// What this host is, read once at the start.
@@ -25,70 +24,13 @@ pub(super) struct Host {
 impl Host {
     /// Reads it from /proc and /sys.
     pub(super) fn read(max_pods: u64) -> anyhow::Result<Self> {
-        let meminfo = procfs::Meminfo::current().context("cannot read /proc/meminfo")?;
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Ok(Self {
-            name,
-            boot_id: read("/proc/sys/kernel/random/boot_id")?,
-            node: Node {
-                cpu_milli: online_cpus(&read("/sys/devices/system/cpu/online")?)
-                    .context("/sys/devices/system/cpu/online cannot be understood")?
-                    * 1_000,
-                memory_bytes: meminfo.mem_total,
-                swap_bytes: meminfo.swap_total,
-                pods: max_pods,
-                max_pids: max_pids(),
-                page_bytes: u64::try_from(rustix::param::page_size())?,
-                swap_controller: has_swap_controller(Path::new(crate::cgroup::MOUNT)),
-                other: hugepages::read(Path::new(hugepages::POOLS), has_controller("hugetlb"))
-                    .with_context(|| format!("cannot read {}", hugepages::POOLS))?,
-            },
-        })
+        Ok(Self { name, boot_id: read("/proc/sys/kernel/random/boot_id")?, node: sense::node(max_pods)? })
     }
 }
 
 fn read(path: &str) -> anyhow::Result<String> {
     Ok(fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?.trim().to_owned())
-}
-
-/// The kubelet's own bound: the smaller of `pid_max` and `threads-max` (`pkg/kubelet/stats/pidlimit`).
-fn max_pids() -> Option<u64> {
-    ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"]
-        .iter()
-        .filter_map(|path| read(path).ok()?.parse().ok())
-        .min()
-}
-
-/// Counts a list of CPU ranges such as `0-3,8`.
-fn online_cpus(list: &str) -> Option<u64> {
-    list.split(',').try_fold(0_u64, |count, range| {
-        let (from, to) = range.split_once('-').unwrap_or((range, range));
-        let (from, to): (u64, u64) = (from.parse().ok()?, to.parse().ok()?);
-        count.checked_add(to.checked_sub(from)?.checked_add(1)?)
-    })
-}
-
-/// Whether the unified hierarchy has that controller.
-fn has_controller(name: &str) -> bool {
-    let controllers =
-        CgroupDir::mount(Path::new(crate::cgroup::MOUNT)).and_then(|root| root.read("cgroup.controllers"));
-    controllers.is_ok_and(|controllers| controllers.split_ascii_whitespace().any(|known| known == name))
-}
-
-/// Whether cgroups have `memory.swap.max`.
-///
-/// The root has not, so another is asked; before there is one, the kernel's being built with swap decides: since 5.8
-/// the unified hierarchy accounts it then (`mm/memcontrol.c`, `swap_files`).
-fn has_swap_controller(mount: &Path) -> bool {
-    let asked = || -> Option<bool> {
-        let root = CgroupDir::mount(mount).ok()?;
-        let child = root.children().ok()?.into_iter().find_map(|name| {
-            let child = root.open(&CgroupPath::root().child(&name).ok()?).ok()?;
-            child.read("memory.max").is_ok().then_some(child)
-        })?;
-        Some(child.read("memory.swap.max").is_ok())
-    };
-    asked().unwrap_or_else(|| Path::new("/proc/swaps").exists())
 }
 
 /// Something that this host lacks, and what is lost by it.
@@ -170,18 +112,4 @@ pub(super) fn own(kubepods: CgroupId, run_dir: &Path, boot_id: &str) -> io::Resu
 
 fn owned(boot_id: &str, kubepods: CgroupId) -> String {
     format!("{boot_id} {kubepods}\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::online_cpus;
-
-    #[test]
-    fn cpu_lists_are_counted() {
-        assert_eq!(online_cpus("0-3,8"), Some(5));
-        assert_eq!(online_cpus("0"), Some(1));
-        for wrong in ["", "3-0", "a", "0-18446744073709551615"] {
-            assert_eq!(online_cpus(wrong), None, "{wrong}");
-        }
-    }
 }

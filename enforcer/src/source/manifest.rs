@@ -18,14 +18,17 @@ use crate::model::Pod;
 use crate::yaml::Node;
 
 use self::{
-    document::split,
+    document::{Document, split},
     place::{Place, Report},
 };
 
 pub use self::error::{ManifestError, Origin, Problem};
 
 /// The largest file that is read, in bytes.
-pub const MAX_BYTES: usize = 4 << 20;
+pub const MAX_BYTES: usize = 32 << 20;
+
+/// The largest document of a file, in bytes: a list of 10,000 ordinary pods.
+pub const MAX_DOCUMENT_BYTES: usize = 4 << 20;
 
 /// What a file holds.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -47,20 +50,27 @@ pub struct Parsed {
 pub fn parse(source: &str, bytes: &[u8]) -> Parsed {
     let mut parsed = Parsed::default();
     let mut report = Report::new(source);
-    match text(bytes) {
-        Ok(text) => {
-            let documents = split(text);
-            if documents.is_empty() {
-                report.fail(1, "", Problem::Empty);
-            }
-            for document in documents {
-                match Node::parse(document.text, document.first_line) {
-                    Ok(node) => object(&Place::root(&node), Expected::Any, &mut report, &mut parsed),
-                    Err((line, message)) => report.fail(line, "", Problem::Syntax { message }),
-                }
-            }
+    // A byte order mark is none of the text.
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let documents = if bytes.len() > MAX_BYTES {
+        report.fail(1, "", Problem::TooLarge { most: "a file may have 32 MiB" });
+        Vec::new()
+    } else {
+        let documents = split(bytes);
+        if documents.is_empty() {
+            report.fail(1, "", Problem::Empty);
         }
-        Err((line, problem)) => report.fail(line, "", problem),
+        documents
+    };
+    for document in documents {
+        let read = text(&document).and_then(|text| {
+            Node::parse(text, document.first_line)
+                .map_err(|(line, message)| (line, Problem::Syntax { message }))
+        });
+        match read {
+            Ok(node) => object(&Place::root(&node), Expected::Any, &mut report, &mut parsed),
+            Err((line, problem)) => report.fail(line, "", problem),
+        }
     }
     parsed.errors = report.into_errors();
     parsed
@@ -77,17 +87,16 @@ enum Expected {
     PodOrUnsaid,
 }
 
-fn text(bytes: &[u8]) -> Result<&str, (u64, Problem)> {
-    if bytes.len() > MAX_BYTES {
-        return Err((1, Problem::TooLarge));
+/// A document's text; what is no text is an error on its line, and of this document alone.
+fn text<'text>(document: &Document<'text>) -> Result<&'text str, (u64, Problem)> {
+    if document.text.len() > MAX_DOCUMENT_BYTES {
+        return Err((document.first_line, Problem::TooLarge { most: "a document may have 4 MiB" }));
     }
-    let text = str::from_utf8(bytes).map_err(|error| {
-        let before = bytes.get(..error.valid_up_to()).unwrap_or_default();
-        let line = before.split(|&byte| byte == b'\n').count();
-        (u64::try_from(line).unwrap_or(u64::MAX), Problem::Encoding)
-    })?;
-    // A byte order mark is none of the text.
-    Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
+    str::from_utf8(document.text).map_err(|error| {
+        let before = document.text.get(..error.valid_up_to()).unwrap_or_default();
+        let lines = before.split(|byte| *byte == b'\n').skip(1).count();
+        (document.first_line.saturating_add(u64::try_from(lines).unwrap_or(u64::MAX)), Problem::Encoding)
+    })
 }
 
 fn object(place: &Place<'_>, expected: Expected, report: &mut Report<'_>, parsed: &mut Parsed) {

@@ -1,21 +1,18 @@
 use std::{
     collections::HashMap,
     io,
-    os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use futures_util::StreamExt as _;
 use inotify::{EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
-use rustix::{
-    fs::{FileType, Mode, OFlags, Stat},
-    io::Errno,
-};
+use rustix::io::Errno;
 use tokio::time::Instant;
 
 use super::{
+    files::{self, Listing, MAX_ENTRIES, Stamp},
     loaded::{Content, FileContent, Loaded, SourceError, merge},
     manifest,
 };
@@ -25,13 +22,6 @@ const DEBOUNCE: Duration = Duration::from_millis(100);
 
 /// How often the directory is read although nothing told of a change.
 const RESCAN: Duration = Duration::from_secs(20);
-
-/// The most entries that are looked at.
-const MAX_ENTRIES: usize = 10_000;
-
-/// A file that changed less than this before it was read may change again within the same tick of the file system's
-/// clock: it is read again the next time.
-const SETTLED: Duration = Duration::from_secs(2);
 
 /// The pods of a manifest directory (`staticPodPath`), and what is wrong with it.
 ///
@@ -55,16 +45,6 @@ struct Watcher {
     stream: EventStream<Vec<u8>>,
     watches: Watches,
     current: Option<WatchDescriptor>,
-}
-
-/// What tells that a file is the same as before.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Stamp {
-    device: u64,
-    inode: u64,
-    size: i64,
-    modified: (i64, i64),
-    changed: (i64, i64),
 }
 
 impl StaticDir {
@@ -120,7 +100,7 @@ impl StaticDir {
             None => Some(Errno::MFILE),
         };
         let mut errors = Vec::new();
-        let mut loaded = match list(&self.path) {
+        let mut loaded = match files::list(&self.path) {
             Ok(listing) => {
                 let files = self.read(&listing, &mut errors);
                 merge(&self.loaded, files, manifest::parse)
@@ -151,12 +131,12 @@ impl StaticDir {
         let mut stamps = HashMap::new();
         let mut files = Vec::new();
         for name in &listing.names {
-            if !is_manifest_name(name) {
+            if !files::is_manifest_name(name) {
                 errors.push(SourceError::NotAManifest { file: name.clone() });
                 continue;
             }
             let known = self.stamps.get(name).copied();
-            match read_file(&listing.directory, name, known) {
+            match files::read_unless_known(&listing.directory, name, known) {
                 Ok(Some((content, stamp))) => {
                     if let Some(stamp) = stamp {
                         stamps.insert(name.clone(), stamp);
@@ -165,7 +145,7 @@ impl StaticDir {
                 }
                 Ok(None) => errors.push(SourceError::NotAManifest { file: name.clone() }),
                 // It went between listing and opening, or a symlink leads nowhere.
-                Err(Errno::NOENT) if !is_symlink(&listing.directory, name) => {}
+                Err(Errno::NOENT) if !files::is_symlink(&listing.directory, name) => {}
                 Err(errno) => {
                     let error = SourceError::Unreadable { file: name.clone(), errno };
                     files.push(FileContent { name: name.clone(), content: Content::Failed(error) });
@@ -214,103 +194,6 @@ impl Watcher {
             drop(self.watches.remove(before));
         }
         Ok(())
-    }
-}
-
-/// The entries of a directory, without dot-files, by name.
-#[derive(Debug)]
-struct Listing {
-    directory: OwnedFd,
-    names: Vec<String>,
-    truncated: bool,
-}
-
-fn list(path: &Path) -> Result<Listing, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(path, flags, Mode::empty())?;
-    let mut names = Vec::new();
-    let mut truncated = false;
-    for entry in rustix::fs::Dir::read_from(&directory)? {
-        let entry = entry?;
-        if entry.file_name().to_bytes().starts_with(b".") {
-            continue;
-        }
-        if names.len() >= MAX_ENTRIES {
-            truncated = true;
-            break;
-        }
-        names.push(entry.file_name().to_string_lossy().into_owned());
-    }
-    names.sort_unstable();
-    Ok(Listing { directory, names, truncated })
-}
-
-fn is_manifest_name(name: &str) -> bool {
-    [".yaml", ".yml", ".json"].iter().any(|suffix| name.ends_with(suffix))
-}
-
-fn is_symlink(directory: &OwnedFd, name: &str) -> bool {
-    rustix::fs::statat(directory, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
-        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
-}
-
-/// Reads a regular file that is not as `known`; none for anything but a regular file. With the content comes its stamp,
-/// if the file is settled.
-fn read_file(
-    directory: &OwnedFd,
-    name: &str,
-    known: Option<Stamp>,
-) -> Result<Option<(Content, Option<Stamp>)>, Errno> {
-    // A pipe must not hold the daemon up: O_NONBLOCK. Symlinks are followed.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = match rustix::fs::openat(directory, name, flags, Mode::empty()) {
-        Ok(file) => file,
-        // A socket, or a device without a driver.
-        Err(Errno::NXIO | Errno::NODEV) => return Ok(None),
-        Err(errno) => return Err(errno),
-    };
-    let stat = rustix::fs::fstat(&file)?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Ok(None);
-    }
-    let stamp = Stamp::of(&stat);
-    if known == Some(stamp) {
-        return Ok(Some((Content::Unchanged, known)));
-    }
-    let settled = stamp.is_settled(SystemTime::now()).then_some(stamp);
-    let limit_bytes = manifest::MAX_BYTES;
-    let too_large = || Content::Failed(SourceError::TooLarge { file: name.to_owned(), limit_bytes });
-    let mut content = Vec::new();
-    let mut chunk = [0_u8; 16 * 1024];
-    loop {
-        match rustix::io::read(&file, &mut chunk) {
-            Ok(0) => return Ok(Some((Content::Bytes(content), settled))),
-            Ok(count) => content.extend_from_slice(chunk.get(..count).unwrap_or_default()),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-        if content.len() > limit_bytes {
-            return Ok(Some((too_large(), None)));
-        }
-    }
-}
-
-impl Stamp {
-    fn of(stat: &Stat) -> Self {
-        Self {
-            device: stat.st_dev,
-            inode: stat.st_ino,
-            size: stat.st_size,
-            modified: (stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or_default()),
-            changed: (stat.st_ctime, i64::try_from(stat.st_ctime_nsec).unwrap_or_default()),
-        }
-    }
-
-    fn is_settled(self, now: SystemTime) -> bool {
-        let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let changed = Duration::from_secs(u64::try_from(self.changed.0).unwrap_or_default());
-        // A file from the future is never settled.
-        now.checked_sub(changed).is_some_and(|age| age >= SETTLED)
     }
 }
 

@@ -3,8 +3,8 @@
 /// One document of a file.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) struct Document<'text> {
-    /// Its text, with its markers.
-    pub(super) text: &'text str,
+    /// Its text, with its markers; it may be no UTF-8.
+    pub(super) text: &'text [u8],
     /// The file's line that its text starts on, from 1.
     pub(super) first_line: u64,
 }
@@ -13,14 +13,14 @@ pub(super) struct Document<'text> {
 ///
 /// YAML forbids a line that starts with the marker `---` or `...` inside any scalar, so that the markers can be told
 /// from the lines alone, and one document that does not parse leaves the others whole.
-pub(super) fn split(text: &str) -> Vec<Document<'_>> {
+pub(super) fn split(text: &[u8]) -> Vec<Document<'_>> {
     let mut documents = Vec::new();
     let mut start = 0;
     let mut first_line = 1;
     let mut content = Content::Nothing;
     let mut offset = 0;
-    for (line_number, line) in (1..).zip(text.split_inclusive('\n')) {
-        let begins = is_marker(line, "---");
+    for (line_number, line) in (1..).zip(text.split_inclusive(|byte| *byte == b'\n')) {
+        let begins = is_marker(line, b"---");
         // Directives and comments before a marker belong to the document that it begins.
         if begins && content != Content::Nothing {
             push(&mut documents, text, start..offset, first_line, content);
@@ -29,7 +29,7 @@ pub(super) fn split(text: &str) -> Vec<Document<'_>> {
         }
         offset += line.len();
         content = content.max(Content::of(line, begins));
-        if is_marker(line, "...") {
+        if is_marker(line, b"...") {
             push(&mut documents, text, start..offset, first_line, content);
             (start, first_line) = (offset, line_number + 1);
             content = Content::Nothing;
@@ -51,11 +51,13 @@ enum Content {
 }
 
 impl Content {
-    fn of(line: &str, begins: bool) -> Self {
+    fn of(line: &[u8], begins: bool) -> Self {
         let inner = if begins { line.get(3..).unwrap_or_default() } else { line };
-        let inner = inner.trim();
-        let is_text =
-            !(inner.is_empty() || inner.starts_with('#') || line.starts_with('%') || is_marker(line, "..."));
+        let inner = inner.trim_ascii();
+        let is_text = !(inner.is_empty()
+            || inner.starts_with(b"#")
+            || line.starts_with(b"%")
+            || is_marker(line, b"..."));
         match (is_text, begins) {
             (true, _) => Self::Text,
             (false, true) => Self::Marker,
@@ -66,7 +68,7 @@ impl Content {
 
 fn push<'text>(
     documents: &mut Vec<Document<'text>>,
-    text: &'text str,
+    text: &'text [u8],
     range: std::ops::Range<usize>,
     first_line: u64,
     content: Content,
@@ -76,8 +78,9 @@ fn push<'text>(
     }
 }
 
-fn is_marker(line: &str, marker: &str) -> bool {
-    line.strip_prefix(marker).is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
+fn is_marker(line: &[u8], marker: &[u8]) -> bool {
+    line.strip_prefix(marker)
+        .is_some_and(|rest| rest.first().is_none_or(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n')))
 }
 
 #[cfg(test)]
@@ -87,7 +90,10 @@ mod tests {
     #[test]
     fn markers_part_documents() {
         let text = "# first\n%YAML 1.2\n---\na: |\n  --- x\n---\n# nothing\n---\nb: 1\n...\n# c\n---\n--- c\n--d: 1\n";
-        let documents: Vec<_> = split(text).into_iter().map(|part| (part.first_line, part.text)).collect();
+        let documents: Vec<_> = split(text.as_bytes())
+            .into_iter()
+            .map(|part| (part.first_line, str::from_utf8(part.text).unwrap()))
+            .collect();
         assert_eq!(
             documents,
             [
@@ -101,7 +107,7 @@ mod tests {
     #[test]
     fn nothing_is_no_document() {
         for text in ["", "\n\n", "# only\n", "---\n---\n...\n", "---"] {
-            assert_eq!(split(text), [], "{text:?}");
+            assert_eq!(split(text.as_bytes()), [], "{text:?}");
         }
     }
 }

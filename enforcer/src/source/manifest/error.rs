@@ -59,9 +59,12 @@ pub enum Problem {
     /// Nothing in it.
     #[error("holds no manifest")]
     Empty,
-    /// Larger than [`super::MAX_BYTES`].
-    #[error("is larger than 4 MiB: split it into several files")]
-    TooLarge,
+    /// Larger than [`super::MAX_BYTES`] or [`super::MAX_DOCUMENT_BYTES`].
+    #[error("is too large: {most}; split it up")]
+    TooLarge {
+        /// What is allowed.
+        most: &'static str,
+    },
     /// Not UTF-8.
     #[error("is not UTF-8 text")]
     Encoding,

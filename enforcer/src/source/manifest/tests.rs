@@ -289,8 +289,32 @@ fn a_key_is_given_once() {
 fn what_is_no_text_is_refused() {
     let error = |bytes: &[u8]| parse("x", bytes).errors[0].to_string();
     assert_eq!(error(b"a: 1\nb: \xff\n"), "x:2: is not UTF-8 text");
-    assert_eq!(error(&vec![b' '; MAX_BYTES + 1]), "x:1: is larger than 4 MiB: split it into several files");
+    assert_eq!(error(&vec![b' '; MAX_BYTES + 1]), "x:1: is too large: a file may have 32 MiB; split it up");
     assert_eq!(one(&format!("\u{feff}{WEB}")).name.name, "web");
+}
+
+/// Bytes that are no text and a scalar of 10 MB cost their own document, and no other.
+#[test]
+fn a_document_that_cannot_be_read_leaves_the_others() {
+    let pod = |name: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: [{{name: c}}]}}\n"
+        )
+    };
+    let mut file = pod("first").into_bytes();
+    file.extend_from_slice(b"---\nkind: Pod\nmetadata: {name: \xc3\x28}\n");
+    file.extend_from_slice(pod("second").as_bytes());
+    file.extend_from_slice(format!("---\nkind: Pod\nbig: {}\n", "x".repeat(10 << 20)).as_bytes());
+    file.extend_from_slice(b"---\nkind: Pod\nnul: a\0b\n");
+    file.extend_from_slice(pod("third").as_bytes());
+    let parsed = parse("x", &file);
+    let names: Vec<_> = parsed.pods.iter().map(|pod| pod.name.name.as_str()).collect();
+    assert_eq!(names, ["first", "second", "third"]);
+    let errors: Vec<_> = parsed.errors.iter().map(ToString::to_string).collect();
+    assert_eq!(errors.len(), 3, "{errors:?}");
+    assert_eq!(errors[0], "x:8: is not UTF-8 text");
+    assert_eq!(errors[1], "x:14: is too large: a document may have 4 MiB; split it up");
+    assert!(errors[2].starts_with("x:19: "), "{errors:?}");
 }
 
 #[test]

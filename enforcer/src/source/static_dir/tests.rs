@@ -1,5 +1,10 @@
-use std::{fs, os::unix::fs::symlink};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
+use rustix::fs::{FileType, Mode};
 use tokio::time::timeout;
 
 use super::*;
@@ -121,7 +126,7 @@ async fn a_file_that_is_too_large_is_named() {
     let temp = tempfile::tempdir().unwrap();
     fs::write(temp.path().join("big.yaml"), vec![b'#'; manifest::MAX_BYTES + 1]).unwrap();
     let loaded = next(&mut StaticDir::new(temp.path().to_owned())).await;
-    assert_eq!(errors(&loaded), ["big.yaml: is larger than 4194304 bytes: split it into several files"]);
+    assert_eq!(errors(&loaded), ["big.yaml: is larger than 33554432 bytes: split it into several files"]);
 }
 
 #[tokio::test]
@@ -133,10 +138,10 @@ async fn a_settled_file_is_not_read_again() {
     assert!(!stamp.is_settled(SystemTime::now()), "it was written just now");
     assert!(stamp.is_settled(SystemTime::now() + Duration::from_secs(4)));
     assert!(!stamp.is_settled(UNIX_EPOCH));
-    let listing = list(temp.path()).unwrap();
-    let again = read_file(&listing.directory, "a.yaml", Some(stamp)).unwrap().unwrap();
+    let listing = files::list(temp.path()).unwrap();
+    let again = files::read_unless_known(&listing.directory, "a.yaml", Some(stamp)).unwrap().unwrap();
     assert!(matches!(again, (Content::Unchanged, Some(_))));
     fs::write(&file, pod("bb")).unwrap();
-    let changed = read_file(&listing.directory, "a.yaml", Some(stamp)).unwrap().unwrap();
+    let changed = files::read_unless_known(&listing.directory, "a.yaml", Some(stamp)).unwrap().unwrap();
     assert!(matches!(changed, (Content::Bytes(_), None)));
 }

@@ -1,0 +1,66 @@
+//! `enforcer plan`: everything that is computed for these pods, touching nothing.
+
+mod document;
+mod table;
+
+use std::io::{self, Write as _};
+
+use anyhow::anyhow;
+
+use self::document::Document;
+use super::{
+    Context, Failure,
+    capacity::{self, Capacity},
+    format, render,
+};
+use crate::{
+    policy::{self, SettingsError},
+    source::{self, Gathered, Given, Wrong},
+};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// A manifest, a folder of them, or - for standard input; may be repeated
+    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-", required = true, value_parser = given)]
+    pub(super) given: Vec<Given>,
+    /// Plan for a machine with this: cpu and memory not named are this
+    /// machine's, of everything else it has what is named
+    #[arg(long, value_name = "cpu=4,memory=8Gi,…")]
+    capacity: Option<Capacity>,
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "clap's parsers may fail")]
+pub(super) fn given(text: &str) -> Result<Given, String> {
+    Ok(if text == "-" { Given::Stdin } else { Given::Path(text.into()) })
+}
+
+pub(super) fn plan(context: &Context, args: &Args) -> Result<(), Failure> {
+    let settings = &context.config.settings;
+    settings.check().map_err(|errors| Failure::usage(anyhow!("{}", joined(&errors))))?;
+    let node = capacity::node(args.capacity.as_ref(), context.config.max_pods, 0)?;
+    let Gathered { pods, errors } = source::gather(&args.given);
+    let plan = policy::plan(&node, settings, &pods);
+    let document = Document::new(&node, settings, &plan, &errors);
+    format::print(context.output, &document, || table::table(&document, context.verbose > 0))?;
+    told(context, &errors, "planned")
+}
+
+fn joined(errors: &[SettingsError]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// Says what is wrong with the manifests; each is in the document too, where one is printed.
+pub(super) fn told(context: &Context, errors: &[Wrong], done: &str) -> Result<(), Failure> {
+    if errors.is_empty() {
+        return Ok(());
+    }
+    let is_table = context.output == format::Output::Table;
+    let mut stderr = io::stderr().lock();
+    for Wrong { source: _, message } in errors.iter().filter(|_| is_table) {
+        // Nobody is left to tell when this fails.
+        drop(writeln!(stderr, "{}", render::escape(message)));
+    }
+    let count = errors.len();
+    let things = if count == 1 { "thing is" } else { "things are" };
+    Err(anyhow!("{count} {things} wrong with the manifests; what is right is {done}").into())
+}

@@ -1,0 +1,217 @@
+//! The plan as JSON and YAML show it. Its shape is part of the public contract.
+
+use std::collections::BTreeMap;
+
+use serde::{Serialize, Serializer, ser::SerializeMap as _};
+
+use crate::{
+    model::{ContainerKind, Node, ResourceList, ResourceName},
+    policy::{CgroupPlan, Plan, PodPlan, Settings, admission::Admission, allocatable},
+    source::Wrong,
+};
+
+/// Everything that is computed.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Document {
+    pub(super) node: NodeDocument,
+    pub(super) qos_cgroups: Vec<QosCgroup>,
+    pub(super) pods: Vec<PodDocument>,
+    pub(super) errors: Vec<ErrorDocument>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct NodeDocument {
+    pub(super) capacity: Amounts,
+    pub(super) allocatable: Amounts,
+    pub(super) cgroup: Cgroup,
+    /// The system's own cgroups that are held to what is reserved for them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) reserved_cgroups: Vec<Cgroup>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct QosCgroup {
+    pub(super) qos_class: &'static str,
+    #[serde(flatten)]
+    pub(super) cgroup: Cgroup,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Cgroup {
+    pub(super) path: String,
+    pub(super) files: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct PodDocument {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) qos_class: &'static str,
+    pub(super) priority: i32,
+    pub(super) critical: bool,
+    pub(super) requests: Amounts,
+    pub(super) limits: Amounts,
+    pub(super) cgroup: Cgroup,
+    pub(super) containers: Vec<ContainerDocument>,
+    pub(super) admission: AdmissionDocument,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ContainerDocument {
+    pub(super) name: String,
+    pub(super) kind: &'static str,
+    pub(super) oom_score_adj: i16,
+    pub(super) cgroup: Cgroup,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct AdmissionDocument {
+    pub(super) admitted: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) preempt: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) message: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct ErrorDocument {
+    pub(super) source: String,
+    pub(super) message: String,
+}
+
+/// Amounts by key, in their order: cpu in thousandths, all else in base units.
+#[derive(Debug)]
+pub(super) struct Amounts(pub(super) Vec<(String, u64)>);
+
+impl Serialize for Amounts {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (key, amount) in &self.0 {
+            map.serialize_entry(key, amount)?;
+        }
+        map.end()
+    }
+}
+
+impl Amounts {
+    /// Cpu and memory first, under the names that carry their units; then the others under their own.
+    fn of(list: &ResourceList) -> Self {
+        let cpu = list.get(ResourceName::CPU).map(|cpu| (String::from("cpuMilli"), cpu.milli()));
+        let memory =
+            list.get(ResourceName::MEMORY).map(|memory| (String::from("memoryBytes"), memory.units()));
+        let others = list
+            .iter()
+            .filter(|(name, _)| !matches!(name.as_str(), ResourceName::CPU | ResourceName::MEMORY))
+            .map(|(name, amount)| (name.to_string(), amount.units()));
+        Self(cpu.into_iter().chain(memory).chain(others).collect())
+    }
+
+    /// What the node has: swap and pods too.
+    fn capacity(node: &Node) -> Self {
+        let own = [
+            ("cpuMilli", node.cpu_milli),
+            ("memoryBytes", node.memory_bytes),
+            ("swapBytes", node.swap_bytes),
+            ("pods", node.pods),
+        ];
+        let own = own.into_iter().map(|(key, amount)| (key.to_owned(), amount));
+        Self(own.chain(Self::of(&node.other).0).collect())
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<u64> {
+        self.0.iter().find(|(name, _)| name == key).map(|(_, amount)| *amount)
+    }
+}
+
+impl Document {
+    pub(super) fn new(node: &Node, settings: &Settings, plan: &Plan, errors: &[Wrong]) -> Self {
+        let mut allocatable = allocatable::requestable(node, settings);
+        // How many pods and tasks there may be is capacity's to say.
+        allocatable.remove(allocatable::PODS);
+        allocatable.remove(allocatable::PID);
+        Self {
+            node: NodeDocument {
+                capacity: Amounts::capacity(node),
+                allocatable: Amounts::of(&allocatable),
+                cgroup: cgroup(&plan.node),
+                reserved_cgroups: plan.reserved.iter().map(cgroup).collect(),
+            },
+            qos_cgroups: plan
+                .qos
+                .iter()
+                .map(|(class, plan)| QosCgroup { qos_class: class.as_str(), cgroup: cgroup(plan) })
+                .collect(),
+            pods: plan.pods.iter().map(pod).collect(),
+            errors: errors
+                .iter()
+                .map(|Wrong { source, message }| ErrorDocument {
+                    source: source.clone(),
+                    message: message.clone(),
+                })
+                .collect(),
+        }
+    }
+}
+
+fn cgroup(plan: &CgroupPlan) -> Cgroup {
+    let files = plan.files.iter().map(|(file, value)| (file.to_string(), value.clone()));
+    Cgroup { path: plan.path.to_string(), files: files.collect() }
+}
+
+fn pod(plan: &PodPlan) -> PodDocument {
+    PodDocument {
+        namespace: plan.name.namespace.clone(),
+        name: plan.name.name.clone(),
+        uid: plan.uid.to_string(),
+        qos_class: plan.qos_class.as_str(),
+        priority: plan.priority,
+        critical: plan.critical,
+        requests: Amounts::of(&plan.requests),
+        limits: Amounts::of(&plan.limits),
+        cgroup: cgroup(&plan.cgroup),
+        containers: plan
+            .containers
+            .iter()
+            .map(|container| ContainerDocument {
+                name: container.name.clone(),
+                kind: kind(container.kind),
+                oom_score_adj: container.oom_score_adj,
+                cgroup: cgroup(&container.cgroup),
+            })
+            .collect(),
+        admission: admission(&plan.admission),
+    }
+}
+
+fn kind(kind: ContainerKind) -> &'static str {
+    match kind {
+        ContainerKind::App => "app",
+        ContainerKind::Init => "init",
+        ContainerKind::Sidecar => "sidecar",
+    }
+}
+
+fn admission(admission: &Admission) -> AdmissionDocument {
+    match admission {
+        Admission::Admitted { preempt } => AdmissionDocument {
+            admitted: true,
+            preempt: preempt.iter().map(ToString::to_string).collect(),
+            reason: None,
+            message: None,
+        },
+        Admission::Rejected(rejection) => AdmissionDocument {
+            admitted: false,
+            preempt: Vec::new(),
+            reason: Some(rejection.reason().into_owned()),
+            message: Some(rejection.message()),
+        },
+    }
+}

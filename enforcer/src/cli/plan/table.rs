@@ -1,0 +1,154 @@
+//! The plan at a glance, within 80 columns: a line for the node, a line a pod.
+
+use super::document::{AdmissionDocument, Cgroup, ContainerDocument, Document, NodeDocument, PodDocument};
+use crate::cli::render::{self, human_bytes};
+
+/// The widest that names are shown.
+const NAME: usize = 30;
+const WIDTH: usize = 80;
+
+pub(super) fn table(document: &Document, verbose: bool) -> String {
+    let Document { node, qos_cgroups, pods, errors: _ } = document;
+    let mut text = node_line(node);
+    if verbose {
+        files(&mut text, "  ", &node.cgroup);
+        for cgroup in node.reserved_cgroups.iter().chain(qos_cgroups.iter().map(|qos| &qos.cgroup)) {
+            text.push_str(&format!("  {}\n", cgroup.path));
+            files(&mut text, "    ", cgroup);
+        }
+    }
+    if pods.is_empty() {
+        text.push_str("no pods\n");
+        return text;
+    }
+    text.push_str(&row("POD", "CLASS", "SCORE", "WEIGHT", "CPU", "MEMORY", "ADMITTED"));
+    for pod in pods {
+        pod_lines(&mut text, pod, verbose);
+    }
+    text
+}
+
+fn node_line(node: &NodeDocument) -> String {
+    let amount = |key| node.capacity.get(key).unwrap_or(0);
+    let of = |key| node.allocatable.get(key).unwrap_or(0);
+    format!(
+        "{} cpu, {}, swap {}, {} pods; allocatable {} cpu, {}\n{}: weight {}, memory {}\n",
+        cpu(amount("cpuMilli")),
+        human_bytes(amount("memoryBytes")),
+        human_bytes(amount("swapBytes")),
+        amount("pods"),
+        cpu(of("cpuMilli")),
+        human_bytes(of("memoryBytes")),
+        node.cgroup.path,
+        file(&node.cgroup, "cpu.weight"),
+        memory(&node.cgroup),
+    )
+}
+
+fn pod_lines(text: &mut String, pod: &PodDocument, verbose: bool) {
+    let name = render::shorten(&format!("{}/{}", pod.namespace, pod.name), NAME);
+    let AdmissionDocument { admitted, preempt, reason, message } = &pod.admission;
+    let answer = if *admitted { "yes" } else { "NO" };
+    text.push_str(&row(
+        &name,
+        pod.qos_class,
+        &scores(&pod.containers),
+        &file(&pod.cgroup, "cpu.weight"),
+        &cpu_max(&pod.cgroup),
+        &memory(&pod.cgroup),
+        answer,
+    ));
+    let mut note = |note: String| {
+        for line in render::wrap(&note, WIDTH - 4) {
+            text.push_str(&format!("    {line}\n"));
+        }
+    };
+    if let (Some(reason), Some(message)) = (reason, message) {
+        note(format!("{reason}: {}", message.trim()));
+    }
+    if !preempt.is_empty() {
+        note(format!("preempts {}", preempt.join(", ")));
+    }
+    if verbose {
+        text.push_str(&format!("    {}\n", render::escape(&pod.cgroup.path)));
+        files(text, "      ", &pod.cgroup);
+    }
+    if pod.containers.len() > 1 || verbose {
+        for container in &pod.containers {
+            container_lines(text, container, verbose);
+        }
+    }
+}
+
+fn container_lines(text: &mut String, container: &ContainerDocument, verbose: bool) {
+    let name = format!("  {}", render::shorten(&container.name, NAME - 2));
+    text.push_str(&row(
+        &name,
+        container.kind,
+        &container.oom_score_adj.to_string(),
+        &file(&container.cgroup, "cpu.weight"),
+        &cpu_max(&container.cgroup),
+        &memory(&container.cgroup),
+        "",
+    ));
+    if verbose {
+        text.push_str(&format!("    {}\n", render::escape(&container.cgroup.path)));
+        files(text, "      ", &container.cgroup);
+    }
+}
+
+fn row(
+    name: &str,
+    class: &str,
+    score: &str,
+    weight: &str,
+    cpu: &str,
+    memory: &str,
+    admitted: &str,
+) -> String {
+    let padding = NAME.saturating_sub(name.chars().count());
+    let line =
+        format!("{name}{:padding$} {class:<10} {score:>8} {weight:>6} {cpu:>5} {memory:>6} {admitted}", "");
+    format!("{}\n", line.trim_end())
+}
+
+fn files(text: &mut String, indent: &str, cgroup: &Cgroup) {
+    for (file, value) in &cgroup.files {
+        text.push_str(&format!("{indent}{file} {value}\n"));
+    }
+}
+
+/// The lowest and the highest score, which most often are one.
+fn scores(containers: &[ContainerDocument]) -> String {
+    let all = || containers.iter().map(|container| container.oom_score_adj);
+    match (all().min(), all().max()) {
+        (Some(low), Some(high)) if low != high => format!("{low}..{high}"),
+        (Some(score), _) => score.to_string(),
+        (None, _) => String::from("-"),
+    }
+}
+
+fn file(cgroup: &Cgroup, name: &str) -> String {
+    cgroup.files.get(name).cloned().unwrap_or_else(|| String::from("-"))
+}
+
+/// `memory.max` as people read it; a dash for no limit.
+fn memory(cgroup: &Cgroup) -> String {
+    let bytes = cgroup.files.get("memory.max").and_then(|value| value.parse().ok());
+    bytes.map_or_else(|| String::from("-"), human_bytes)
+}
+
+/// `cpu.max` as a number of cpus; a dash for no limit.
+fn cpu_max(cgroup: &Cgroup) -> String {
+    let quota = || -> Option<u64> {
+        let (quota, period) = cgroup.files.get("cpu.max")?.split_once(' ')?;
+        let (quota, period): (u64, u64) = (quota.parse().ok()?, period.parse().ok()?);
+        quota.checked_mul(1_000)?.checked_div(period)
+    };
+    quota().map_or_else(|| String::from("-"), cpu)
+}
+
+/// `4`, `250m`, `1500m`.
+fn cpu(milli: u64) -> String {
+    if milli.is_multiple_of(1_000) { (milli / 1_000).to_string() } else { format!("{milli}m") }
+}

@@ -1,0 +1,163 @@
+//! The order as JSON and YAML show it, which is part of the public contract; and as a table.
+
+use serde::Serialize;
+
+use super::stats::Stats;
+use crate::{
+    cli::render::{human_bytes, shorten},
+    model::{Pod, ResourceName},
+    policy::{
+        critical, effective,
+        rank::{self, MemoryStanding, PidStanding},
+        threshold::Signal,
+    },
+};
+
+/// The widest that names are shown.
+const NAME: usize = 30;
+
+#[derive(Debug, Serialize)]
+pub(super) struct Document {
+    signal: &'static str,
+    order: Vec<Entry>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry {
+    rank: usize,
+    namespace: String,
+    name: String,
+    evictable: bool,
+    stats_missing: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exceeds_request: Option<bool>,
+    priority: i32,
+    #[serde(flatten)]
+    keys: Keys,
+}
+
+/// What is compared behind the priority.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Keys {
+    #[serde(rename_all = "camelCase")]
+    Memory {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        usage_bytes: Option<u64>,
+        request_bytes: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        above_request_bytes: Option<i64>,
+    },
+    #[serde(rename_all = "camelCase")]
+    Pids {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        process_count: Option<u64>,
+    },
+}
+
+impl Document {
+    pub(super) fn new(signal: Signal, pods: &[Pod], stats: &Stats) -> Self {
+        let numbered = (0_u32..).zip(pods);
+        let order = if signal == Signal::PidAvailable {
+            let standing = |(order, pod): (u32, &Pod)| PidStanding {
+                process_count: stats.of(pod).process_count,
+                priority: pod.priority(),
+                order,
+            };
+            let mut order: Vec<_> = numbered.map(|entry| (entry.1, standing(entry))).collect();
+            rank::by_pids(&mut order, |(_, standing)| *standing);
+            (1..).zip(order).map(|(rank, (pod, standing))| by_pids(rank, pod, &standing)).collect()
+        } else {
+            let standing = |(order, pod): (u32, &Pod)| MemoryStanding {
+                usage_bytes: stats.of(pod).working_set_bytes,
+                request_bytes: effective::ranking_request(pod, ResourceName::MEMORY).units(),
+                priority: pod.priority(),
+                order,
+            };
+            let mut order: Vec<_> = numbered.map(|entry| (entry.1, standing(entry))).collect();
+            rank::by_memory(&mut order, |(_, standing)| *standing);
+            (1..).zip(order).map(|(rank, (pod, standing))| by_memory(rank, pod, &standing)).collect()
+        };
+        Self { signal: signal.as_str(), order }
+    }
+}
+
+fn entry(rank: usize, pod: &Pod, stats_missing: bool, exceeds_request: Option<bool>, keys: Keys) -> Entry {
+    Entry {
+        rank,
+        namespace: pod.name.namespace.clone(),
+        name: pod.name.name.clone(),
+        evictable: !critical::is_critical(pod),
+        stats_missing,
+        exceeds_request,
+        priority: pod.priority(),
+        keys,
+    }
+}
+
+fn by_memory(rank: usize, pod: &Pod, standing: &MemoryStanding) -> Entry {
+    let keys = Keys::Memory {
+        usage_bytes: standing.usage_bytes,
+        request_bytes: standing.request_bytes,
+        above_request_bytes: standing.above_request_bytes(),
+    };
+    entry(
+        rank,
+        pod,
+        standing.usage_bytes.is_none(),
+        standing.usage_bytes.map(|_| standing.exceeds_request()),
+        keys,
+    )
+}
+
+fn by_pids(rank: usize, pod: &Pod, standing: &PidStanding) -> Entry {
+    let keys = Keys::Pids { process_count: standing.process_count };
+    entry(rank, pod, standing.process_count.is_none(), None, keys)
+}
+
+/// Who goes first, within 80 columns.
+pub(super) fn table(document: &Document) -> String {
+    let Document { signal, order } = document;
+    let mut text = format!("evicted in this order when {signal} is short\n");
+    let is_pids = *signal == Signal::PidAvailable.as_str();
+    text.push_str(&if is_pids {
+        line("RANK", "POD", "PRIORITY", &["PROCESSES"], "")
+    } else {
+        line("RANK", "POD", "PRIORITY", &["USAGE", "REQUEST", "ABOVE"], "")
+    });
+    for entry in order {
+        let name = shorten(&format!("{}/{}", entry.namespace, entry.name), NAME);
+        let unknown = || String::from("?");
+        let columns = match &entry.keys {
+            Keys::Memory { usage_bytes, request_bytes, above_request_bytes } => vec![
+                usage_bytes.map_or_else(unknown, human_bytes),
+                human_bytes(*request_bytes),
+                above_request_bytes.map_or_else(unknown, signed),
+            ],
+            Keys::Pids { process_count } => {
+                vec![process_count.map_or_else(unknown, |count| count.to_string())]
+            }
+        };
+        let note = match (entry.evictable, entry.stats_missing) {
+            (false, _) => "critical",
+            (true, true) => "no stats",
+            (true, false) => "",
+        };
+        let columns: Vec<_> = columns.iter().map(String::as_str).collect();
+        text.push_str(&line(&entry.rank.to_string(), &name, &entry.priority.to_string(), &columns, note));
+    }
+    text
+}
+
+fn line(rank: &str, name: &str, priority: &str, columns: &[&str], note: &str) -> String {
+    let padding = NAME.saturating_sub(name.chars().count());
+    let columns: Vec<_> = columns.iter().map(|column| format!("{column:>7}")).collect();
+    let columns = columns.join(" ");
+    format!("{}\n", format!("{rank:>4} {name}{:padding$} {priority:>11} {columns} {note}", "").trim_end())
+}
+
+fn signed(bytes: i64) -> String {
+    let shown = human_bytes(bytes.unsigned_abs());
+    if bytes < 0 { format!("-{shown}") } else { shown }
+}
