@@ -97,7 +97,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
             _ = hang_up.recv() => tell_hang_up(&journal),
             Some(reflexion) = reflexions.recv() => match reflexion {
                 Reflexion::Evicted(uid) => desired.evicted(&uid).await?,
-                Reflexion::Pressure(pressure) => desired.set_pressure(pressure),
+                Reflexion::Pressure(pressure) => desired.set_pressure(pressure).await?,
             },
             loaded = pods.next() => desired.load(loaded).await?,
             event = population.next() => desired.populated(event).await?,

@@ -13,6 +13,7 @@
 
 mod candidate;
 mod executor;
+mod gentle;
 mod guard;
 mod queue;
 mod reap;
@@ -26,6 +27,7 @@ mod turn;
 
 pub use self::{
     candidate::{Candidate, Identity, OpenError},
+    gentle::{EndError, Ending, end},
     guard::Forbidden,
     reflex::{Reflex, ReflexConfig, ReflexError, ReflexStats},
     report::{Report, Teller},

@@ -3,8 +3,10 @@
 
 use std::{
     fs,
+    io::{Read as _, Write as _},
+    os::unix::net::UnixStream,
     path::Path,
-    process::{Command as Process, Stdio},
+    process::{Child, Command as Process, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -29,6 +31,26 @@ fn config(folder: &Path, more: &str) -> String {
         format!("{HEAD}stateDir: {shown}/state\nrunDir: {shown}/run\nstaticPodPath: {shown}/pods\n{more}");
     fs::write(&path, content).unwrap();
     path.display().to_string()
+}
+
+/// A process that does not outlive the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already, which is what is wanted.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// What the daemon answers.
+fn get(socket: &Path, target: &str) -> serde_json::Value {
+    let mut socket = UnixStream::connect(socket).unwrap();
+    write!(socket, "GET {target} HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
 }
 
 #[test]
@@ -89,6 +111,79 @@ fn without_a_daemon_it_says_what_to_do() {
         let told = text(&output.stderr);
         assert!(told.contains("enforcer run") && told.contains("observe.sock"), "{told}");
         assert_eq!(told.lines().count(), 1, "{told}");
+    }
+}
+
+/// Who does not fit is told, with the kubelet's reason and message, and comes in when there is room.
+#[test]
+fn in_dry_run_pods_are_admitted_as_in_enforce() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = config(folder.path(), "mode: dry-run\nmaxPods: 2\n");
+    let pods = folder.path().join("pods");
+    fs::create_dir(&pods).unwrap();
+    let manifest = |name: &str, spec: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{{spec}containers: [{{name: c}}]}}\n---\n"
+        )
+    };
+    fs::write(pods.join("all.yaml"), [manifest("a", ""), manifest("b", ""), manifest("c", "")].concat())
+        .unwrap();
+    let mut daemon = Running(
+        Process::new(assert_cmd::cargo::cargo_bin!("enforcer"))
+            .args(["--config", &path, "run"])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
+    let start = Instant::now();
+    let mut rejected = |count: usize| {
+        loop {
+            let output = enforcer()
+                .args(["--config", &path, "-o", "jsonl", "events", "--type", "pod.rejected"])
+                .output()
+                .unwrap();
+            let told = text(&output.stdout);
+            if told.lines().count() >= count {
+                return told
+                    .lines()
+                    .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+                    .collect::<Vec<_>>();
+            }
+            assert!(daemon.0.try_wait().unwrap().is_none(), "the daemon ended");
+            assert!(start.elapsed() < Duration::from_mins(1), "no such event after a minute: {told}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let first = &rejected(1)[0];
+    assert_eq!(first["subject"], "default/c", "{first}");
+    assert_eq!(first["data"]["reason"], "OutOfpods", "{first}");
+    assert_eq!(
+        first["data"]["message"],
+        "Node didn't have enough resource: pods, requested: 1, used: 2, capacity: 2"
+    );
+    assert_eq!(first["data"]["dryRun"], true);
+    // The first one goes, so the third comes in; a critical one then takes the second's place.
+    let critical = manifest("dns", "priority: 2000000000, ");
+    fs::write(pods.join(".new"), [manifest("b", ""), manifest("c", ""), critical].concat()).unwrap();
+    fs::rename(pods.join(".new"), pods.join("all.yaml")).unwrap();
+    let second = &rejected(2)[1];
+    assert_eq!(second["data"]["reason"], "Preempting", "{second}");
+    assert_eq!(second["data"]["message"], "Preempted in order to admit critical pod");
+    assert_eq!(rejected(2).len(), 2);
+    let states = || {
+        let pods = get(&folder.path().join("run/observe.sock"), "/v1/pods")["pods"].clone();
+        let state = |pod: &serde_json::Value| format!("{} {} {}", pod["name"], pod["state"], pod["reason"]);
+        pods.as_array().unwrap().iter().map(state).collect::<Vec<_>>()
+    };
+    // Nothing runs here, so there is nobody whose end the critical one would wait for.
+    let expected = [
+        r#""b" "pending" null"#,
+        r#""c" "rejected" "Preempting: Preempted in order to admit critical pod; it stays so until its manifest changes or goes""#,
+        r#""dns" "pending" null"#,
+    ];
+    while states() != expected {
+        assert!(start.elapsed() < Duration::from_mins(1), "{:?}", states());
+        thread::sleep(Duration::from_millis(50));
     }
 }
 

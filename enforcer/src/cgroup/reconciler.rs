@@ -196,6 +196,11 @@ impl Reconciler {
         self.known.values().filter(|known| !known.retired).map(|known| (known.id, &known.owner))
     }
 
+    /// The pods that have a cgroup, whether it is wanted or goes once it is empty; some more than once.
+    pub fn standing(&self) -> impl Iterator<Item = &PodUid> {
+        self.known.values().filter_map(|known| known.owner.level.uid())
+    }
+
     /// Opens a cgroup below the hierarchy that it works on.
     pub fn open(&self, path: &CgroupPath) -> Result<CgroupDir, Error> {
         self.root.open(path)

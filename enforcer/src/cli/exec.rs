@@ -12,7 +12,7 @@ use anyhow::{Context as _, anyhow};
 use super::{Context, Failure, client};
 use crate::{
     cgroup::CgroupDir,
-    model::{CgroupId, CgroupPath, QosClass},
+    model::{CgroupId, CgroupPath},
     serve::{ContainerView, PodState, PodView, View},
 };
 
@@ -133,11 +133,12 @@ fn find(view: &View, target: &Target) -> Result<Found, Failure> {
         PodState::Removed => return Ok(Found::Unknown),
         PodState::Pending | PodState::Active => {}
     }
-    if view.memory_pressure && pod.qos_class == QosClass::BestEffort.as_str() {
+    if view.memory_pressure && !pod.starts_under_memory_pressure {
         return Err(Failure::refused(anyhow!(
-            "pod {}/{} is BestEffort and the node had condition: [MemoryPressure]. ",
+            "pod {}/{} is {} and the node had condition: [MemoryPressure]. ",
             pod.namespace,
-            pod.name
+            pod.name,
+            pod.qos_class
         )));
     }
     let container = choose(pod, target.container.as_deref())?;
@@ -212,6 +213,7 @@ mod tests {
                 priority: 0,
                 state,
                 reason: Some("the node was low".into()),
+                starts_under_memory_pressure: false,
                 cgroup: "/kubepods/besteffort/podu".into(),
                 containers: vec![container("setup", "init"), container("app", "app")],
             }],
@@ -245,6 +247,8 @@ mod tests {
         let mut pressed = view(PodState::Active);
         pressed.memory_pressure = true;
         assert!(find(&pressed, &target("default/web")).is_err());
+        pressed.pods[0].starts_under_memory_pressure = true;
+        assert!(find(&pressed, &target("default/web")).is_ok());
         pressed.memory_pressure = false;
         pressed.mode = "dry-run".into();
         assert!(find(&pressed, &target("default/web")).is_err());

@@ -2,6 +2,8 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
     sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::Duration,
 };
 
 use anyhow::Context as _;
@@ -16,12 +18,16 @@ use crate::{
         CgroupDir, Index, Permit, PopulationEvent, PopulationEvents, Reconciler, Report, population_watch,
     },
     config::Config,
-    evict::{Candidate, OpenError},
+    evict::{self, Candidate, OpenError},
     journal::{Event, EventType, Journal, Subject},
-    model::{CgroupId, CgroupPath, OwnerLevel, Pod, PodUid, QosClass},
-    policy::{self, Plan, PodPlan},
+    model::{CgroupId, CgroupPath, Pod, PodUid, QosClass},
+    policy::{
+        self, Plan, PodPlan,
+        admission::{Admission, Rejection, under_conditions},
+        threshold::NodeCondition,
+    },
     serve::{ContainerView, PodState, PodView, View},
-    source::{Change, Loaded, Roster, SourceError, State},
+    source::{Change, Decisions, Entry, Grounds, Loaded, Roster, SourceError, State},
 };
 
 /// The street of the desired state: pods → plan → cgroups, and what is told of them.
@@ -43,6 +49,10 @@ pub(super) struct Desired {
     view: View,
     is_loaded: bool,
     ticks: u32,
+    /// The pods whose cgroup stands, wanted or not.
+    standing: BTreeSet<PodUid>,
+    /// Whether one of them, or of those that a pod waits for, is gone since it was last decided who may run.
+    has_new_room: bool,
     candidates: BTreeMap<PodUid, Standing>,
     /// The planned cgroups that stand.
     ids: BTreeMap<CgroupPath, CgroupId>,
@@ -132,6 +142,8 @@ impl Desired {
             view,
             is_loaded: false,
             ticks: 0,
+            standing: BTreeSet::new(),
+            has_new_room: false,
             candidates: BTreeMap::new(),
             ids: BTreeMap::new(),
             owned: None,
@@ -154,17 +166,18 @@ impl Desired {
         self.loaded = Arc::clone(&loaded);
         self.is_loaded = true;
         let changes = self.roster.apply(loaded.pods.clone());
-        self.replan();
+        let decisions = self.replan();
         for change in &changes {
             self.tell_change(change);
         }
+        self.carry_out(decisions);
         self.reconcile().await
     }
 
     /// Takes note that a pod was evicted: it stays so until its manifest changes or goes.
     pub(super) async fn evicted(&mut self, uid: &PodUid) -> anyhow::Result<()> {
         if self.roster.evict(uid) {
-            self.replan();
+            self.decide();
             self.reconcile().await?;
         }
         Ok(())
@@ -198,8 +211,13 @@ impl Desired {
     }
 
     /// The node's condition, as it is told.
-    pub(super) fn set_pressure(&mut self, pressure: bool) {
+    pub(super) async fn set_pressure(&mut self, pressure: bool) -> anyhow::Result<()> {
+        if self.view.memory_pressure == pressure {
+            return Ok(());
+        }
         self.view.memory_pressure = pressure;
+        // Who was kept out by it is looked at again; who runs stays.
+        if self.decide() { self.reconcile().await } else { Ok(()) }
     }
 
     /// The roster as it is told.
@@ -238,6 +256,13 @@ impl Desired {
         (differs || !before.is_empty()).then_some(order)
     }
 
+    /// Opens a pod of the plan; none if it has no cgroup, and so no processes.
+    fn open_planned(&mut self, uid: &PodUid) -> Option<Arc<Candidate>> {
+        let root = Arc::clone(&self.hierarchy.as_ref()?.root);
+        let plan = self.plan.pods.iter().find(|plan| plan.uid == *uid)?.clone();
+        self.open(&root, &plan)
+    }
+
     fn open(&mut self, root: &CgroupDir, plan: &PodPlan) -> Option<Arc<Candidate>> {
         match Candidate::open(root, plan) {
             Ok(candidate) => Some(Arc::new(candidate)),
@@ -252,56 +277,96 @@ impl Desired {
         }
     }
 
-    /// Plans anew: evicted pods stay in the plan, retired, so that nothing of theirs is forgotten while it stands.
-    fn replan(&mut self) {
-        let active = self.roster.in_state(State::Active);
-        let evicted = self.roster.in_state(State::Evicted);
-        let pods: Vec<Pod> =
-            active.into_iter().chain(evicted.iter().copied()).map(|pod| Pod::clone(pod)).collect();
-        self.retired = evicted.iter().map(|pod| pod.uid.clone()).collect();
-        self.plan = policy::plan(&self.host.node, &self.config.settings, &pods);
+    /// Decides who may run, plans anew, and has done what follows. Answers whether the plan is another one.
+    fn decide(&mut self) -> bool {
+        let before = (self.plan.clone(), self.retired.clone());
+        let decisions = self.replan();
+        self.carry_out(decisions);
+        self.renew_view();
+        before.0 != self.plan || before.1 != self.retired
     }
 
+    /// Decides who may run, and plans anew. Pods that may not start stay in the plan, retired, so that nothing of
+    /// theirs is forgotten while it stands.
+    fn replan(&mut self) -> Decisions {
+        let conditions: &[_] = if self.view.memory_pressure { &[NodeCondition::MemoryPressure] } else { &[] };
+        let (node, settings) = (&self.host.node, &self.config.settings);
+        let decisions = self.roster.admit(&Grounds { node, settings, conditions, standing: &self.standing });
+        let entries = self.roster.entries();
+        let pods: Vec<(&Pod, Admission)> =
+            entries.iter().filter_map(|entry| Some((entry.pod.as_ref(), entry.admission()?))).collect();
+        self.plan = policy::plan_decided(node, settings, &pods);
+        self.retired =
+            entries.iter().filter(|entry| !entry.may_start()).map(|entry| entry.pod.uid.clone()).collect();
+        decisions
+    }
+
+    /// Tells who may not run, and ends those that a critical pod preempts.
+    fn carry_out(&mut self, decisions: Decisions) {
+        let Decisions { rejected, preempted } = decisions;
+        for (pod, rejection) in rejected {
+            let data = telling::rejected(&pod, &rejection, self.permit.is_none());
+            self.tell(EventType::PodRejected, Subject::Pod(pod.name.clone()), data);
+        }
+        for uid in preempted {
+            self.end(&uid);
+        }
+    }
+
+    /// Has the cgroups changed; and as long as that makes room for pods that wait, lets them in.
     async fn change(
         &mut self,
         work: impl FnOnce(&mut Reconciler) -> Report + Send + 'static,
     ) -> anyhow::Result<()> {
+        self.change_once(work).await?;
+        while std::mem::take(&mut self.has_new_room) {
+            if !self.decide() {
+                break;
+            }
+            let (plan, retired, permit) = (self.plan.clone(), self.retired.clone(), self.permit.clone());
+            self.change_once(move |reconciler| reconciler.reconcile(&plan, &retired, permit.as_deref()))
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn change_once(
+        &mut self,
+        work: impl FnOnce(&mut Reconciler) -> Report + Send + 'static,
+    ) -> anyhow::Result<()> {
         let Some(hierarchy) = self.hierarchy.clone() else {
+            self.has_new_room = self.roster.awaits_other_than(&self.standing);
+            self.forget_those_without_cgroup();
             self.renew_view();
             return Ok(());
         };
-        let (report, ids) = hierarchy
+        let (report, ids, standing) = hierarchy
             .run(move |reconciler| {
                 let report = work(reconciler);
                 let ids: BTreeMap<_, _> =
                     reconciler.cgroups().map(|(id, owner)| (owner.path.clone(), id)).collect();
-                (report, ids)
+                let standing: BTreeSet<PodUid> = reconciler.standing().cloned().collect();
+                (report, ids, standing)
             })
             .await?;
         self.tell_report(&report);
-        let gone = report.removed.iter().filter_map(|owner| match &owner.level {
-            OwnerLevel::Pod { uid, .. } => Some(uid),
-            OwnerLevel::Node | OwnerLevel::Qos(_) | OwnerLevel::Container { .. } => None,
-        });
-        for uid in gone {
-            self.roster.forget(uid);
-        }
-        self.forget_those_without_cgroup(&report);
+        self.has_new_room = !self.standing.is_subset(&standing) || self.roster.awaits_other_than(&standing);
+        self.standing = standing;
+        self.forget_those_without_cgroup();
         self.ids = ids;
         self.own_kubepods();
         self.renew_view();
         Ok(())
     }
 
-    /// A pod that left and holds no cgroup, because it never had one here, is forgotten at once.
-    fn forget_those_without_cgroup(&mut self, report: &Report) {
-        let draining: BTreeSet<_> = report.draining.iter().filter_map(|owner| owner.level.pod()).collect();
+    /// A pod that left is forgotten once its cgroup is gone; at once if it had none here.
+    fn forget_those_without_cgroup(&mut self) {
         let leaving: Vec<_> = self
             .roster
-            .in_state(State::Leaving)
+            .entries()
             .into_iter()
-            .filter(|pod| !draining.contains(&pod.name))
-            .map(|pod| pod.uid.clone())
+            .filter(|entry| entry.state == State::Leaving && !self.standing.contains(&entry.pod.uid))
+            .map(|entry| entry.pod.uid.clone())
             .collect();
         for uid in leaving {
             self.roster.forget(&uid);
@@ -331,19 +396,76 @@ impl Desired {
         let id_of = |path: &CgroupPath| self.ids.get(path).map(|id| id.0);
         let mut pods = Vec::new();
         for plan in &self.plan.pods {
-            let state = match self.roster.get(&plan.uid).map(|entry| entry.state) {
-                Some(State::Evicted) => PodState::Evicted,
-                Some(State::Leaving) | None => PodState::Removed,
-                Some(State::Active)
-                    if plan.containers.iter().all(|container| id_of(&container.cgroup.path).is_some()) =>
-                {
-                    PodState::Active
-                }
-                Some(State::Active) => PodState::Pending,
+            let Some(entry) = self.roster.get(&plan.uid) else { continue };
+            let stands = || plan.containers.iter().all(|container| id_of(&container.cgroup.path).is_some());
+            let state = match &entry.state {
+                State::Waiting { .. } | State::Preempted => PodState::Rejected,
+                State::Active(_) if entry.may_start() && stands() => PodState::Active,
+                State::Active(_) => PodState::Pending,
+                State::Evicted => PodState::Evicted,
+                State::Leaving => PodState::Removed,
             };
-            pods.push(pod_view(plan, state, id_of));
+            pods.push(pod_view(plan, state, self.reason(entry), entry, id_of));
         }
         self.view.pods = pods;
+    }
+
+    /// Why a pod is not as its source wants it, for a person.
+    fn reason(&self, entry: &Entry) -> Option<String> {
+        let told = |rejection: &Rejection| format!("{}: {}", rejection.reason(), rejection.message());
+        match &entry.state {
+            State::Waiting { rejection } => rejection.as_ref().map(told),
+            State::Preempted => Some(format!(
+                "{}; it stays so until its manifest changes or goes",
+                told(&Rejection::Preempted)
+            )),
+            State::Evicted => Some(String::from(
+                "the node was low on memory; `enforcer events --type eviction.decided` tells why it was this pod",
+            )),
+            State::Active(active) if !active.awaits.is_empty() => {
+                let name = |uid: &PodUid| self.roster.get(uid).map(|entry| entry.pod.name.to_string());
+                let names: Vec<_> = active.awaits.iter().filter_map(name).collect();
+                Some(format!("it starts when the pods that make way for it are gone: {}", names.join(", ")))
+            }
+            State::Active(active) => active
+                .held_back
+                .as_ref()
+                .and_then(|held_back| held_back.rejection.as_ref())
+                .map(|rejection| format!("its changed manifest is not in force: {}", told(rejection))),
+            State::Leaving => None,
+        }
+    }
+
+    /// Ends a pod that a critical one preempts, on a thread of its own; told by the emptying of its cgroup.
+    fn end(&mut self, uid: &PodUid) {
+        if self.permit.is_none() {
+            return;
+        }
+        // One that this daemon never let in may run since another one did.
+        let Some(candidate) = self
+            .candidates
+            .get(uid)
+            .map(|standing| Arc::clone(&standing.candidate))
+            .or_else(|| self.open_planned(uid))
+        else {
+            return;
+        };
+        let Some(entry) = self.roster.get(uid) else { return };
+        let grace = Duration::from_secs(entry.pod.termination_grace_period_seconds);
+        let (name, journal) = (entry.pod.name.clone(), self.journal.clone());
+        let work = move || match evict::end(&candidate, grace) {
+            Ok(ending) => tracing::info!(pod = %name, ?ending, "made way for a critical pod"),
+            Err(error) => {
+                let message =
+                    format!("pod {name} does not make way for a critical one: {}", telling::chain(&error));
+                telling::degraded(&journal, "preemption", &message);
+            }
+        };
+        if let Err(error) = thread::Builder::new().name(String::from("preemption")).spawn(work) {
+            let message =
+                format!("pod {} does not make way for a critical one: no thread: {error}", entry.pod.name);
+            telling::degraded(&self.journal, "preemption", &message);
+        }
     }
 
     fn tell(&self, kind: EventType, subject: Subject, data: serde_json::Value) {
@@ -356,7 +478,9 @@ impl Desired {
             Change::Changed { old: _, new } => (EventType::PodChanged, new),
             Change::Removed(pod) => (EventType::PodRemoved, pod),
         };
-        let plan = self.plan.pods.iter().find(|plan| plan.uid == pod.uid);
+        // A changed manifest that is not in force has no plan.
+        let in_force = self.roster.get(&pod.uid).is_some_and(|entry| entry.pod == *pod);
+        let plan = self.plan.pods.iter().find(|plan| in_force && plan.uid == pod.uid);
         self.tell(kind, Subject::Pod(pod.name.clone()), telling::pod(pod, plan));
     }
 
@@ -397,13 +521,13 @@ fn is_down(error: &SourceError) -> bool {
     matches!(error, SourceError::Directory { .. })
 }
 
-fn pod_view(plan: &PodPlan, state: PodState, id_of: impl Fn(&CgroupPath) -> Option<u64>) -> PodView {
-    let reason = match state {
-        PodState::Evicted => Some(String::from(
-            "the node was low on memory; `enforcer events --type eviction.decided` tells why it was this pod",
-        )),
-        PodState::Pending | PodState::Active | PodState::Rejected | PodState::Removed => None,
-    };
+fn pod_view(
+    plan: &PodPlan,
+    state: PodState,
+    reason: Option<String>,
+    entry: &Entry,
+    id_of: impl Fn(&CgroupPath) -> Option<u64>,
+) -> PodView {
     PodView {
         namespace: plan.name.namespace.clone(),
         name: plan.name.name.clone(),
@@ -412,6 +536,7 @@ fn pod_view(plan: &PodPlan, state: PodState, id_of: impl Fn(&CgroupPath) -> Opti
         priority: plan.priority,
         state,
         reason,
+        starts_under_memory_pressure: under_conditions(&entry.pod, &[NodeCondition::MemoryPressure]).is_ok(),
         cgroup: plan.cgroup.path.to_string(),
         containers: plan
             .containers

@@ -6,7 +6,7 @@ use crate::{
     cgroup::Applied,
     journal::{Event, EventType, Journal, Subject},
     model::{CgroupPath, ContainerKind, Pod, PodName, Quantity, ResourceList},
-    policy::{Plan, PodPlan},
+    policy::{Plan, PodPlan, admission::Rejection},
 };
 
 /// Tells that something is missing here, or does not work, and what follows; once is enough.
@@ -29,6 +29,19 @@ pub(super) fn pod(pod: &Pod, plan: Option<&PodPlan>) -> Value {
         "requests": plan.map(|plan| resources(&plan.requests)),
         "limits": plan.map(|plan| resources(&plan.limits)),
         "containers": pod.containers.iter().map(|container| json!({"name": container.name, "kind": kind(container.kind)})).collect::<Vec<_>>(),
+    })
+}
+
+/// A pod that may not run.
+pub(super) fn rejected(pod: &Pod, rejection: &Rejection, dry_run: bool) -> Value {
+    json!({
+        "namespace": pod.name.namespace,
+        "name": pod.name.name,
+        "uid": pod.uid.as_str(),
+        "source": "static",
+        "reason": rejection.reason(),
+        "message": rejection.message(),
+        "dryRun": dry_run,
     })
 }
 

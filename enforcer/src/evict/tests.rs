@@ -1,4 +1,5 @@
 mod events;
+mod gentle;
 mod kill;
 mod node;
 mod open;

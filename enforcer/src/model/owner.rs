@@ -44,6 +44,15 @@ impl OwnerLevel {
         }
     }
 
+    /// The uid of the pod that it belongs to, if it is a pod's or a container's.
+    #[must_use]
+    pub fn uid(&self) -> Option<&PodUid> {
+        match self {
+            Self::Node | Self::Qos(_) => None,
+            Self::Pod { uid, .. } | Self::Container { uid, .. } => Some(uid),
+        }
+    }
+
     /// The container, if it is a container's.
     #[must_use]
     pub fn container(&self) -> Option<&str> {

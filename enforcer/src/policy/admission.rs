@@ -168,10 +168,33 @@ impl<'pod> Admitter<'pod> {
         self.count(pod, amounts)
     }
 
+    /// No longer counts a pod.
+    pub fn end(&mut self, place: Place) {
+        if let Some(running) = self.running.get_mut(place.0).and_then(Option::take) {
+            self.used.remove(&running.amounts);
+        }
+    }
+
+    /// Counts what a pod takes that no longer runs, or not by our leave, but still takes it; nobody's place is had by
+    /// its end.
+    pub fn occupy(&mut self, pod: &Pod) {
+        self.used.add(&Amounts::of(pod));
+    }
+
+    /// Takes back [`Self::occupy`].
+    pub fn vacate(&mut self, pod: &Pod) {
+        self.used.remove(&Amounts::of(pod));
+    }
+
+    /// Decides on a pod, and counts nothing yet. The answer names those that must end for it, the cheapest first.
+    pub fn decide(&self, pod: &Pod, conditions: &[NodeCondition]) -> Result<Vec<Place>, Rejection> {
+        under_conditions(pod, conditions).and_then(|()| self.fit(pod))
+    }
+
     /// Decides on a pod, and counts it if it is admitted. The answer names those that end for it, the cheapest
     /// first; they no longer count.
     pub fn admit(&mut self, pod: &'pod Pod, conditions: &[NodeCondition]) -> Result<Vec<Place>, Rejection> {
-        let decided = under_conditions(pod, conditions).and_then(|()| self.fit(pod));
+        let decided = self.decide(pod, conditions);
         match &decided {
             Ok(victims) => {
                 for victim in victims {
@@ -222,12 +245,6 @@ impl<'pod> Admitter<'pod> {
         self.used.add(&amounts);
         self.running.push(Some(Running { pod, amounts, standing: OnceCell::new() }));
         Place(self.running.len() - 1)
-    }
-
-    fn end(&mut self, place: Place) {
-        if let Some(running) = self.running.get_mut(place.0).and_then(Option::take) {
-            self.used.remove(&running.amounts);
-        }
     }
 }
 

@@ -7,11 +7,14 @@ use procfs::Current as _;
 use super::hugepages;
 use crate::{
     cgroup::CgroupDir,
-    model::{CgroupPath, Node},
+    model::{CgroupPath, Node, Quantity, ResourceList, ResourceName},
 };
 
 /// Where the kernel lists the CPUs that run.
 const ONLINE: &str = "/sys/devices/system/cpu/online";
+
+/// Where the file system is mounted that pods' ephemeral storage is on.
+const ROOT: &str = "/";
 
 /// A machine whose size the kernel does not tell.
 #[derive(Debug, thiserror::Error)]
@@ -51,9 +54,19 @@ pub fn node(max_pods: u64) -> Result<Node, NodeError> {
         max_pids: max_pids(),
         page_bytes: page_bytes(),
         swap_controller: has_swap_controller(Path::new(crate::cgroup::MOUNT)),
-        other: hugepages::read(Path::new(hugepages::POOLS), has_controller("hugetlb"))
-            .map_err(|source| NodeError::Read { path: hugepages::POOLS, source })?,
+        other: others()?,
     })
+}
+
+/// Huge pages, and the root file system's size as ephemeral storage.
+fn others() -> Result<ResourceList, NodeError> {
+    let mut others = hugepages::read(Path::new(hugepages::POOLS), has_controller("hugetlb"))
+        .map_err(|source| NodeError::Read { path: hugepages::POOLS, source })?;
+    let root =
+        rustix::fs::statvfs(ROOT).map_err(|errno| NodeError::Read { path: ROOT, source: errno.into() })?;
+    let bytes = root.f_blocks.saturating_mul(root.f_frsize);
+    others.insert(ResourceName::new(ResourceName::EPHEMERAL_STORAGE), Quantity::from_units(bytes));
+    Ok(others)
 }
 
 /// The size of a memory page.

@@ -30,6 +30,8 @@ pub struct PodView {
     pub state: PodState,
     /// Why it is not active, for a person.
     pub reason: Option<String>,
+    /// Whether it starts processes even while the node is under memory pressure.
+    pub starts_under_memory_pressure: bool,
     /// Its cgroup's path below the mount point.
     pub cgroup: String,
     /// Its containers.

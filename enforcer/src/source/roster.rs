@@ -3,19 +3,27 @@ use std::{
     sync::Arc,
 };
 
-use crate::model::{Pod, PodName, PodUid};
+use crate::{
+    model::{Pod, PodName, PodUid},
+    policy::admission::{Admission, Rejection},
+};
+
+mod admit;
+
+pub use self::admit::{Decisions, Grounds};
 
 /// The pods of the node by uid, whatever source they come from, and what has become of each.
 #[derive(Clone, Debug, Default)]
 pub struct Roster {
     entries: BTreeMap<PodUid, Entry>,
     arrivals: u64,
+    admissions: u64,
 }
 
 /// A pod and its state.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Entry {
-    /// The pod.
+    /// The pod as it is in force.
     pub pod: Arc<Pod>,
     /// Its state.
     pub state: State,
@@ -24,14 +32,75 @@ pub struct Entry {
 }
 
 /// What has become of a pod.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub enum State {
-    /// It is to run.
-    Active,
+    /// It is not admitted, and is looked at again whenever something changes.
+    Waiting {
+        /// Why; none until it is first looked at.
+        rejection: Option<Rejection>,
+    },
+    /// It is to run, and stays admitted as long as it is there.
+    Active(Active),
     /// It was evicted, and stays so until its manifest changes or goes.
     Evicted,
+    /// It made way for a critical pod, and stays so until its manifest changes or goes.
+    Preempted,
     /// Its source no longer names it; it stays until its cgroup is empty and gone.
     Leaving,
+}
+
+/// What there is to know of an admitted pod.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Active {
+    /// Its place in the order of admission.
+    admission: u64,
+    /// The pods that must be gone before it may start.
+    pub awaits: BTreeSet<PodUid>,
+    /// The manifest that its source has now, if it is not in force.
+    pub held_back: Option<HeldBack>,
+}
+
+/// A changed manifest that is not in force: what it asks for does not fit. The one before stays.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct HeldBack {
+    /// The pod as its source has it.
+    pub pod: Arc<Pod>,
+    /// Why it is not in force; none until it is first looked at.
+    pub rejection: Option<Rejection>,
+}
+
+impl Entry {
+    /// The pod as its source has it.
+    fn wanted(&self) -> &Arc<Pod> {
+        self.held_back().map_or(&self.pod, |held_back| &held_back.pod)
+    }
+
+    /// The changed manifest of an admitted pod that is not in force.
+    #[must_use]
+    pub fn held_back(&self) -> Option<&HeldBack> {
+        match &self.state {
+            State::Active(active) => active.held_back.as_ref(),
+            State::Waiting { .. } | State::Evicted | State::Preempted | State::Leaving => None,
+        }
+    }
+
+    /// Whether it may run; none until it is first looked at, and for a leaving one, which nobody wants to run.
+    #[must_use]
+    pub fn admission(&self) -> Option<Admission> {
+        match &self.state {
+            State::Waiting { rejection } => rejection.clone().map(Admission::Rejected),
+            State::Active(_) => Some(Admission::plain()),
+            State::Evicted => Some(Admission::Rejected(Rejection::Evicted)),
+            State::Preempted => Some(Admission::Rejected(Rejection::Preempted)),
+            State::Leaving => None,
+        }
+    }
+
+    /// Whether it may start processes now.
+    #[must_use]
+    pub fn may_start(&self) -> bool {
+        matches!(&self.state, State::Active(active) if active.awaits.is_empty())
+    }
 }
 
 /// What a new set of pods changed.
@@ -58,6 +127,7 @@ impl Roster {
     }
 
     /// Takes the pods that there are now, in the order in which they are to be admitted, and says what is different.
+    /// Who of them may run is decided by [`Self::admit`].
     ///
     /// Of two pods with one uid the first counts: the sources tell of the other.
     pub fn apply(&mut self, pods: Vec<Pod>) -> Vec<Change> {
@@ -70,18 +140,28 @@ impl Roster {
             let pod = Arc::new(pod);
             match self.entries.get_mut(&pod.uid) {
                 Some(entry) if entry.state == State::Leaving => {
-                    entry.state = State::Active;
+                    entry.state = State::Waiting { rejection: None };
                     entry.pod = Arc::clone(&pod);
                     changes.push(Change::Added(pod));
                 }
-                Some(entry) if entry.pod != pod => {
-                    entry.state = State::Active;
-                    let old = std::mem::replace(&mut entry.pod, Arc::clone(&pod));
+                Some(entry) if *entry.wanted() != pod => {
+                    let old = Arc::clone(entry.wanted());
+                    match &mut entry.state {
+                        State::Active(active) => {
+                            active.held_back = (entry.pod != pod)
+                                .then(|| HeldBack { pod: Arc::clone(&pod), rejection: None });
+                        }
+                        State::Waiting { .. } | State::Evicted | State::Preempted | State::Leaving => {
+                            entry.pod = Arc::clone(&pod);
+                            entry.state = State::Waiting { rejection: None };
+                        }
+                    }
                     changes.push(Change::Changed { old, new: pod });
                 }
                 Some(_) => {}
                 None => {
-                    let entry = Entry { pod: Arc::clone(&pod), state: State::Active, arrival: self.arrivals };
+                    let state = State::Waiting { rejection: None };
+                    let entry = Entry { pod: Arc::clone(&pod), state, arrival: self.arrivals };
                     self.arrivals += 1;
                     self.entries.insert(pod.uid.clone(), entry);
                     changes.push(Change::Added(pod));
@@ -100,7 +180,8 @@ impl Roster {
     /// Marks a pod as evicted. Answers whether it was active.
     pub fn evict(&mut self, uid: &PodUid) -> bool {
         match self.entries.get_mut(uid) {
-            Some(entry) if entry.state == State::Active => {
+            Some(entry) if matches!(entry.state, State::Active(_)) => {
+                entry.pod = Arc::clone(entry.wanted());
                 entry.state = State::Evicted;
                 true
             }
@@ -116,12 +197,21 @@ impl Roster {
         self.entries.remove(uid).map(|entry| entry.pod)
     }
 
-    /// The pods in that state, in the order in which they came.
+    /// All of them, in the order in which they came.
     #[must_use]
-    pub fn in_state(&self, state: State) -> Vec<&Arc<Pod>> {
-        let mut entries: Vec<&Entry> = self.entries.values().filter(|entry| entry.state == state).collect();
+    pub fn entries(&self) -> Vec<&Entry> {
+        let mut entries: Vec<&Entry> = self.entries.values().collect();
         entries.sort_unstable_by_key(|entry| entry.arrival);
-        entries.into_iter().map(|entry| &entry.pod).collect()
+        entries
+    }
+
+    /// Whether an admitted pod waits for one that is not among those whose cgroup stands: then it need not any longer.
+    #[must_use]
+    pub fn awaits_other_than(&self, standing: &BTreeSet<PodUid>) -> bool {
+        self.entries.values().any(|entry| match &entry.state {
+            State::Active(active) => !active.awaits.is_subset(standing),
+            State::Waiting { .. } | State::Evicted | State::Preempted | State::Leaving => false,
+        })
     }
 
     /// The pod of that uid.

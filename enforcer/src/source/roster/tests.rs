@@ -1,5 +1,8 @@
 use super::*;
-use crate::model::ResourceList;
+use crate::{
+    model::{Container, ContainerKind, Node, Quantity, Requirements, ResourceList, ResourceName},
+    policy::{Settings, threshold::NodeCondition},
+};
 
 fn pod(name: &str, uid: &str, priority: i32) -> Pod {
     Pod {
@@ -21,8 +24,71 @@ fn shared(name: &str, uid: &str, priority: i32) -> Arc<Pod> {
     Arc::new(pod(name, uid, priority))
 }
 
-fn names(roster: &Roster, state: State) -> Vec<&str> {
-    roster.in_state(state).into_iter().map(|pod| pod.name.name.as_str()).collect()
+fn names(roster: &Roster, is: fn(&State) -> bool) -> Vec<&str> {
+    let entries = roster.entries().into_iter().filter(|entry| is(&entry.state));
+    entries.map(|entry| entry.pod.name.name.as_str()).collect()
+}
+
+fn is_waiting(state: &State) -> bool {
+    matches!(state, State::Waiting { .. })
+}
+
+fn is_active(state: &State) -> bool {
+    matches!(state, State::Active(_))
+}
+
+fn is_evicted(state: &State) -> bool {
+    *state == State::Evicted
+}
+
+fn is_preempted(state: &State) -> bool {
+    *state == State::Preempted
+}
+
+fn is_leaving(state: &State) -> bool {
+    *state == State::Leaving
+}
+
+/// A node of four cpus, of which the pods whose cgroup stands take something.
+fn admit(roster: &mut Roster, standing: &[&str]) -> Decisions {
+    admit_under(roster, standing, &[])
+}
+
+fn admit_under(roster: &mut Roster, standing: &[&str], conditions: &[NodeCondition]) -> Decisions {
+    let node = Node {
+        cpu_milli: 4_000,
+        memory_bytes: 8 << 30,
+        swap_bytes: 0,
+        pods: 110,
+        max_pids: None,
+        page_bytes: 4_096,
+        swap_controller: false,
+        other: ResourceList::new(),
+    };
+    let standing = standing.iter().map(|uid| PodUid::new(uid).unwrap()).collect();
+    roster.admit(&Grounds { node: &node, settings: &Settings::default(), conditions, standing: &standing })
+}
+
+/// A pod that requests that much cpu.
+fn requesting(name: &str, uid: &str, cpu_milli: u64) -> Pod {
+    let requests = [(ResourceName::new("cpu"), Quantity::from_milli(cpu_milli))].into();
+    let resources = Requirements { requests, limits: ResourceList::new() };
+    let container = Container { name: String::from("c"), kind: ContainerKind::App, resources };
+    Pod { containers: vec![container], ..pod(name, uid, 0) }
+}
+
+fn critical(pod: Pod) -> Pod {
+    Pod { priority: Some(2_000_000_000), ..pod }
+}
+
+fn uids(uids: &[&str]) -> Vec<PodUid> {
+    uids.iter().map(|uid| PodUid::new(uid).unwrap()).collect()
+}
+
+/// Who was told of, and why.
+fn told(decisions: &Decisions) -> Vec<String> {
+    let one = |(pod, rejection): &(Arc<Pod>, Rejection)| format!("{} {}", pod.name.name, rejection.reason());
+    decisions.rejected.iter().map(one).collect()
 }
 
 #[test]
@@ -30,12 +96,14 @@ fn tells_what_is_new_changed_and_gone() {
     let mut roster = Roster::new();
     let changes = roster.apply(vec![pod("b", "2", 0), pod("a", "1", 0)]);
     assert_eq!(changes, [Change::Added(shared("b", "2", 0)), Change::Added(shared("a", "1", 0))]);
-    assert_eq!(names(&roster, State::Active), ["b", "a"], "the order of arrival stays");
+    assert_eq!(names(&roster, is_waiting), ["b", "a"], "the order of arrival stays");
+    assert_eq!(admit(&mut roster, &[]), Decisions::default());
+    assert_eq!(names(&roster, is_active), ["b", "a"]);
     assert_eq!(roster.apply(vec![pod("a", "1", 0), pod("b", "2", 0)]), []);
     let changes = roster.apply(vec![pod("a", "1", 7)]);
     let edited = Change::Changed { old: shared("a", "1", 0), new: shared("a", "1", 7) };
     assert_eq!(changes, [edited, Change::Removed(shared("b", "2", 0))]);
-    assert_eq!(names(&roster, State::Leaving), ["b"]);
+    assert_eq!(names(&roster, is_leaving), ["b"]);
     assert_eq!(roster.apply(vec![pod("a", "1", 7)]), [], "a removal is told once");
 }
 
@@ -44,24 +112,30 @@ fn an_evicted_pod_stays_so_until_its_manifest_changes() {
     let mut roster = Roster::new();
     roster.apply(vec![pod("a", "1", 0)]);
     let uid = PodUid::new("1").unwrap();
+    assert!(!roster.evict(&uid), "it does not run yet");
+    admit(&mut roster, &[]);
     assert!(roster.evict(&uid));
     assert!(!roster.evict(&uid), "it is evicted already");
     roster.apply(vec![pod("a", "1", 0)]);
-    assert_eq!(names(&roster, State::Evicted), ["a"]);
+    admit(&mut roster, &[]);
+    assert_eq!(names(&roster, is_evicted), ["a"]);
     roster.apply(vec![pod("a", "1", 5)]);
-    assert_eq!(names(&roster, State::Active), ["a"]);
+    admit(&mut roster, &[]);
+    assert_eq!(names(&roster, is_active), ["a"]);
 }
 
 #[test]
-fn an_evicted_pod_that_went_and_came_back_is_active() {
+fn an_evicted_pod_that_went_and_came_back_may_run_again() {
     let mut roster = Roster::new();
     roster.apply(vec![pod("a", "1", 0)]);
     let uid = PodUid::new("1").unwrap();
+    admit(&mut roster, &[]);
     roster.evict(&uid);
     assert_eq!(roster.apply(Vec::new()), [Change::Removed(shared("a", "1", 0))]);
     assert!(!roster.evict(&uid), "a leaving pod is not evicted");
     assert_eq!(roster.apply(vec![pod("a", "1", 0)]), [Change::Added(shared("a", "1", 0))]);
-    assert_eq!(roster.get(&uid).unwrap().state, State::Active);
+    admit(&mut roster, &[]);
+    assert!(roster.get(&uid).unwrap().may_start());
 }
 
 #[test]
@@ -88,4 +162,143 @@ fn a_name_finds_the_pod_that_stays() {
 fn of_two_pods_with_one_uid_the_first_counts() {
     let mut roster = Roster::new();
     assert_eq!(roster.apply(vec![pod("a", "1", 0), pod("b", "1", 0)]), [Change::Added(shared("a", "1", 0))]);
+}
+
+#[test]
+fn who_does_not_fit_waits_until_there_is_room() {
+    let mut roster = Roster::new();
+    let (a, b, c) = (requesting("a", "1", 3_000), requesting("b", "2", 3_000), requesting("c", "3", 1_000));
+    roster.apply(vec![a.clone(), b.clone(), c.clone()]);
+    assert_eq!(told(&admit(&mut roster, &[])), ["b OutOfcpu"]);
+    assert_eq!((names(&roster, is_active), names(&roster, is_waiting)), (vec!["a", "c"], vec!["b"]));
+    assert_eq!(admit(&mut roster, &["1", "3"]), Decisions::default(), "a reason is told once");
+    // The first one's manifest goes, but not yet its processes.
+    roster.apply(vec![b.clone(), c.clone()]);
+    assert_eq!(admit(&mut roster, &["1", "3"]), Decisions::default());
+    assert_eq!(names(&roster, is_active), ["c"]);
+    admit(&mut roster, &["3"]);
+    assert_eq!(names(&roster, is_active), ["b", "c"]);
+    // Who came later stays before one that is back.
+    roster.apply(vec![a, b, c]);
+    assert_eq!(told(&admit(&mut roster, &["2", "3"])), ["a OutOfcpu"]);
+}
+
+#[test]
+fn an_evicted_pod_takes_its_part_until_it_is_gone_and_none_after() {
+    let mut roster = Roster::new();
+    roster.apply(vec![requesting("a", "1", 3_000), requesting("b", "2", 3_000)]);
+    admit(&mut roster, &[]);
+    roster.evict(&PodUid::new("1").unwrap());
+    admit(&mut roster, &["1"]);
+    assert_eq!(names(&roster, is_active), Vec::<&str>::new());
+    admit(&mut roster, &[]);
+    assert_eq!((names(&roster, is_active), names(&roster, is_evicted)), (vec!["b"], vec!["a"]));
+}
+
+#[test]
+fn a_changed_manifest_that_does_not_fit_is_not_in_force() {
+    let mut roster = Roster::new();
+    let in_force = |roster: &Roster| {
+        let entry = roster.get(&PodUid::new("1").unwrap()).unwrap();
+        (entry.may_start(), entry.pod.containers[0].resources.requests["cpu"].milli())
+    };
+    let (small, large) = (requesting("a", "1", 1_000), requesting("a", "1", 3_000));
+    let other = |cpu| requesting("b", "2", cpu);
+    roster.apply(vec![small.clone(), other(2_000)]);
+    admit(&mut roster, &[]);
+    assert_eq!(roster.apply(vec![large.clone(), other(2_000)]).len(), 1);
+    assert_eq!(told(&admit(&mut roster, &["1", "2"])), ["a OutOfcpu"]);
+    assert_eq!(in_force(&roster), (true, 1_000));
+    assert_eq!(roster.apply(vec![large.clone(), other(2_000)]), [], "it is known already");
+    assert_eq!(admit(&mut roster, &["1", "2"]), Decisions::default());
+    // In place of its old self it needs 2 cpus more: room for them comes with the other's change.
+    roster.apply(vec![large.clone(), other(1_000)]);
+    admit(&mut roster, &["1", "2"]);
+    admit(&mut roster, &["1", "2"]);
+    assert_eq!(in_force(&roster), (true, 3_000));
+    // Back to what is in force.
+    roster.apply(vec![requesting("a", "1", 4_000), other(1_000)]);
+    assert_eq!(told(&admit(&mut roster, &["1", "2"])), ["a OutOfcpu"]);
+    let back = roster.apply(vec![large, other(1_000)]);
+    assert!(matches!(&back[..], [Change::Changed { .. }]));
+    assert!(roster.get(&PodUid::new("1").unwrap()).unwrap().held_back().is_none());
+}
+
+#[test]
+fn memory_pressure_keeps_new_best_effort_pods_out_and_no_other() {
+    const PRESSURE: &[NodeCondition] = &[NodeCondition::MemoryPressure];
+    let mut roster = Roster::new();
+    let (runs, new, burstable) = (pod("runs", "1", 0), pod("new", "2", 0), requesting("burstable", "3", 1));
+    roster.apply(vec![runs.clone()]);
+    admit(&mut roster, &[]);
+    roster.apply(vec![new.clone(), runs.clone(), burstable.clone()]);
+    assert_eq!(told(&admit_under(&mut roster, &["1"], PRESSURE)), ["new Evicted"]);
+    assert_eq!(names(&roster, is_active), ["runs", "burstable"]);
+    admit(&mut roster, &["1", "3"]);
+    assert_eq!(names(&roster, is_active), ["runs", "new", "burstable"]);
+}
+
+#[test]
+fn a_critical_pod_waits_for_those_that_make_way() {
+    let mut roster = Roster::new();
+    let (small, large) = (requesting("small", "1", 1_000), requesting("large", "2", 3_000));
+    let dns = critical(requesting("dns", "3", 2_000));
+    roster.apply(vec![small.clone(), large.clone()]);
+    admit(&mut roster, &[]);
+    roster.apply(vec![small.clone(), large.clone(), dns.clone()]);
+    let decisions = admit(&mut roster, &["1", "2"]);
+    assert_eq!((told(&decisions), decisions.preempted), (vec!["large Preempting".into()], uids(&["2"])));
+    assert_eq!(names(&roster, is_preempted), ["large"]);
+    let may_start = |roster: &Roster| roster.get(&PodUid::new("3").unwrap()).unwrap().may_start();
+    assert!(!may_start(&roster));
+    // Another one takes what the dying leaves over, and makes nobody else end.
+    let late = critical(requesting("late", "4", 1_000));
+    let plain = requesting("plain", "5", 1);
+    let all = vec![small, large, dns, late, plain];
+    roster.apply(all.clone());
+    let decisions = admit(&mut roster, &["1", "2"]);
+    assert_eq!((told(&decisions), decisions.preempted), (vec!["plain OutOfcpu".into()], Vec::new()));
+    assert_eq!(names(&roster, is_active), ["small", "dns", "late"]);
+    assert!(!may_start(&roster));
+    let awaits_other_than =
+        |standing: &[&str]| roster.awaits_other_than(&uids(standing).into_iter().collect());
+    assert!(!awaits_other_than(&["1", "2"]) && awaits_other_than(&["1"]));
+    admit(&mut roster, &["1"]);
+    assert!(may_start(&roster));
+    // Who made way does not come back by itself, even when there is room.
+    roster.apply(all.into_iter().filter(|pod| pod.name.name == "large").collect());
+    admit(&mut roster, &[]);
+    assert_eq!(names(&roster, is_preempted), ["large"]);
+    roster.apply(vec![requesting("large", "2", 2_999)]);
+    admit(&mut roster, &[]);
+    assert_eq!(names(&roster, is_active), ["large"]);
+}
+
+#[test]
+fn who_makes_way_has_had_its_changed_manifest() {
+    let mut roster = Roster::new();
+    roster.apply(vec![requesting("a", "1", 3_000)]);
+    admit(&mut roster, &[]);
+    let held_back = requesting("a", "1", 5_000);
+    roster.apply(vec![held_back.clone()]);
+    assert_eq!(told(&admit(&mut roster, &["1"])), ["a OutOfcpu"]);
+    let all = vec![held_back, critical(requesting("dns", "2", 4_000))];
+    roster.apply(all.clone());
+    admit(&mut roster, &["1"]);
+    assert_eq!(roster.apply(all), []);
+    assert_eq!(names(&roster, is_preempted), ["a"]);
+}
+
+#[test]
+fn what_a_waiting_pod_still_takes_is_its_own() {
+    let mut roster = Roster::new();
+    let pods = vec![requesting("a", "1", 3_000), requesting("b", "2", 3_000)];
+    roster.apply(pods.clone());
+    admit(&mut roster, &[]);
+    roster.apply(Vec::new());
+    admit(&mut roster, &["1"]);
+    // It comes back while its processes still run.
+    roster.apply(pods);
+    assert_eq!(told(&admit(&mut roster, &["1"])), ["b OutOfcpu"]);
+    assert_eq!(names(&roster, is_active), ["a"]);
 }

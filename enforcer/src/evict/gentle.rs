@@ -1,0 +1,135 @@
+//! Ends a pod with the grace that its manifest gives it, outside of any eviction: SIGTERM, and SIGKILL after a while.
+
+use std::{
+    collections::BTreeSet,
+    os::fd::OwnedFd,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    io::Errno,
+    process::{Pid, PidfdFlags, Signal},
+};
+
+use super::{
+    candidate::{Candidate, Target},
+    executor,
+    guard::{self, Forbidden, each_process},
+};
+use crate::{cgroup, policy::engine::Refusal};
+
+/// How often it is looked whether the pod has ended.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long a killed pod may take to be gone.
+const DEATH: Duration = Duration::from_secs(10);
+/// How much of the kernel's counters is read at a time.
+const BUFFER_BYTES: usize = 4096;
+
+/// How a pod ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Ending {
+    /// Its processes ended within the grace, or there were none.
+    OnTerm,
+    /// They were killed after it.
+    OnKill,
+}
+
+/// Why a pod has not ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EndError {
+    /// It holds what must never be killed.
+    #[error("it is never ended: {0}")]
+    Forbidden(Forbidden),
+    /// Its processes cannot be listed.
+    #[error(transparent)]
+    Cgroup(#[from] cgroup::Error),
+    /// The kernel did not take the kill.
+    #[error("it cannot be killed: {0:?}")]
+    Refused(Refusal),
+    /// Some of its processes do not die.
+    #[error("some of its processes live on {} s after SIGKILL", DEATH.as_secs())]
+    Undead,
+}
+
+/// Ends a pod: SIGTERM to each of its processes, and after `grace` SIGKILL to those that are there still.
+///
+/// It waits for the end, and so must have a thread of its own. Nothing is signalled in a cgroup that could not be
+/// evicted; that is looked at before either signal.
+pub fn end(candidate: &Candidate, grace: Duration) -> Result<Ending, EndError> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut is_empty = || !executor::progress(candidate, &mut buffer).populated;
+    check(candidate)?;
+    for target in &candidate.targets {
+        terminate(target)?;
+    }
+    if wait_until(grace, &mut is_empty) {
+        return Ok(Ending::OnTerm);
+    }
+    check(candidate)?;
+    match executor::signal(candidate) {
+        Ok(_) => {}
+        Err(Refusal::Empty | Refusal::Gone) => return Ok(Ending::OnTerm),
+        Err(refusal) => return Err(EndError::Refused(refusal)),
+    }
+    if wait_until(DEATH, &mut is_empty) { Ok(Ending::OnKill) } else { Err(EndError::Undead) }
+}
+
+fn check(candidate: &Candidate) -> Result<(), EndError> {
+    for target in &candidate.targets {
+        match guard::forbidden(&target.dir) {
+            Ok(None) => {}
+            Ok(Some(reason)) => return Err(EndError::Forbidden(reason)),
+            // It ended by itself.
+            Err(error) if error.is_gone() => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn wait_until(patience: Duration, holds: &mut impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    loop {
+        if holds() {
+            return true;
+        }
+        let Some(left) = patience.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) else {
+            return false;
+        };
+        thread::sleep(left.min(LOOK));
+    }
+}
+
+/// Sends SIGTERM to every process of the cgroup, and to nobody else.
+///
+/// Between the list and the signal a process may end and its number go to a stranger. So each is held by a pidfd
+/// first, and then the list is read again: what it still names, and the pidfd still reaches, is the same process.
+fn terminate(target: &Target) -> Result<(), EndError> {
+    let mut held: Vec<(u32, OwnedFd)> = Vec::new();
+    list(target, &mut |number| {
+        let pid = i32::try_from(number).ok().and_then(Pid::from_raw);
+        if let Some(Ok(pidfd)) = pid.map(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty())) {
+            held.push((number, pidfd));
+        }
+    })?;
+    let mut still = BTreeSet::new();
+    list(target, &mut |number| {
+        still.insert(number);
+    })?;
+    for (number, pidfd) in held.iter().filter(|(number, _)| still.contains(number)) {
+        match rustix::process::pidfd_send_signal(pidfd, Signal::TERM) {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(error) => tracing::debug!(pid = number, %error, "cannot send SIGTERM"),
+        }
+    }
+    Ok(())
+}
+
+fn list(target: &Target, visit: &mut dyn FnMut(u32)) -> Result<(), EndError> {
+    match each_process(&target.dir, 0, visit) {
+        Err(error) if !error.is_gone() => Err(error.into()),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}

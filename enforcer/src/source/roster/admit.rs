@@ -1,0 +1,216 @@
+//! Who of the roster may run.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::{Active, Entry, HeldBack, Roster, State};
+use crate::{
+    model::{Node, Pod, PodUid},
+    policy::{
+        Settings,
+        admission::{Admitter, Place, Rejection},
+        critical,
+        threshold::NodeCondition,
+    },
+};
+
+/// What is decided by.
+#[derive(Clone, Copy, Debug)]
+pub struct Grounds<'a> {
+    /// What the node has.
+    pub node: &'a Node,
+    /// What of it pods may have.
+    pub settings: &'a Settings,
+    /// What the node lacks now.
+    pub conditions: &'a [NodeCondition],
+    /// The pods whose cgroup stands: even those that are not to run may still take what they request.
+    pub standing: &'a BTreeSet<PodUid>,
+}
+
+/// What was decided otherwise than before.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Decisions {
+    /// Who may not run, and why: each once as long as the reason is the same. A pod of which only the changed
+    /// manifest does not fit is named too, as it is in that manifest.
+    pub rejected: Vec<(Arc<Pod>, Rejection)>,
+    /// Those of them who ran, and must end for a critical pod.
+    pub preempted: Vec<PodUid>,
+}
+
+impl Roster {
+    /// Decides who may run.
+    ///
+    /// Who is admitted stays so. A changed manifest comes into force if it fits in place of the old one, else the old
+    /// one stays. Then the others are looked at in the order in which they came. A critical pod may make others end,
+    /// and waits until they are gone; those that end already count as gone for it.
+    pub fn admit(&mut self, grounds: &Grounds<'_>) -> Decisions {
+        let mut decisions = Decisions::default();
+        let entries: Vec<Entry> = self.entries().into_iter().cloned().collect();
+        let mut round = Round::new(&entries, grounds);
+        for entry in &entries {
+            let State::Active(active) = &entry.state else { continue };
+            let mut active = active.clone();
+            let mut pod = &entry.pod;
+            active.awaits.retain(|uid| grounds.standing.contains(uid));
+            if let Some(held_back) = entry.held_back() {
+                match round.replace(&entry.pod, &held_back.pod) {
+                    Ok(()) => {
+                        active.held_back = None;
+                        pod = &held_back.pod;
+                    }
+                    Err(rejection) => {
+                        if is_news(held_back.rejection.as_ref(), &rejection) {
+                            decisions.rejected.push((Arc::clone(&held_back.pod), rejection.clone()));
+                        }
+                        let pod = Arc::clone(&held_back.pod);
+                        active.held_back = Some(HeldBack { pod, rejection: Some(rejection) });
+                    }
+                }
+            }
+            self.settle(pod, State::Active(active));
+        }
+        for entry in &entries {
+            let State::Waiting { rejection: before } = &entry.state else { continue };
+            match round.decide(&entry.pod) {
+                Ok(Room { victims, awaits }) => {
+                    self.admissions += 1;
+                    let active = Active { admission: self.admissions, awaits, held_back: None };
+                    self.settle(&entry.pod, State::Active(active));
+                    for victim in victims {
+                        self.settle(&victim, State::Preempted);
+                        decisions.preempted.push(victim.uid.clone());
+                        decisions.rejected.push((victim, Rejection::Preempted));
+                    }
+                }
+                Err(rejection) => {
+                    if is_news(before.as_ref(), &rejection) {
+                        decisions.rejected.push((Arc::clone(&entry.pod), rejection.clone()));
+                    }
+                    self.settle(&entry.pod, State::Waiting { rejection: Some(rejection) });
+                }
+            }
+        }
+        decisions
+    }
+
+    fn settle(&mut self, pod: &Arc<Pod>, state: State) {
+        if let Some(entry) = self.entries.get_mut(&pod.uid) {
+            // Who ends stays ended until its source has another manifest than it has now.
+            entry.pod = if state == State::Preempted { Arc::clone(entry.wanted()) } else { Arc::clone(pod) };
+            entry.state = state;
+        }
+    }
+}
+
+/// The numbers in a message change with every pod that comes and goes; the reason is what is told.
+fn is_news(before: Option<&Rejection>, now: &Rejection) -> bool {
+    before.is_none_or(|before| before.reason() != now.reason())
+}
+
+/// Room for a pod.
+struct Room {
+    /// Who must end for it.
+    victims: Vec<Arc<Pod>>,
+    /// Who must be gone before it starts.
+    awaits: BTreeSet<PodUid>,
+}
+
+/// The deciding of one round.
+struct Round<'a> {
+    grounds: &'a Grounds<'a>,
+    admitter: Admitter<'a>,
+    /// Who runs, by place.
+    running: BTreeMap<Place, &'a Arc<Pod>>,
+    /// Who ends already, and still takes what it requests.
+    dying: Vec<&'a Arc<Pod>>,
+}
+
+impl<'a> Round<'a> {
+    fn new(entries: &'a [Entry], grounds: &'a Grounds<'a>) -> Self {
+        let mut round = Self {
+            grounds,
+            admitter: Admitter::new(grounds.node, grounds.settings),
+            running: BTreeMap::new(),
+            dying: Vec::new(),
+        };
+        let mut active: Vec<(u64, &Arc<Pod>)> = Vec::new();
+        for entry in entries {
+            let stands = grounds.standing.contains(&entry.pod.uid);
+            match &entry.state {
+                State::Active(own) => active.push((own.admission, &entry.pod)),
+                State::Evicted | State::Preempted if stands => round.die(&entry.pod),
+                State::Waiting { .. } | State::Leaving if stands => round.admitter.occupy(&entry.pod),
+                State::Waiting { .. } | State::Leaving | State::Evicted | State::Preempted => {}
+            }
+        }
+        active.sort_unstable_by_key(|(admission, _)| *admission);
+        for (_, pod) in active {
+            round.keep(pod);
+        }
+        round
+    }
+
+    fn keep(&mut self, pod: &'a Arc<Pod>) {
+        let place = self.admitter.keep(pod);
+        self.running.insert(place, pod);
+    }
+
+    fn die(&mut self, pod: &'a Arc<Pod>) {
+        self.admitter.occupy(pod);
+        self.dying.push(pod);
+    }
+
+    /// Puts the new pod into the old one's place, or says why it does not fit there.
+    fn replace(&mut self, old: &'a Arc<Pod>, new: &'a Arc<Pod>) -> Result<(), Rejection> {
+        let place = self.running.iter().find(|(_, pod)| pod.uid == old.uid).map(|(place, _)| *place);
+        if let Some(place) = place {
+            self.admitter.end(place);
+            self.running.remove(&place);
+        }
+        let shortage = self.admitter.shortages(new).into_iter().next();
+        self.keep(if shortage.is_none() { new } else { old });
+        shortage.map_or(Ok(()), |shortage| Err(Rejection::Insufficient(shortage)))
+    }
+
+    fn decide(&mut self, pod: &'a Arc<Pod>) -> Result<Room, Rejection> {
+        let stands = self.grounds.standing.contains(&pod.uid);
+        if stands {
+            // What it still takes is its own.
+            self.admitter.vacate(pod);
+        }
+        let decided = self.room(pod);
+        match &decided {
+            Ok(_) => self.keep(pod),
+            Err(_) if stands => self.admitter.occupy(pod),
+            Err(_) => {}
+        }
+        decided
+    }
+
+    fn room(&mut self, pod: &Pod) -> Result<Room, Rejection> {
+        let beside_the_dying = self.admitter.decide(pod, self.grounds.conditions);
+        // Only for a critical pod does anybody end, or is the end of others waited for.
+        if !critical::is_critical(pod) || beside_the_dying.as_ref().is_ok_and(Vec::is_empty) {
+            return beside_the_dying.map(|_| Room { victims: Vec::new(), awaits: BTreeSet::new() });
+        }
+        for dying in &self.dying {
+            self.admitter.vacate(dying);
+        }
+        let decided = self.admitter.decide(pod, self.grounds.conditions);
+        for dying in &self.dying {
+            self.admitter.occupy(dying);
+        }
+        let mut victims = Vec::new();
+        for place in decided? {
+            self.admitter.end(place);
+            if let Some(victim) = self.running.remove(&place) {
+                self.die(victim);
+                victims.push(Arc::clone(victim));
+            }
+        }
+        let awaits = self.dying.iter().map(|dying| dying.uid.clone()).collect();
+        Ok(Room { victims, awaits })
+    }
+}
