@@ -18,7 +18,7 @@ use crate::{
         CpuWeightFormula, EvictionSettings, Settings, SwapBehavior,
         threshold::{self, Signal, Threshold, ThresholdValue},
     },
-    yaml::{Entry, Node, Value},
+    yaml::{Entry, Node, Value, shown},
 };
 
 /// Where the configuration is looked for when `--config` is not given; there it may be missing.

@@ -46,7 +46,7 @@ impl Node {
         let parsed: Spanned<Raw> = serde_saphyr::from_str_with_options(text, bounded()).map_err(|error| {
             let error = error.without_snippet();
             let line = error.location().map_or(1, |location| location.line());
-            (in_file(line), UserMessageFormatter.format_message(error).into_owned())
+            (in_file(line), shown(&UserMessageFormatter.format_message(error)))
         })?;
         Ok(Self::new(parsed, text, &in_file))
     }
@@ -73,6 +73,24 @@ impl Node {
         };
         Self { line, value }
     }
+}
+
+/// A text out of a file, or one with parts of it, as messages repeat it: on one line, without what a terminal would
+/// obey, and bounded.
+pub(crate) fn shown(text: &str) -> String {
+    const MOST_CHARS: usize = 400;
+    let mut shown = String::new();
+    for (index, char) in text.chars().enumerate() {
+        if index == MOST_CHARS {
+            shown.push('\u{2026}');
+            break;
+        }
+        match char {
+            '"' | '\'' | '\\' => shown.push(char),
+            _ => shown.extend(char.escape_debug()),
+        }
+    }
+    shown
 }
 
 /// The scalar at that place, as it is written.
@@ -207,5 +225,13 @@ mod tests {
     #[test]
     fn a_key_given_twice_is_an_error() {
         assert_eq!(Node::parse("a: 1\na: 2\n", 1).unwrap_err().0, 2);
+    }
+
+    #[test]
+    fn a_message_repeats_no_control_characters_and_not_everything() {
+        let key = format!("\"\\e[2J{}\"", "x".repeat(900));
+        let (line, message) = Node::parse(&format!("{key}: 1\n{key}: 2\n"), 1).unwrap_err();
+        assert_eq!(line, 2);
+        assert!(message.contains("\\u{1b}[2Jxxx") && message.len() < 500, "{message:?}");
     }
 }

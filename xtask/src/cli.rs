@@ -3,7 +3,10 @@ use std::{ffi::OsString, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::guest::{initramfs::FileToAdd, kernel::KernelName};
+use crate::{
+    fuzz::Target,
+    guest::{initramfs::FileToAdd, kernel::KernelName},
+};
 
 /// Development commands: set-up, build, guests, tests and the demonstration.
 ///
@@ -51,6 +54,15 @@ pub(crate) enum Verb {
     /// Measure, side by side with others
     #[command(subcommand)]
     Bench(Bench),
+    /// Look for inputs that break the readers of files
+    Fuzz {
+        /// What to fuzz; everything by default
+        #[arg(value_enum)]
+        target: Option<Target>,
+        /// Seconds for each
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
+        seconds: u32,
+    },
     /// Check the rules that no compiler checks
     Tidy,
 }

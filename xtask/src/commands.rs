@@ -14,6 +14,7 @@ use crate::{
     bench,
     build::{self, Profile},
     cli::{Bench, Cli, MachineArgs, Verb, Vm, seconds},
+    fuzz,
     guest::{Guests, exec::Run, kernel::Kernel, shell},
     guest_tests,
     places::Places,
@@ -47,6 +48,7 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Verb::Run { host: true, args } => on_host(&places, args),
         Verb::Bench(Bench::Evict { machine, args }) => bench::evict::measure(&places, &machine, &args),
         Verb::Bench(Bench::Policy { args }) => bench::policy::measure(&places, &args),
+        Verb::Fuzz { target, seconds } => fuzz::fuzz(&places, target, seconds),
         Verb::Tidy => {
             tidy::check(&places)?;
             Ok(0)

@@ -4,6 +4,7 @@ mod build;
 mod cli;
 mod commands;
 mod failure;
+mod fuzz;
 mod guest;
 mod guest_tests;
 mod pins;

@@ -1,4 +1,4 @@
-use super::{Entry, Node, Problem, Value};
+use super::{Entry, Node, Problem, Value, shown};
 
 /// The fields of the document: each is taken once, and what was wrong is collected.
 pub(super) struct Fields {
@@ -15,7 +15,7 @@ impl Fields {
             other => fields.problem(
                 root.line.max(1),
                 "",
-                format!("expected a mapping, found {}", describe(&other)),
+                &format!("expected a mapping, found {}", describe(&other)),
             ),
         }
         fields
@@ -24,7 +24,7 @@ impl Fields {
     /// Everything that was wrong, in the file's order; a field that nobody took is unknown.
     pub(super) fn finish(mut self) -> Vec<Problem> {
         for Entry { key, line, node: _ } in std::mem::take(&mut self.entries) {
-            self.problem(line, &key, String::from("unknown field"));
+            self.problem(line, &key, "unknown field");
         }
         self.problems.sort_by_key(|problem| problem.line);
         self.problems
@@ -37,7 +37,7 @@ impl Fields {
     pub(super) fn missing(&mut self, field: &str, expected: &str) {
         // A field that was there and wrong has its problem already.
         if !self.problems.iter().any(|problem| problem.field == format!("{field}: ")) {
-            self.problem(1, field, format!("missing: write {field}: {expected}"));
+            self.problem(1, field, &format!("missing: write {field}: {expected}"));
         }
     }
 
@@ -66,7 +66,11 @@ impl Fields {
         match node.value {
             Value::Plain(text) if text == "true" || text == "false" => Some(text == "true"),
             other => {
-                self.problem(node.line, field, format!("expected true or false, found {}", describe(&other)));
+                self.problem(
+                    node.line,
+                    field,
+                    &format!("expected true or false, found {}", describe(&other)),
+                );
                 None
             }
         }
@@ -80,7 +84,7 @@ impl Fields {
     ) -> Option<Vec<T>> {
         let node = self.take(field)?;
         let Value::List(items) = node.value else {
-            self.problem(node.line, field, format!("expected a list, found {}", describe(&node.value)));
+            self.problem(node.line, field, &format!("expected a list, found {}", describe(&node.value)));
             return None;
         };
         let name = |index: usize| format!("{field}[{index}]");
@@ -104,7 +108,7 @@ impl Fields {
             Value::Map(entries) => entries,
             Value::Null => return Vec::new(),
             other => {
-                self.problem(node.line, field, format!("expected a mapping, found {}", describe(&other)));
+                self.problem(node.line, field, &format!("expected a mapping, found {}", describe(&other)));
                 return Vec::new();
             }
         };
@@ -132,12 +136,13 @@ impl Fields {
             Value::Text(text) | Value::Plain(text) => parse(text),
             other => Err(format!("expected a string or number, found {}", describe(other))),
         };
-        result.map_err(|message| self.problem(node.line, field, message)).ok()
+        result.map_err(|message| self.problem(node.line, field, &message)).ok()
     }
 
-    fn problem(&mut self, line: u64, field: &str, message: String) {
-        let field = if field.is_empty() { String::new() } else { format!("{field}: ") };
-        self.problems.push(Problem { file: self.file.clone(), line, field, message });
+    fn problem(&mut self, line: u64, field: &str, message: &str) {
+        // A key may hold anything: what is shown of it stays on its line.
+        let field = if field.is_empty() { String::new() } else { format!("{}: ", shown(field)) };
+        self.problems.push(Problem { file: self.file.clone(), line, field, message: shown(message) });
     }
 }
 

@@ -53,7 +53,7 @@ impl Map {
 
 /// One entry that is wrong.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("{}.{signal}: {problem}", .map.field())]
+#[error("{}.{}: {problem}", .map.field(), .signal.escape_debug())]
 pub struct InvalidThreshold {
     /// The field that it stands in.
     pub map: Map,

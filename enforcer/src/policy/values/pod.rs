@@ -43,7 +43,11 @@ pub fn pod(pod: &Pod, node: &Node, settings: &Settings) -> Files {
         protection::insert_reservation(&mut files, class, units(&requests, ResourceName::MEMORY), settings);
     }
     let mut huge = no_huge_pages(node);
-    huge.extend(hugepages::by_page_bytes(&requests));
+    // Nothing of a size that the node does not have: there is no file to say so in. Who wants some is not admitted.
+    let requested = hugepages::by_page_bytes(&requests).into_iter();
+    let requested: Vec<_> =
+        requested.filter(|(page_bytes, amount)| *amount > 0 || huge.contains_key(page_bytes)).collect();
+    huge.extend(requested);
     insert_hugetlb(&mut files, huge);
     files
 }

@@ -1,7 +1,7 @@
 //! Walking a document, with the path of each field and a report of all that is wrong.
 
 use super::error::{ManifestError, Origin, Problem};
-use crate::yaml::{Node, Value};
+use crate::yaml::{Node, Value, shown};
 
 /// A value and its path in the document.
 #[derive(Clone, Debug)]
@@ -61,9 +61,9 @@ impl<'doc> Place<'doc> {
         let plain = !key.is_empty()
             && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
         match (plain, self.path.is_empty()) {
-            (true, true) => key.to_owned(),
-            (true, false) => format!("{}.{key}", self.path),
-            (false, _) => format!("{}[{}]", self.path, key.escape_debug()),
+            (true, true) => shown(key),
+            (true, false) => format!("{}.{}", self.path, shown(key)),
+            (false, _) => format!("{}[{}]", self.path, shown(key)),
         }
     }
 }

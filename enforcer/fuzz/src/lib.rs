@@ -1,0 +1,10 @@
+//! What must hold of whatever the readers are given: the oracles of the fuzz targets.
+//!
+//! The same code is a module of `enforcer/tests/seeds.rs`, which replays the seeds in every `cargo test`.
+
+pub mod configuration;
+pub mod manifest;
+pub mod plan;
+pub mod quantity;
+pub mod reference;
+mod text;

@@ -1,0 +1,43 @@
+//! Replays the seeds of the fuzz targets, so that neither rots; `cargo xtask fuzz` looks for new ones.
+
+#![expect(clippy::print_stdout, reason = "a test names the seed that it fails with")]
+
+use std::{fs, io, path::Path};
+
+use enforcer_fuzz::{configuration, manifest, quantity};
+
+#[path = "../fuzz/src/lib.rs"]
+#[expect(
+    clippy::panic,
+    unreachable_pub,
+    reason = "it is a library of its own as well, and fails by panicking"
+)]
+mod enforcer_fuzz;
+
+fn replay(target: &str, check: impl Fn(&[u8])) -> io::Result<()> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(target);
+    let mut seeds = fs::read_dir(&folder)?.map(|seed| Ok(seed?.path())).collect::<io::Result<Vec<_>>>()?;
+    seeds.sort();
+    assert!(seeds.len() >= 10, "{} seeds are left in {}", seeds.len(), folder.display());
+    for seed in seeds {
+        // Shown where one fails.
+        println!("{}", seed.display());
+        check(&fs::read(&seed)?);
+    }
+    Ok(())
+}
+
+#[test]
+fn quantities_hold() -> io::Result<()> {
+    replay("quantity", quantity::check)
+}
+
+#[test]
+fn manifests_hold() -> io::Result<()> {
+    replay("manifest", manifest::check)
+}
+
+#[test]
+fn configurations_hold() -> io::Result<()> {
+    replay("configuration", configuration::check)
+}
