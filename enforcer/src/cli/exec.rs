@@ -77,8 +77,9 @@ async fn container(run_dir: &Path, target: &Target) -> Result<ContainerView, Fai
         let view: View = client::get_json(run_dir, "/v1/pods").await?;
         let waiting_for = match find(&view, target)? {
             Found::Standing(container) => return Ok(container),
-            Found::Pending => "has no cgroups yet",
-            Found::Unknown => "is not known",
+            Found::Pending(Some(reason)) => format!("has no cgroups yet ({reason})"),
+            Found::Pending(None) => String::from("has no cgroups yet"),
+            Found::Unknown => String::from("is not known"),
         };
         if start.elapsed() >= PATIENCE {
             let Target { namespace, pod, .. } = target;
@@ -96,7 +97,7 @@ async fn recheck(run_dir: &Path, target: &Target) -> Result<(), Failure> {
     let view: View = client::get_json(run_dir, "/v1/pods").await?;
     match find(&view, target)? {
         Found::Standing(_) => Ok(()),
-        Found::Pending | Found::Unknown => {
+        Found::Pending(_) | Found::Unknown => {
             let Target { namespace, pod, .. } = target;
             Err(Failure::refused(anyhow!("pod {namespace}/{pod} went away meanwhile")))
         }
@@ -105,7 +106,8 @@ async fn recheck(run_dir: &Path, target: &Target) -> Result<(), Failure> {
 
 enum Found {
     Standing(ContainerView),
-    Pending,
+    /// Its cgroups do not stand; the reason, if it is a special one.
+    Pending(Option<String>),
     Unknown,
 }
 
@@ -144,7 +146,7 @@ fn find(view: &View, target: &Target) -> Result<Found, Failure> {
     let container = choose(pod, target.container.as_deref())?;
     Ok(match (pod.state, container.cgroup_id) {
         (PodState::Active, Some(_)) => Found::Standing(container.clone()),
-        _ => Found::Pending,
+        _ => Found::Pending(pod.reason.clone()),
     })
 }
 
@@ -242,7 +244,9 @@ mod tests {
     fn who_may_not_run_is_refused_and_who_is_not_there_yet_is_waited_for() {
         assert!(find(&view(PodState::Evicted), &target("default/web")).is_err());
         assert!(find(&view(PodState::Rejected), &target("default/web")).is_err());
-        assert!(matches!(find(&view(PodState::Pending), &target("default/web")), Ok(Found::Pending)));
+        assert!(
+            matches!(find(&view(PodState::Pending), &target("default/web")), Ok(Found::Pending(Some(reason))) if reason == "the node was low")
+        );
         assert!(matches!(find(&view(PodState::Active), &target("kube-system/web")), Ok(Found::Unknown)));
         let mut pressed = view(PodState::Active);
         pressed.memory_pressure = true;
