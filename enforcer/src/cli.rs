@@ -2,6 +2,7 @@
 
 mod capacity;
 mod client;
+mod config;
 mod events;
 mod exec;
 mod exit;
@@ -17,15 +18,14 @@ use clap::{Parser, Subcommand};
 
 pub use self::exit::Failure;
 use self::format::Output;
-use crate::config::Config;
+use crate::config::{Config, Effective};
 
 /// Quality of service for the pods of one Linux node.
 #[derive(Debug, Parser)]
 #[command(name = "enforcer", version, about, max_term_width = 80)]
 struct Cli {
-    /// The configuration file
-    #[arg(long, global = true, value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    files: Files,
     /// How to print
     #[arg(short, long, global = true, value_enum, value_name = "FORMAT")]
     output: Option<Output>,
@@ -39,6 +39,24 @@ struct Cli {
     verb: Verb,
 }
 
+/// The files that the configuration comes from.
+#[derive(Debug, clap::Args)]
+struct Files {
+    /// The configuration file
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// A kubelet's configuration file, which ours lies over
+    #[arg(long, global = true, value_name = "FILE")]
+    kubelet_config: Option<PathBuf>,
+}
+
+impl Files {
+    fn load(&self) -> Result<Effective, Failure> {
+        Effective::load(self.config.as_deref(), self.kubelet_config.as_deref())
+            .map_err(|error| Failure::usage(error.into()))
+    }
+}
+
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Run the daemon
@@ -49,6 +67,9 @@ enum Verb {
     Plan(plan::Args),
     /// Print the order in which these pods would be evicted
     Rank(rank::Args),
+    /// Check and print the configuration
+    #[command(subcommand)]
+    Config(config::Verb),
     /// Run a command in a container's cgroup, in place of this process
     Exec(exec::Args),
 }
@@ -81,20 +102,25 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn dispatch(cli: Cli) -> Result<(), Failure> {
-    let Cli { config, output, no_color, verbose, verb } = cli;
+    let Cli { files, output, no_color, verbose, verb } = cli;
     let no_color = no_color || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let context = Context {
-        config: Config::load(config.as_deref()).map_err(|error| Failure::usage(error.into()))?,
-        output: output.unwrap_or(Output::Table),
-        color: !no_color && std::io::stdout().is_terminal(),
-        verbose,
+    let output = output.unwrap_or(Output::Table);
+    let context = |files: &Files| {
+        let config = files.load()?.config;
+        Ok::<_, Failure>(Context {
+            config,
+            output,
+            color: !no_color && std::io::stdout().is_terminal(),
+            verbose,
+        })
     };
     match verb {
-        Verb::Run(args) => run::run(context, args),
-        Verb::Events(args) => events::events(&context, &args),
-        Verb::Plan(args) => plan::plan(&context, &args),
-        Verb::Rank(args) => rank::rank(&context, &args),
-        Verb::Exec(args) => exec::exec(&context, &args),
+        Verb::Run(args) => run::run(context(&files)?, args),
+        Verb::Events(args) => events::events(&context(&files)?, &args),
+        Verb::Plan(args) => plan::plan(&context(&files)?, &args),
+        Verb::Rank(args) => rank::rank(&context(&files)?, &args),
+        Verb::Config(verb) => config::config(&files, output, verb),
+        Verb::Exec(args) => exec::exec(&context(&files)?, &args),
     }
 }
 

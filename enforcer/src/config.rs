@@ -3,22 +3,30 @@
 //! Reading it has no side effects. Every error names file, line and field, and all of them come at once.
 
 mod fields;
+mod read;
+mod schema;
+mod table;
 
 use std::{
-    fs,
+    collections::BTreeMap,
+    fmt, fs,
     hash::{DefaultHasher, Hash as _, Hasher as _},
-    io,
+    io::{self, Read as _},
     path::{Path, PathBuf},
 };
 
-use self::fields::Fields;
+use self::fields::{Fields, Provenance};
 use crate::{
-    model::{CgroupPath, ParseQuantityError, Quantity, ResourceList, ResourceName},
+    model::CgroupPath,
     policy::{
-        CpuWeightFormula, EvictionSettings, Settings, SwapBehavior,
-        threshold::{self, Signal, Threshold, ThresholdValue},
+        EvictionSettings, Settings, allocatable,
+        threshold::{Signal, Threshold},
     },
-    yaml::{Entry, Node, Value, shown},
+};
+
+pub use self::{
+    schema::schema,
+    table::{FIELDS, Field, Form},
 };
 
 /// Where the configuration is looked for when `--config` is not given; there it may be missing.
@@ -26,6 +34,8 @@ pub const DEFAULT_PATH: &str = "/etc/enforcer/config.yaml";
 
 const API_VERSION: &str = "enforcer.dev/v1alpha1";
 const KIND: &str = "EnforcerConfiguration";
+const KUBELETS_API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
+const KUBELETS_KIND: &str = "KubeletConfiguration";
 
 pub use crate::policy::engine::Mode;
 
@@ -45,10 +55,29 @@ pub struct Config {
     pub run_dir: PathBuf,
     /// `staticPodPath`: the folder of manifests.
     pub static_pod_path: PathBuf,
+    /// `memoryAvailableSource`.
+    pub memory_available_source: MemoryAvailableSource,
     /// `maxPods`.
     pub max_pods: u64,
+    /// `podsPerCore`; 0 is no such limit.
+    pub pods_per_core: u64,
+    /// `mergeDefaultEvictionSettings`: how the thresholds were read.
+    pub merge_default_eviction_settings: bool,
+    /// `systemReservedCgroup`, enforced or not.
+    pub system_reserved_cgroup: Option<CgroupPath>,
+    /// `kubeReservedCgroup`, enforced or not.
+    pub kube_reserved_cgroup: Option<CgroupPath>,
     /// Everything that decides the plan.
     pub settings: Settings,
+}
+
+/// What `memory.available` is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum MemoryAvailableSource {
+    /// `MemAvailable` of /proc/meminfo.
+    MemAvailable,
+    /// `MemTotal` less the root cgroup's working set: anonymous and file pages but for inactive file pages.
+    Kubelet,
 }
 
 /// Who writes the pods' cgroups.
@@ -70,7 +99,12 @@ impl Default for Config {
             state_dir: "/var/lib/enforcer".into(),
             run_dir: "/run/enforcer".into(),
             static_pod_path: "/etc/enforcer/pods".into(),
+            memory_available_source: MemoryAvailableSource::MemAvailable,
             max_pods: 110,
+            pods_per_core: 0,
+            merge_default_eviction_settings: false,
+            system_reserved_cgroup: None,
+            kube_reserved_cgroup: None,
             settings: Settings::default(),
         }
     }
@@ -115,6 +149,33 @@ fn join(problems: &[Problem]) -> String {
 }
 
 impl Config {
+    /// How many pods a machine with that many thousandths of a cpu may run.
+    #[must_use]
+    pub fn pods(&self, cpu_milli: u64) -> u64 {
+        allocatable::pods(cpu_milli, self.pods_per_core, self.max_pods)
+    }
+
+    /// Thresholds that are read and not acted on yet, each as a sentence that names its field.
+    #[must_use]
+    pub fn unwatched(&self) -> Vec<String> {
+        let thresholds = self.settings.eviction.thresholds.iter();
+        // At their defaults they are nobody's wish.
+        let defaults = EvictionSettings::default().thresholds;
+        let is_unwatched = |threshold: &&Threshold| {
+            let watched = threshold.signal == Signal::MemoryAvailable && threshold.is_hard();
+            !watched
+                && threshold.signal != Signal::AllocatableMemoryAvailable
+                && !defaults.contains(threshold)
+        };
+        thresholds
+            .filter(is_unwatched)
+            .map(|threshold| {
+                let field = if threshold.is_hard() { "evictionHard" } else { "evictionSoft" };
+                format!("{field}.{}: is read and not watched: nobody is evicted for it", threshold.signal)
+            })
+            .collect()
+    }
+
     /// A short name for this very configuration, equal for equal ones; another build may give another.
     #[must_use]
     pub fn hash(&self) -> String {
@@ -125,180 +186,120 @@ impl Config {
 
     /// Reads the file at `path`; without one the file at the default place, which may be missing.
     pub fn load(path: Option<&Path>) -> Result<Self, Error> {
-        let (path, required) = path.map_or((Path::new(DEFAULT_PATH), false), |path| (path, true));
-        let failed = |source| Error::Read { path: path.display().to_string(), source };
-        match fs::metadata(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !required => return Ok(Self::default()),
-            Err(error) => return Err(failed(error)),
-            Ok(metadata) if metadata.len() > MAX_BYTES => {
-                return Err(failed(io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 1 MiB")));
-            }
-            Ok(_) => {}
-        }
-        let text = fs::read_to_string(path).map_err(failed)?;
-        Self::parse(&path.display().to_string(), &text)
+        Effective::load(path, None).map(|effective| effective.config)
     }
 
     /// Reads the text of a configuration file; `file` is its name, for the errors.
     pub fn parse(file: &str, text: &str) -> Result<Self, Error> {
-        let root = Node::parse(text, 1).map_err(|(line, message)| Error::Invalid {
-            problems: vec![Problem { file: file.to_owned(), line, field: String::new(), message }],
-        })?;
-        let mut fields = Fields::new(file, root);
-        let config = read(&mut fields);
-        let problems = fields.finish();
-        if problems.is_empty() { Ok(config) } else { Err(Error::Invalid { problems }) }
+        Effective::parse(Some((file, text)), None).map(|effective| effective.config)
     }
 }
 
-fn read(fields: &mut Fields) -> Config {
-    let default = Config::default();
-    let one_of = |expected: &'static str| {
-        move |text: &str| -> Result<(), String> {
-            if text == expected {
-                Ok(())
-            } else {
-                Err(format!("{text:?} is not supported: write {expected}"))
-            }
+/// The configuration in force, and where it comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Effective {
+    /// The configuration.
+    pub config: Config,
+    /// Where each field stands that is not at its default.
+    pub origins: BTreeMap<&'static str, Origin>,
+    /// The fields of a kubelet's file that do not concern us.
+    pub ignored: Vec<Ignored>,
+}
+
+/// A place in a file.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Origin {
+    /// The file.
+    pub file: String,
+    /// The line, counted from 1.
+    pub line: u64,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}:{}", self.file, self.line)
+    }
+}
+
+/// A field that was passed over.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Ignored {
+    /// Its name.
+    pub field: String,
+    /// Where it stands.
+    pub origin: Origin,
+}
+
+impl Effective {
+    /// Reads the file at `path`, or the one at the default place if there is one, over a kubelet's file.
+    pub fn load(path: Option<&Path>, kubelets: Option<&Path>) -> Result<Self, Error> {
+        let own = match path {
+            Some(path) => Some((path, text(path)?)),
+            None => match text(Path::new(DEFAULT_PATH)) {
+                Ok(text) => Some((Path::new(DEFAULT_PATH), text)),
+                Err(Error::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => None,
+                Err(error) => return Err(error),
+            },
+        };
+        let kubelets = kubelets.map(|path| Ok((path, text(path)?))).transpose()?;
+        let named =
+            |file: Option<(&Path, String)>| file.map(|(path, text)| (path.display().to_string(), text));
+        let (own, kubelets) = (named(own), named(kubelets));
+        Self::parse(own.as_ref().map(borrowed), kubelets.as_ref().map(borrowed))
+    }
+
+    /// Reads the texts of our own file and of a kubelet's, each with its name for the errors.
+    pub fn parse(own: Option<(&str, &str)>, kubelets: Option<(&str, &str)>) -> Result<Self, Error> {
+        let mut fields = Fields::default();
+        if let Some((file, text)) = kubelets {
+            fields.read(file, text, true, KUBELETS_API_VERSION, KUBELETS_KIND)?;
         }
-    };
-    if fields.text("apiVersion", one_of(API_VERSION)).is_none() {
-        fields.missing("apiVersion", API_VERSION);
-    }
-    if fields.text("kind", one_of(KIND)).is_none() {
-        fields.missing("kind", KIND);
-    }
-    let settings = Settings {
-        cgroup_root: fields
-            .text("cgroupRoot", |text| CgroupPath::parse(text).map_err(|error| error.to_string()))
-            .unwrap_or(default.settings.cgroup_root),
-        cpu_weight_formula: fields
-            .choice(
-                "cpuWeightFormula",
-                &[("kubelet", CpuWeightFormula::Kubelet), ("linear", CpuWeightFormula::Linear)],
-            )
-            .unwrap_or(default.settings.cpu_weight_formula),
-        cpu_cfs_quota: fields.boolean("cpuCFSQuota").unwrap_or(default.settings.cpu_cfs_quota),
-        cpu_cfs_quota_period_us: fields
-            .text("cpuCFSQuotaPeriod", cfs_period_us)
-            .unwrap_or(default.settings.cpu_cfs_quota_period_us),
-        pod_pids_limit: fields.text("podPidsLimit", pids_limit).unwrap_or(default.settings.pod_pids_limit),
-        single_process_oom_kill: fields
-            .boolean("singleProcessOOMKill")
-            .unwrap_or(default.settings.single_process_oom_kill),
-        system_reserved: reserved(fields, "systemReserved"),
-        kube_reserved: reserved(fields, "kubeReserved"),
-        enforce_pods: enforce_node_allocatable(fields).unwrap_or(default.settings.enforce_pods),
-        swap_behavior: swap_behavior(fields),
-        eviction: eviction(fields),
-        ..default.settings
-    };
-    fields.text("cgroupDriver", one_of("cgroupfs"));
-    Config {
-        mode: fields.choice("mode", Mode::NAMES).unwrap_or(default.mode),
-        ownership: fields
-            .choice(
-                "ownership",
-                &[
-                    ("auto", Ownership::Auto),
-                    ("enforcer", Ownership::Enforcer),
-                    ("kubelet", Ownership::Kubelet),
-                ],
-            )
-            .unwrap_or(default.ownership),
-        state_dir: fields.text("stateDir", absolute).unwrap_or(default.state_dir),
-        run_dir: fields.text("runDir", absolute).unwrap_or(default.run_dir),
-        static_pod_path: fields.text("staticPodPath", absolute).unwrap_or(default.static_pod_path),
-        max_pods: fields
-            .text("maxPods", |text| text.parse().map_err(|_error| format!("{text:?} is not a whole number")))
-            .unwrap_or(default.max_pods),
-        settings,
-    }
-}
-
-fn absolute(text: &str) -> Result<PathBuf, String> {
-    let path = PathBuf::from(text);
-    if path.is_absolute() { Ok(path) } else { Err(format!("{text:?} is not an absolute path")) }
-}
-
-/// A Go duration of 1 ms to 1 s, which is what the kernel takes (`kernel/sched/core.c`, `tg_set_cfs_bandwidth`).
-fn cfs_period_us(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is not a period: write 1ms to 1s, such as 100ms");
-    let scaled = |digits: &str, factor: u64| {
-        digits.parse::<u64>().ok().and_then(|count| count.checked_mul(factor)).ok_or_else(wrong)
-    };
-    let us = if let Some(digits) = text.strip_suffix("ms") {
-        scaled(digits, 1_000)?
-    } else if let Some(digits) = text.strip_suffix("us") {
-        scaled(digits, 1)?
-    } else {
-        scaled(text.strip_suffix('s').ok_or_else(wrong)?, 1_000_000)?
-    };
-    if (1_000..=1_000_000).contains(&us) { Ok(us) } else { Err(wrong()) }
-}
-
-fn pids_limit(text: &str) -> Result<Option<u64>, String> {
-    match text.parse::<i64>() {
-        Ok(limit) => Ok(u64::try_from(limit).ok().filter(|limit| *limit > 0)),
-        Err(_) => Err(format!("{text:?} is not a whole number: write a limit, or -1 for none")),
-    }
-}
-
-fn reserved(fields: &mut Fields, field: &str) -> ResourceList {
-    let quantity = |name: &str, text: &str| -> Result<Quantity, String> {
-        if !matches!(name, ResourceName::CPU | ResourceName::MEMORY | "ephemeral-storage" | "pid") {
-            return Err(String::from(
-                "not a resource that can be reserved: cpu, memory, ephemeral-storage or pid",
-            ));
+        if let Some((file, text)) = own {
+            fields.read(file, text, false, API_VERSION, KIND)?;
         }
-        let quantity: Quantity = text.parse().map_err(|error: ParseQuantityError| error.to_string())?;
-        if quantity < Quantity::default() {
-            return Err(format!("{text:?} is negative: a reservation is zero or more"));
+        let config = read::read(&mut fields);
+        match fields.finish() {
+            Ok(Provenance { origins, ignored }) => Ok(Self { config, origins, ignored }),
+            Err(problems) => Err(Error::Invalid { problems }),
         }
-        Ok(quantity)
-    };
-    fields
-        .mapping(field, quantity)
-        .into_iter()
-        .map(|(name, quantity)| (ResourceName::new(&name), quantity))
-        .collect()
-}
-
-fn enforce_node_allocatable(fields: &mut Fields) -> Option<bool> {
-    let names = fields.list("enforceNodeAllocatable", |text| match text {
-        "pods" | "none" => Ok(text == "pods"),
-        other => Err(format!("{other:?} is not supported: write pods or none")),
-    })?;
-    Some(names.into_iter().any(|pods| pods))
-}
-
-fn swap_behavior(fields: &mut Fields) -> SwapBehavior {
-    let behaviors = fields.mapping("memorySwap", |key, text| match (key, text) {
-        // The kubelet takes an empty word for the default.
-        ("swapBehavior", "" | "NoSwap") => Ok(SwapBehavior::NoSwap),
-        ("swapBehavior", "LimitedSwap") => Ok(SwapBehavior::LimitedSwap),
-        ("swapBehavior", other) => Err(format!("{other:?} is not one of NoSwap, LimitedSwap")),
-        _ => Err(String::from("unknown field")),
-    });
-    behaviors.into_iter().next().map(|(_, behavior)| behavior).unwrap_or_default()
-}
-
-fn eviction(fields: &mut Fields) -> EvictionSettings {
-    let default = EvictionSettings::default();
-    if !fields.has("evictionHard") {
-        return default;
     }
-    let memory_available = fields.mapping("evictionHard", |signal, text| match signal {
-        "memory.available" => threshold::parse(text).map_err(|error| error.to_string()),
-        _ => Err(String::from("not a signal that is watched: memory.available")),
-    });
-    // As in the kubelet: a signal that is not named, once some are, has no threshold.
-    let value: Option<ThresholdValue> = memory_available.into_iter().next().and_then(|(_, value)| value);
-    let thresholds = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable]
-        .into_iter()
-        .filter_map(|signal| value.map(|value| Threshold::hard(signal, value)))
-        .collect();
-    EvictionSettings { thresholds, ..default }
+
+    /// What was configured and is not acted on by this version, each with its field.
+    #[must_use]
+    pub fn unwatched(&self) -> Vec<String> {
+        self.config.unwatched()
+    }
+}
+
+fn borrowed((file, text): &(String, String)) -> (&str, &str) {
+    (file, text)
+}
+
+/// Reads a file that is text and not too large. Anything but a regular file is refused: a pipe could keep us for ever.
+fn text(path: &Path) -> Result<String, Error> {
+    let failed = |source| Error::Read { path: path.display().to_string(), source };
+    let wrong = |message: &str| failed(io::Error::new(io::ErrorKind::InvalidInput, message.to_owned()));
+    let metadata = fs::metadata(path).map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(wrong("it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    fs::File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes)).map_err(failed)?;
+    if u64::try_from(bytes.len()).is_ok_and(|len| len > MAX_BYTES) {
+        return Err(wrong("it is larger than 1 MiB"));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let before = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();
+        let line = before.split(|byte| *byte == b'\n').count();
+        Error::Invalid {
+            problems: vec![Problem {
+                file: path.display().to_string(),
+                line: u64::try_from(line).unwrap_or(u64::MAX),
+                field: String::new(),
+                message: String::from("is not UTF-8 text"),
+            }],
+        }
+    })
 }
 
 #[cfg(test)]

@@ -57,13 +57,19 @@ enum Reflexion {
     Pressure(bool),
 }
 
+/// Whether this machine can follow the configuration; the error is an [`Unfit`] if it cannot.
+pub fn fits(config: &Config) -> anyhow::Result<()> {
+    let host = Host::read(config)?;
+    Ok(unfit::check(config, &host, unfit::is_kubelets(config, &host))?)
+}
+
 /// Runs the daemon until SIGTERM or SIGINT. The error is an [`Unfit`] if nothing was started.
 pub async fn run(config: Config) -> anyhow::Result<()> {
     raw::keep_heap_small();
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let mut hang_up = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
-    let host = Host::read(config.max_pods)?;
+    let host = Host::read(&config)?;
     let kubelets = unfit::is_kubelets(&config, &host);
     unfit::check(&config, &host, kubelets)?;
     let journal = Journal::new(&host.name, &host.boot_id);
@@ -154,6 +160,9 @@ fn tell_start(journal: &Journal, config: &Config, host: &Host) {
             "message": format!("mode {}", config.mode),
         }),
     });
+    for message in config.unwatched() {
+        telling::degraded(journal, "threshold", &message);
+    }
     for lack in host::lacks() {
         telling::degraded(journal, lack.what, &lack.message);
     }

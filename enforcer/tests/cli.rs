@@ -245,3 +245,52 @@ fn in_observe_it_runs_anywhere_and_stops_when_asked() {
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert_eq!(daemon.wait().unwrap().code(), Some(0));
 }
+
+#[test]
+fn a_configuration_is_checked_and_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = config(folder.path(), "mode: observe\n");
+    let kubelets = folder.path().join("kubelet.yaml");
+    fs::write(
+        &kubelets,
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 7\nclusterDomain: x\n",
+    )
+    .unwrap();
+    let kubelets = kubelets.display().to_string();
+    let run = |args: &[&str]| {
+        let output =
+            enforcer().args(["--config", &own, "--kubelet-config", &kubelets]).args(args).output().unwrap();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (status, shown, told) = run(&["config", "check"]);
+    assert_eq!((status, shown.as_str()), (Some(0), "ok\n"), "{told}");
+    let (_, shown, _) = run(&["config", "effective", "-o", "json"]);
+    let document: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(document["configuration"]["maxPods"], 7);
+    assert_eq!(document["origins"]["maxPods"], format!("{kubelets}:3"));
+    assert_eq!(document["origins"]["mode"], format!("{own}:6"));
+    assert_eq!(document["origins"]["cpuCFSQuota"], "default");
+    assert_eq!(document["ignored"][0]["field"], "clusterDomain");
+    let (_, table, _) = run(&["config", "effective"]);
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    let (_, schema, _) = run(&["config", "schema"]);
+    let schema: serde_json::Value = serde_json::from_str(&schema).unwrap();
+    assert_eq!(schema["properties"]["mode"]["default"], "dry-run");
+
+    // A broken file is what `check` is for; the configuration of the others is not in its way.
+    let broken = folder.path().join("broken.yaml");
+    fs::write(&broken, format!("{HEAD}mode: fierce\nmaxPods: -1\nevictionHard: {{memory.available: 1Q}}\n"))
+        .unwrap();
+    let (status, _, told) = run(&["config", "check", broken.to_str().unwrap()]);
+    assert_eq!(status, Some(64));
+    assert!(
+        [":3: mode: ", ":4: maxPods: ", ":5: evictionHard.memory.available: "]
+            .iter()
+            .all(|place| told.contains(place)),
+        "{told}"
+    );
+    fs::write(&broken, format!("{HEAD}kubeReserved: {{memory: 1Ei}}\n")).unwrap();
+    let (status, _, told) = run(&["config", "check", broken.to_str().unwrap()]);
+    assert_eq!(status, Some(64), "{told}");
+    assert!(told.contains("kubeReserved"), "{told}");
+}

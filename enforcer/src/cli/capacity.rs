@@ -6,6 +6,7 @@ use anyhow::Context as _;
 
 use super::Failure;
 use crate::{
+    config::Config,
     model::{Node, ParseQuantityError, Quantity, ResourceList, ResourceName},
     policy::allocatable,
     sense,
@@ -79,12 +80,10 @@ fn is_other(name: &str) -> bool {
 }
 
 /// The machine that is planned for: this one, or one of the given capacity.
-pub(super) fn node(capacity: Option<&Capacity>, max_pods: u64, pods_per_core: u64) -> Result<Node, Failure> {
-    let here = || sense::node(max_pods).context("cannot tell what this machine has: name it with --capacity");
-    let with_pods = |mut node: Node| {
-        node.pods = allocatable::pods(node.cpu_milli, pods_per_core, max_pods);
-        node
-    };
+pub(super) fn node(capacity: Option<&Capacity>, config: &Config) -> Result<Node, Failure> {
+    let here =
+        || sense::node(config.max_pods).context("cannot tell what this machine has: name it with --capacity");
+    let with_pods = |node: Node| Node { pods: config.pods(node.cpu_milli), ..node };
     let Some(Capacity { cpu, memory, swap, pods, pid, other }) = capacity else {
         return Ok(with_pods(here()?));
     };
@@ -114,7 +113,7 @@ mod tests {
     use super::*;
 
     fn node_of(text: &str) -> Node {
-        node(Some(&text.parse().unwrap()), 110, 0).unwrap()
+        node(Some(&text.parse().unwrap()), &Config::default()).unwrap()
     }
 
     #[test]
@@ -135,10 +134,11 @@ mod tests {
 
     #[test]
     fn cpu_and_memory_are_this_machines_unless_named() {
-        let here = node(None, 110, 0).unwrap();
+        let here = node(None, &Config::default()).unwrap();
         assert_eq!(node_of("memory=1Gi").cpu_milli, here.cpu_milli);
         assert_eq!(node_of("cpu=1").memory_bytes, here.memory_bytes);
-        let per_core = node(Some(&"cpu=2500m,memory=1Gi".parse().unwrap()), 110, 4).unwrap();
+        let per_core = Config { pods_per_core: 4, ..Config::default() };
+        let per_core = node(Some(&"cpu=2500m,memory=1Gi".parse().unwrap()), &per_core).unwrap();
         assert_eq!(per_core.pods, 8);
     }
 

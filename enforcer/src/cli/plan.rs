@@ -37,7 +37,7 @@ pub(super) fn given(text: &str) -> Result<Given, String> {
 pub(super) fn plan(context: &Context, args: &Args) -> Result<(), Failure> {
     let settings = &context.config.settings;
     settings.check().map_err(|errors| Failure::usage(anyhow!("{}", joined(&errors))))?;
-    let node = capacity::node(args.capacity.as_ref(), context.config.max_pods, 0)?;
+    let node = capacity::node(args.capacity.as_ref(), &context.config)?;
     let Gathered { pods, errors } = source::gather(&args.given);
     let plan = policy::plan(&node, settings, &pods);
     let document = Document::new(&node, settings, &plan, &errors);

@@ -1,58 +1,132 @@
-use super::{Entry, Node, Problem, Value, shown};
+use std::collections::BTreeMap;
 
-/// The fields of the document: each is taken once, and what was wrong is collected.
+use super::{Error, Ignored, Origin, Problem, table};
+use crate::yaml::{Entry, Node, Value, shown};
+
+/// The fields of one file or of two: each is taken once, and what was wrong is collected.
+#[derive(Default)]
 pub(super) struct Fields {
-    file: String,
-    entries: Vec<Entry>,
+    /// The later one counts where both have a field.
+    layers: Vec<Layer>,
     problems: Vec<Problem>,
+    origins: BTreeMap<&'static str, Origin>,
+    #[cfg(test)]
+    pub(super) taken: Vec<String>,
+}
+
+struct Layer {
+    file: String,
+    /// Whether it is a kubelet's, of which most fields do not concern us.
+    kubelets: bool,
+    entries: Vec<Entry>,
+}
+
+/// A field's value, and where it stands.
+struct Taken {
+    file: String,
+    line: u64,
+    node: Node,
+}
+
+/// Where what was taken stands, and what nobody took.
+pub(super) struct Provenance {
+    pub(super) origins: BTreeMap<&'static str, Origin>,
+    pub(super) ignored: Vec<Ignored>,
+}
+
+/// An entry of a mapping from names to strings.
+pub(super) struct Pair {
+    pub(super) key: String,
+    pub(super) text: String,
+    file: String,
+    line: u64,
 }
 
 impl Fields {
-    pub(super) fn new(file: &str, root: Node) -> Self {
-        let mut fields = Self { file: file.to_owned(), entries: Vec::new(), problems: Vec::new() };
+    /// Reads a document over those that were read before; it must be of that version and kind.
+    pub(super) fn read(
+        &mut self,
+        file: &str,
+        text: &str,
+        kubelets: bool,
+        api_version: &str,
+        kind: &str,
+    ) -> Result<(), Error> {
+        let root = Node::parse(text, 1).map_err(|(line, message)| Error::Invalid {
+            problems: vec![Problem { file: file.to_owned(), line, field: String::new(), message }],
+        })?;
+        let mut layer = Layer { file: file.to_owned(), kubelets, entries: Vec::new() };
         match root.value {
-            Value::Map(entries) => fields.entries = entries,
-            other => fields.problem(
-                root.line.max(1),
-                "",
-                &format!("expected a mapping, found {}", describe(&other)),
-            ),
+            Value::Map(entries) => layer.entries = entries,
+            other => {
+                self.problem(
+                    file,
+                    root.line.max(1),
+                    "",
+                    &format!("expected a mapping, found {}", describe(&other)),
+                );
+            }
         }
-        fields
+        for (name, expected) in [("apiVersion", api_version), ("kind", kind)] {
+            match layer.take(name) {
+                None => self.problem(file, 1, name, &format!("missing: write {name}: {expected}")),
+                Some(Entry { node: Node { line, value }, .. }) => match value {
+                    Value::Text(text) | Value::Plain(text) if text == expected => {}
+                    Value::Text(text) | Value::Plain(text) => {
+                        self.problem(
+                            file,
+                            line,
+                            name,
+                            &format!("{text:?} is not supported: write {expected}"),
+                        );
+                    }
+                    other => {
+                        let found = describe(&other);
+                        self.problem(file, line, name, &format!("expected {expected}, found {found}"));
+                    }
+                },
+            }
+        }
+        self.layers.push(layer);
+        Ok(())
     }
 
-    /// Everything that was wrong, in the file's order; a field that nobody took is unknown.
-    pub(super) fn finish(mut self) -> Vec<Problem> {
-        for Entry { key, line, node: _ } in std::mem::take(&mut self.entries) {
-            self.problem(line, &key, "unknown field");
+    /// Everything that was wrong, in the files' order; a field that nobody took is unknown, or the kubelet's alone.
+    pub(super) fn finish(mut self) -> Result<Provenance, Vec<Problem>> {
+        let mut ignored = Vec::new();
+        for Layer { file, kubelets, entries } in std::mem::take(&mut self.layers) {
+            for Entry { key, line, node: _ } in entries {
+                if kubelets {
+                    ignored.push(Ignored { field: key, origin: Origin { file: file.clone(), line } });
+                } else {
+                    self.problem(&file, line, &key, "unknown field");
+                }
+            }
         }
-        self.problems.sort_by_key(|problem| problem.line);
-        self.problems
+        if self.problems.is_empty() {
+            return Ok(Provenance { origins: self.origins, ignored });
+        }
+        self.problems.sort_by(|left, right| (&left.file, left.line).cmp(&(&right.file, right.line)));
+        Err(self.problems)
     }
 
-    pub(super) fn has(&self, field: &str) -> bool {
-        self.entries.iter().any(|entry| entry.key == field)
-    }
-
-    pub(super) fn missing(&mut self, field: &str, expected: &str) {
-        // A field that was there and wrong has its problem already.
-        if !self.problems.iter().any(|problem| problem.field == format!("{field}: ")) {
-            self.problem(1, field, &format!("missing: write {field}: {expected}"));
-        }
+    /// Whether something is wrong already.
+    pub(super) fn has_problems(&self) -> bool {
+        !self.problems.is_empty()
     }
 
     /// A string or number, read by `parse`.
     pub(super) fn text<T>(
         &mut self,
-        field: &str,
+        field: &'static str,
         parse: impl FnOnce(&str) -> Result<T, String>,
     ) -> Option<T> {
-        let node = self.take(field)?;
-        self.scalar(field, &node, parse)
+        let Taken { file, line: _, node } = self.take(field)?;
+        self.scalar(&file, field, &node, parse)
     }
 
-    /// One of some words.
-    pub(super) fn choice<T: Copy>(&mut self, field: &str, choices: &[(&str, T)]) -> Option<T> {
+    /// One of the words of the field's form.
+    pub(super) fn choice<T: Copy>(&mut self, field: &'static str, choices: &[(&str, T)]) -> Option<T> {
         self.text(field, |text| {
             choices.iter().find(|(name, _)| *name == text).map(|(_, value)| *value).ok_or_else(|| {
                 let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
@@ -61,16 +135,22 @@ impl Fields {
         })
     }
 
-    pub(super) fn boolean(&mut self, field: &str) -> Option<bool> {
-        let node = self.take(field)?;
+    /// A whole number of at least `least`.
+    pub(super) fn integer(&mut self, field: &'static str, least: i64) -> Option<i64> {
+        self.text(field, |text| match text.parse::<i64>() {
+            Ok(number) if number >= least => Ok(number),
+            Ok(_) => Err(format!("{text} is too small: it must be {least} or more")),
+            Err(_) => Err(format!("{text:?} is not a whole number of 64 bits")),
+        })
+    }
+
+    pub(super) fn boolean(&mut self, field: &'static str) -> Option<bool> {
+        let Taken { file, line: _, node } = self.take(field)?;
         match node.value {
             Value::Plain(text) if text == "true" || text == "false" => Some(text == "true"),
             other => {
-                self.problem(
-                    node.line,
-                    field,
-                    &format!("expected true or false, found {}", describe(&other)),
-                );
+                let found = describe(&other);
+                self.problem(&file, node.line, field, &format!("expected true or false, found {found}"));
                 None
             }
         }
@@ -79,12 +159,17 @@ impl Fields {
     /// A list of strings; none where it is not given.
     pub(super) fn list<T>(
         &mut self,
-        field: &str,
+        field: &'static str,
         parse: impl Fn(&str) -> Result<T, String>,
     ) -> Option<Vec<T>> {
-        let node = self.take(field)?;
+        let Taken { file, line: _, node } = self.take(field)?;
         let Value::List(items) = node.value else {
-            self.problem(node.line, field, &format!("expected a list, found {}", describe(&node.value)));
+            self.problem(
+                &file,
+                node.line,
+                field,
+                &format!("expected a list, found {}", describe(&node.value)),
+            );
             return None;
         };
         let name = |index: usize| format!("{field}[{index}]");
@@ -92,7 +177,7 @@ impl Fields {
             items
                 .iter()
                 .enumerate()
-                .filter_map(|(index, item)| self.scalar(&name(index), item, &parse))
+                .filter_map(|(index, item)| self.scalar(&file, &name(index), item, &parse))
                 .collect(),
         )
     }
@@ -100,34 +185,78 @@ impl Fields {
     /// A mapping from names to strings; empty where it is not given.
     pub(super) fn mapping<T>(
         &mut self,
-        field: &str,
+        field: &'static str,
         parse: impl Fn(&str, &str) -> Result<T, String>,
     ) -> Vec<(String, T)> {
-        let Some(node) = self.take(field) else { return Vec::new() };
-        let entries = match node.value {
-            Value::Map(entries) => entries,
-            Value::Null => return Vec::new(),
-            other => {
-                self.problem(node.line, field, &format!("expected a mapping, found {}", describe(&other)));
-                return Vec::new();
-            }
-        };
-        entries
+        let pairs = self.pairs(field).unwrap_or_default();
+        pairs
             .into_iter()
-            .filter_map(|Entry { key, line: _, node: value }| {
-                let parsed = self.scalar(&format!("{field}.{key}"), &value, |text| parse(&key, text))?;
-                Some((key, parsed))
+            .filter_map(|pair| match parse(&pair.key, &pair.text) {
+                Ok(value) => Some((pair.key, value)),
+                Err(message) => {
+                    self.wrong_pair(field, &pair, &message);
+                    None
+                }
             })
             .collect()
     }
 
-    fn take(&mut self, field: &str) -> Option<Node> {
-        let index = self.entries.iter().position(|entry| entry.key == field)?;
-        Some(self.entries.remove(index).node)
+    /// The entries of a mapping from names to strings, not looked at yet; none where it is not given.
+    pub(super) fn pairs(&mut self, field: &'static str) -> Option<Vec<Pair>> {
+        let Taken { file, line: _, node } = self.take(field)?;
+        let entries = match node.value {
+            Value::Map(entries) => entries,
+            other => {
+                let found = describe(&other);
+                self.problem(&file, node.line, field, &format!("expected a mapping, found {found}"));
+                return Some(Vec::new());
+            }
+        };
+        let pairs = entries.into_iter().filter_map(|Entry { key, line: _, node }| {
+            let text = self.scalar(&file, &format!("{field}.{key}"), &node, |text| Ok(text.to_owned()))?;
+            Some(Pair { key, text, file: file.clone(), line: node.line })
+        });
+        Some(pairs.collect())
+    }
+
+    /// Says what is wrong with an entry.
+    pub(super) fn wrong_pair(&mut self, field: &str, pair: &Pair, message: &str) {
+        self.problem(&pair.file, pair.line, &format!("{field}.{}", pair.key), message);
+    }
+
+    /// Says what is wrong with a field that was read, in view of others; at its default, at the last file's start.
+    pub(super) fn wrong(&mut self, field: &str, message: &str) {
+        let origin = self.origins.get(field).cloned();
+        let file = self.layers.last().map(|layer| layer.file.clone()).unwrap_or_default();
+        let Origin { file, line } = origin.unwrap_or(Origin { file, line: 1 });
+        self.problem(&file, line, field, message);
+    }
+
+    fn take(&mut self, field: &'static str) -> Option<Taken> {
+        let known = table::field(field);
+        debug_assert!(known.is_some(), "{field} is not in the table");
+        #[cfg(test)]
+        self.taken.push(field.to_owned());
+        let mut last = None;
+        for layer in &mut self.layers {
+            if layer.kubelets && !known.is_some_and(|known| known.kubelets) {
+                continue;
+            }
+            // As in Kubernetes, no value is as if the field were not there.
+            if let Some(Entry { line, node, .. }) = layer.take(field)
+                && !matches!(node.value, Value::Null)
+            {
+                last = Some(Taken { file: layer.file.clone(), line, node });
+            }
+        }
+        let taken = last?;
+        self.origins.insert(field, Origin { file: taken.file.clone(), line: taken.line });
+        Some(taken)
     }
 
     fn scalar<T>(
         &mut self,
+        file: &str,
         field: &str,
         node: &Node,
         parse: impl FnOnce(&str) -> Result<T, String>,
@@ -136,13 +265,20 @@ impl Fields {
             Value::Text(text) | Value::Plain(text) => parse(text),
             other => Err(format!("expected a string or number, found {}", describe(other))),
         };
-        result.map_err(|message| self.problem(node.line, field, &message)).ok()
+        result.map_err(|message| self.problem(file, node.line, field, &message)).ok()
     }
 
-    fn problem(&mut self, line: u64, field: &str, message: &str) {
-        // A key may hold anything: what is shown of it stays on its line.
+    fn problem(&mut self, file: &str, line: u64, field: &str, message: &str) {
         let field = if field.is_empty() { String::new() } else { format!("{}: ", shown(field)) };
-        self.problems.push(Problem { file: self.file.clone(), line, field, message: shown(message) });
+        let message = shown(message);
+        self.problems.push(Problem { file: file.to_owned(), line, field, message });
+    }
+}
+
+impl Layer {
+    fn take(&mut self, field: &str) -> Option<Entry> {
+        let index = self.entries.iter().position(|entry| entry.key == field)?;
+        Some(self.entries.remove(index))
     }
 }
 

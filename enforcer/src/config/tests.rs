@@ -1,4 +1,5 @@
 use super::*;
+use crate::{model::ResourceName, policy::threshold::ThresholdValue};
 
 const HEAD: &str = "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\n";
 
@@ -66,4 +67,211 @@ fn another_kind_of_document_is_refused() {
 fn only_the_default_place_may_be_missing() {
     let missing = Path::new("/nonexistent/config.yaml");
     assert!(matches!(Config::load(Some(missing)), Err(Error::Read { .. })));
+}
+
+const KUBELETS: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+
+#[test]
+fn every_field_of_the_table_is_read_and_no_other() {
+    let mut fields = Fields::default();
+    fields.read("c.yaml", HEAD, false, API_VERSION, KIND).unwrap();
+    read::read(&mut fields);
+    let mut taken = fields.taken.clone();
+    taken.sort();
+    let mut names: Vec<_> = FIELDS.iter().map(|field| field.name.to_owned()).collect();
+    names.sort();
+    assert_eq!(taken, names, "each field is read exactly once");
+}
+
+/// What `show` writes for a field is read back as the same: for the defaults, and for a configuration that has none of
+/// them.
+#[test]
+fn what_is_shown_can_be_written() {
+    let other = format!(
+        "{HEAD}mode: enforce\nownership: kubelet\nstateDir: /s\nrunDir: /r\nstaticPodPath: /p\n\
+         memoryAvailableSource: kubelet\nevictionHard: {{memory.available: 1Gi, pid.available: 10%}}\n\
+         evictionSoft: {{memory.available: 15%}}\nevictionSoftGracePeriod: {{memory.available: 1m30s}}\n\
+         evictionMinimumReclaim: {{memory.available: 100Mi}}\nevictionPressureTransitionPeriod: 30s\n\
+         evictionMaxPodGracePeriod: 7\nmergeDefaultEvictionSettings: true\nsystemReserved: {{cpu: 100m, memory: 1Gi}}\n\
+         kubeReserved: {{pid: 1000}}\nenforceNodeAllocatable: [pods, system-reserved, kube-reserved-compressible]\n\
+         systemReservedCgroup: /system.slice\nkubeReservedCgroup: /kube\nmaxPods: 20\npodsPerCore: 3\ncgroupRoot: /m\n\
+         cgroupDriver: systemd\ncpuCFSQuota: false\ncpuCFSQuotaPeriod: 5ms\ncpuWeightFormula: linear\npodPidsLimit: 100\n\
+         singleProcessOOMKill: true\nmemorySwap: {{swapBehavior: LimitedSwap}}\nmemoryThrottlingFactor: 0.9\n\
+         memoryReservationPolicy: TieredReservation\n"
+    );
+    let default = Config::default();
+    for config in [default.clone(), Config::parse("c.yaml", &other).unwrap()] {
+        let mut text = String::from(HEAD);
+        for field in FIELDS {
+            let value = (field.show)(&config);
+            text.push_str(&format!("{}: {value}\n", field.name));
+            let differs = value != (field.show)(&default);
+            assert!(config == default || differs, "{} is not set above", field.name);
+        }
+        let sorted = |mut config: Config| {
+            // Thresholds of one kind have no order.
+            config
+                .settings
+                .eviction
+                .thresholds
+                .sort_by_key(|threshold| (threshold.grace_period_ms, threshold.signal));
+            config
+        };
+        assert_eq!(sorted(Config::parse("shown.yaml", &text).unwrap()), sorted(config), "{text}");
+    }
+}
+
+#[test]
+fn a_kubelets_file_is_the_base_and_ours_lies_over_it() {
+    let kubelets = format!(
+        "{KUBELETS}maxPods: 50\nclusterDomain: cluster.local\nmode: nonsense\noomScoreAdj: -999\n\
+         evictionHard:\n  memory.available: 1Gi\n  nodefs.available: 15%\nsystemReserved:\n  cpu: 1\nstaticPodPath: \n"
+    );
+    let own = format!("{HEAD}mode: observe\nmaxPods: 60\n");
+    let Effective { config, origins, ignored } =
+        Effective::parse(Some(("c.yaml", &own)), Some(("kubelet.yaml", &kubelets))).unwrap();
+    assert_eq!((config.mode, config.max_pods), (Mode::Observe, 60));
+    assert_eq!(
+        config.static_pod_path,
+        Config::default().static_pod_path,
+        "no value is as if it were not there"
+    );
+    assert_eq!(config.settings.eviction.thresholds.len(), 3);
+    assert_eq!(origins["maxPods"].to_string(), "c.yaml:4");
+    assert_eq!(origins["evictionHard"].to_string(), "kubelet.yaml:7");
+    assert!(!origins.contains_key("kubeReserved"));
+    let ignored: Vec<_> =
+        ignored.iter().map(|ignored| format!("{} {}", ignored.origin, ignored.field)).collect();
+    assert_eq!(
+        ignored,
+        ["kubelet.yaml:4 clusterDomain", "kubelet.yaml:5 mode", "kubelet.yaml:6 oomScoreAdj"]
+    );
+    let alone = Effective::parse(None, Some(("kubelet.yaml", &kubelets))).unwrap();
+    assert_eq!((alone.config.mode, alone.config.max_pods), (Mode::DryRun, 50));
+}
+
+#[test]
+fn what_is_wrong_in_a_kubelets_file_names_it() {
+    let kubelets = format!("{KUBELETS}evictionHard:\n  memory.available: 12Q\nwhatever: 3\n");
+    let own = format!("{HEAD}mode: fierce\n");
+    let Err(Error::Invalid { problems }) =
+        Effective::parse(Some(("c.yaml", &own)), Some(("k.yaml", &kubelets)))
+    else {
+        panic!()
+    };
+    let told: Vec<_> = problems.iter().map(ToString::to_string).collect();
+    assert!(
+        told[0].starts_with("c.yaml:3: mode") && told[1].starts_with("k.yaml:4: evictionHard.memory"),
+        "{told:?}"
+    );
+    assert!(matches!(Effective::parse(Some(("c.yaml", KUBELETS)), None), Err(Error::Invalid { .. })));
+}
+
+/// `ValidateKubeletConfiguration` of `pkg/kubelet/apis/config/validation/validation.go`, as far as it concerns us.
+#[test]
+fn what_fields_say_together_must_fit() {
+    for (text, told) in [
+        ("enforceNodeAllocatable: [none, pods]\n", "c.yaml:3: enforceNodeAllocatable: none stands alone"),
+        (
+            "enforceNodeAllocatable: [system-reserved]\n",
+            "c.yaml:3: enforceNodeAllocatable: names system-reserved",
+        ),
+        (
+            "kubeReservedCgroup: /k\nenforceNodeAllocatable: [kube-reserved, kube-reserved-compressible]\n",
+            "c.yaml:4: enforceNodeAllocatable: kube-reserved and kube-reserved-compressible exclude",
+        ),
+        ("enforceNodeAllocatable: [nodes]\n", "c.yaml:3: enforceNodeAllocatable[0]: \"nodes\" is not one of"),
+        (
+            "systemReservedCgroup: /kubepods\nenforceNodeAllocatable: [system-reserved]\n",
+            "c.yaml:3: systemReservedCgroup: ",
+        ),
+        ("cgroupDriver: systemd\ncgroupRoot: /a_b\n", "c.yaml:4: cgroupRoot: "),
+        (
+            "evictionSoft: {memory.available: 1Gi}\n",
+            "c.yaml:3: evictionSoft.memory.available: a soft threshold needs",
+        ),
+        ("memoryThrottlingFactor: 1.1\n", "c.yaml:3: memoryThrottlingFactor: \"1.1\""),
+        ("memoryThrottlingFactor: nan\n", "c.yaml:3: memoryThrottlingFactor: "),
+        ("maxPods: -1\n", "c.yaml:3: maxPods: -1 is too small"),
+        ("maxPods: 99999999999999999999\n", "c.yaml:3: maxPods: "),
+        ("podPidsLimit: 1.5\n", "c.yaml:3: podPidsLimit: \"1.5\" is not a whole number"),
+        ("evictionPressureTransitionPeriod: 5mins\n", "c.yaml:3: evictionPressureTransitionPeriod: "),
+    ] {
+        let problems = problems(&format!("{HEAD}{text}"));
+        assert_eq!(problems.len(), 1, "{text}: {problems:?}");
+        assert!(problems[0].starts_with(told), "{text}: {problems:?}");
+    }
+}
+
+#[test]
+fn the_kubelets_zero_is_its_default() {
+    let config = Config::parse("c.yaml", &format!("{HEAD}evictionPressureTransitionPeriod: 0s\n")).unwrap();
+    assert_eq!(config.settings.eviction.pressure_transition_period_ms, 300_000);
+}
+
+#[test]
+fn hostile_files_are_bounded_and_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("c.yaml");
+    let told = |content: &[u8]| {
+        fs::write(&path, content).unwrap();
+        let error = Config::load(Some(&path)).unwrap_err().to_string();
+        assert!(error.len() < 2_000, "{} bytes", error.len());
+        error
+    };
+    let aliases = (1..12).fold(String::from("a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n"), |text, level| {
+        let below = vec![format!("*a{}", level - 1); 10].join(",");
+        format!("{text}a{level}: &a{level} [{below}]\n")
+    });
+    told(format!("{HEAD}{aliases}").as_bytes());
+    told(format!("{HEAD}a: {}\n", "[".repeat(10_000)).as_bytes());
+    told(format!("{HEAD}mode: {}\n", "x".repeat(900_000)).as_bytes());
+    told(format!("{HEAD}{}: 1\n", "x".repeat(900_000)).as_bytes());
+    assert!(told(format!("{HEAD}mode: observe\nmode: enforce\n").as_bytes()).contains(":4"));
+    assert!(told(&[HEAD.as_bytes(), b"mode: \xff\n"].concat()).contains(":3: is not UTF-8"));
+    told(&[HEAD.as_bytes(), b"mode: a\0b\n"].concat());
+    assert!(!told(format!("{HEAD}\"a\\e[2J\": 1\n").as_bytes()).contains('\u{1b}'));
+    fs::write(&path, vec![b'#'; 2 << 20]).unwrap();
+    assert!(matches!(Config::load(Some(&path)), Err(Error::Read { .. })));
+    assert!(matches!(Config::load(Some(dir.path())), Err(Error::Read { .. })));
+    let pipe = dir.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+    assert!(matches!(Config::load(Some(&pipe)), Err(Error::Read { .. })));
+}
+
+#[test]
+fn the_schema_has_every_field_with_its_default() {
+    let schema = schema();
+    let properties = schema["properties"].as_object().unwrap();
+    for Field { name, show, .. } in FIELDS {
+        let default = show(&Config::default());
+        assert_eq!(properties[*name].get("default").cloned().unwrap_or_default(), default, "{name}");
+    }
+    assert_eq!(properties.len(), FIELDS.len() + 2);
+}
+
+/// The page for operators lists the fields as the table has them. Where it differs, the test prints what it should be.
+#[test]
+fn the_documentation_lists_every_field() {
+    let page = include_str!("../../../docs/configuration.md");
+    let begin = "a test holds it to that -->\n";
+    let listed =
+        page.split_once(begin).and_then(|(_, rest)| rest.split_once("<!-- end of fields -->")).unwrap().0;
+    let default = Config::default();
+    let mut expected = String::from("| field | default | |\n|---|---|---|\n");
+    for Field { name, form, kubelets, help, show } in FIELDS {
+        let value = match show(&default) {
+            serde_json::Value::Null => String::new(),
+            serde_json::Value::String(text) => format!("`{text}`"),
+            serde_json::Value::Object(entries) if entries.is_empty() => String::new(),
+            other => format!("`{other}`"),
+        };
+        let words = match form {
+            Form::Choice(words) | Form::Words(words) => format!(": `{}`", words.join("`, `")),
+            _ => String::new(),
+        };
+        let ours = if *kubelets { "" } else { " (not a kubelet's)" };
+        expected.push_str(&format!("| `{name}` | {value} | {help}{words}{ours} |\n"));
+    }
+    assert!(listed == expected, "docs/configuration.md should have between its marks:\n{expected}");
 }

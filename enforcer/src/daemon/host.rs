@@ -5,6 +5,7 @@ use rustix::thread::CapabilitySet;
 
 use crate::{
     cgroup::CgroupDir,
+    config::Config,
     model::{CgroupId, CgroupPath, Node},
     policy::{CgroupDriver, name},
     sense,
@@ -23,9 +24,11 @@ pub(super) struct Host {
 
 impl Host {
     /// Reads it from /proc and /sys.
-    pub(super) fn read(max_pods: u64) -> anyhow::Result<Self> {
+    pub(super) fn read(config: &Config) -> anyhow::Result<Self> {
+        let node = sense::node(config.max_pods)?;
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Ok(Self { name, boot_id: read("/proc/sys/kernel/random/boot_id")?, node: sense::node(max_pods)? })
+        let node = Node { pods: config.pods(node.cpu_milli), ..node };
+        Ok(Self { name, boot_id: read("/proc/sys/kernel/random/boot_id")?, node })
     }
 }
 

@@ -1,6 +1,6 @@
 use super::host::{self, Host};
 use crate::{
-    config::{Config, Mode, Ownership},
+    config::{Config, MemoryAvailableSource, Mode, Ownership},
     policy::{CgroupDriver, SettingsError, allocatable},
 };
 
@@ -34,6 +34,11 @@ pub(super) fn check(config: &Config, host: &Host, kubelets: bool) -> Result<(), 
             "cgroupDriver: systemd can be planned and audited, but not enforced: slices and scopes have to be asked of \
              systemd, and are not yet; write cgroupDriver: cgroupfs, or mode: dry-run, or leave the cgroups to the \
              kubelet with ownership: kubelet",
+        ));
+    }
+    if config.memory_available_source == MemoryAvailableSource::Kubelet {
+        problems.push(String::from(
+            "memoryAvailableSource: kubelet is not measured yet: write memAvailable, the kernel's own estimate",
         ));
     }
     if problems.is_empty() { Ok(()) } else { Err(Unfit { problems }) }

@@ -59,7 +59,8 @@ impl fmt::Display for ThresholdValue {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Amount(amount) => Quantity::from_units(*amount).binary_si().fmt(formatter),
-            Self::Share(share) => write!(formatter, "{}%", share * 100.0),
+            // Four decimals: the next ones are the float's own.
+            Self::Share(share) => write!(formatter, "{}%", (share * 1e6).round() / 1e4),
         }
     }
 }

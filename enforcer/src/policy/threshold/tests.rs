@@ -58,7 +58,7 @@ fn a_percentage_is_rounded_as_the_kubelet_does() {
 
 #[test]
 fn a_threshold_is_shown_as_it_was_written() {
-    for text in ["100Mi", "1500Mi", "104857601", "10%", "12.5%"] {
+    for text in ["100Mi", "1500Mi", "104857601", "10%", "12.5%", "15%", "20.5%", "0.0001%"] {
         assert_eq!(parse(text).unwrap().unwrap().to_string(), text);
     }
 }

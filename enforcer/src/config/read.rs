@@ -1,0 +1,286 @@
+//! From the fields of the files to the configuration.
+
+use std::path::PathBuf;
+
+use super::{
+    Config, MemoryAvailableSource, Mode, Ownership,
+    fields::{Fields, Pair},
+    table::{ENFORCEABLE, RESERVABLE},
+};
+use crate::{
+    model::{CgroupPath, ParseQuantityError, Quantity, ResourceList, ResourceName},
+    policy::{
+        CgroupDriver, CpuWeightFormula, EvictionSettings, MemoryReservationPolicy, ReservedCgroup,
+        ReservedScope, Settings, SwapBehavior, duration,
+        threshold::{self, Map, Threshold, Written},
+    },
+};
+
+/// Takes every field, fills in defaults, and checks what fields say together.
+pub(super) fn read(fields: &mut Fields) -> Config {
+    let default = Config::default();
+    let system_reserved_cgroup = fields.text("systemReservedCgroup", cgroup);
+    let kube_reserved_cgroup = fields.text("kubeReservedCgroup", cgroup);
+    let enforced = enforced(fields);
+    let mut held = |what: &str, field: &'static str, path: &Option<CgroupPath>| {
+        let scope = enforced.scope(what)?;
+        if path.is_none() {
+            fields.wrong(
+                "enforceNodeAllocatable",
+                &format!(
+                    "names {what}-reserved, and {field} is not set: name the cgroup, such as /system.slice"
+                ),
+            );
+        }
+        path.clone().map(|path| ReservedCgroup { path, scope })
+    };
+    let system_held = held("system", "systemReservedCgroup", &system_reserved_cgroup);
+    let kube_held = held("kube", "kubeReservedCgroup", &kube_reserved_cgroup);
+    let merge_default_eviction_settings =
+        fields.boolean("mergeDefaultEvictionSettings").unwrap_or(default.merge_default_eviction_settings);
+    let settings = Settings {
+        enforce_pods: enforced.pods,
+        system_reserved_cgroup: system_held,
+        kube_reserved_cgroup: kube_held,
+        eviction: eviction(fields, merge_default_eviction_settings, enforced.pods),
+        ..settings(fields)
+    };
+    let config = Config {
+        mode: fields.choice("mode", Mode::NAMES).unwrap_or(default.mode),
+        ownership: fields
+            .choice(
+                "ownership",
+                &[
+                    ("auto", Ownership::Auto),
+                    ("enforcer", Ownership::Enforcer),
+                    ("kubelet", Ownership::Kubelet),
+                ],
+            )
+            .unwrap_or(default.ownership),
+        state_dir: fields.text("stateDir", absolute).unwrap_or(default.state_dir),
+        run_dir: fields.text("runDir", absolute).unwrap_or(default.run_dir),
+        static_pod_path: fields.text("staticPodPath", absolute).unwrap_or(default.static_pod_path),
+        memory_available_source: fields
+            .choice(
+                "memoryAvailableSource",
+                &[
+                    ("memAvailable", MemoryAvailableSource::MemAvailable),
+                    ("kubelet", MemoryAvailableSource::Kubelet),
+                ],
+            )
+            .unwrap_or(default.memory_available_source),
+        max_pods: whole(fields, "maxPods").unwrap_or(default.max_pods),
+        pods_per_core: whole(fields, "podsPerCore").unwrap_or(default.pods_per_core),
+        merge_default_eviction_settings,
+        system_reserved_cgroup,
+        kube_reserved_cgroup,
+        settings,
+    };
+    // What was wrong above stands in for its default here, and would be told twice.
+    if !fields.has_problems()
+        && let Err(errors) = config.settings.check()
+    {
+        for error in errors {
+            let message = error.to_string();
+            let told = message.strip_prefix(&format!("{}: ", error.field())).unwrap_or(&message);
+            fields.wrong(error.field(), told);
+        }
+    }
+    config
+}
+
+/// The settings that stand for themselves.
+fn settings(fields: &mut Fields) -> Settings {
+    let default = Settings::default();
+    Settings {
+        cgroup_root: fields.text("cgroupRoot", cgroup).unwrap_or(default.cgroup_root),
+        cgroup_driver: fields
+            .choice(
+                "cgroupDriver",
+                &[("cgroupfs", CgroupDriver::Cgroupfs), ("systemd", CgroupDriver::Systemd)],
+            )
+            .unwrap_or(default.cgroup_driver),
+        cpu_weight_formula: fields
+            .choice(
+                "cpuWeightFormula",
+                &[("kubelet", CpuWeightFormula::Kubelet), ("linear", CpuWeightFormula::Linear)],
+            )
+            .unwrap_or(default.cpu_weight_formula),
+        cpu_cfs_quota: fields.boolean("cpuCFSQuota").unwrap_or(default.cpu_cfs_quota),
+        cpu_cfs_quota_period_us: fields
+            .text("cpuCFSQuotaPeriod", cfs_period_us)
+            .unwrap_or(default.cpu_cfs_quota_period_us),
+        pod_pids_limit: fields
+            .integer("podPidsLimit", -1)
+            .map_or(default.pod_pids_limit, |limit| u64::try_from(limit).ok().filter(|limit| *limit > 0)),
+        single_process_oom_kill: fields
+            .boolean("singleProcessOOMKill")
+            .unwrap_or(default.single_process_oom_kill),
+        system_reserved: reserved(fields, "systemReserved"),
+        kube_reserved: reserved(fields, "kubeReserved"),
+        memory_throttling_factor: fields
+            .text("memoryThrottlingFactor", throttling_factor)
+            .or(default.memory_throttling_factor),
+        memory_reservation_policy: fields
+            .choice(
+                "memoryReservationPolicy",
+                &[
+                    ("None", MemoryReservationPolicy::None),
+                    ("TieredReservation", MemoryReservationPolicy::TieredReservation),
+                ],
+            )
+            .unwrap_or(default.memory_reservation_policy),
+        swap_behavior: swap_behavior(fields),
+        ..default
+    }
+}
+
+fn absolute(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if path.is_absolute() { Ok(path) } else { Err(format!("{text:?} is not an absolute path")) }
+}
+
+fn cgroup(text: &str) -> Result<CgroupPath, String> {
+    CgroupPath::parse(text).map_err(|error| error.to_string())
+}
+
+fn whole(fields: &mut Fields, field: &'static str) -> Option<u64> {
+    fields.integer(field, 0).and_then(|number| u64::try_from(number).ok())
+}
+
+/// 1 ms to 1 s, which is what the kernel takes (`kernel/sched/core.c`, `tg_set_cfs_bandwidth`).
+fn cfs_period_us(text: &str) -> Result<u64, String> {
+    let period = duration::parse(text).map_err(|error| error.to_string())?;
+    u64::try_from(period.as_micros())
+        .ok()
+        .filter(|us| (1_000..=1_000_000).contains(us))
+        .ok_or_else(|| format!("{text:?} is not a period: write 1ms to 1s, such as 100ms"))
+}
+
+fn throttling_factor(text: &str) -> Result<f64, String> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
+    text.parse().ok().filter(|factor| plain && *factor > 0.0 && *factor <= 1.0).ok_or_else(|| {
+        format!("{text:?} is not a factor: write a number above 0 and at the most 1, such as 0.9")
+    })
+}
+
+fn reserved(fields: &mut Fields, field: &'static str) -> ResourceList {
+    let quantity = |name: &str, text: &str| -> Result<Quantity, String> {
+        if !RESERVABLE.contains(&name) {
+            return Err(format!("not a resource that can be reserved: {}", RESERVABLE.join(", ")));
+        }
+        let quantity: Quantity = text.parse().map_err(|error: ParseQuantityError| error.to_string())?;
+        if quantity.is_negative() {
+            return Err(format!("{text:?} is negative: a reservation is zero or more"));
+        }
+        Ok(quantity)
+    };
+    let entries = fields.mapping(field, quantity);
+    entries.into_iter().map(|(name, quantity)| (ResourceName::new(&name), quantity)).collect()
+}
+
+/// `enforceNodeAllocatable`.
+struct Enforced {
+    pods: bool,
+    names: Vec<String>,
+}
+
+impl Enforced {
+    fn scope(&self, what: &str) -> Option<ReservedScope> {
+        let has = |name: String| self.names.contains(&name);
+        if has(format!("{what}-reserved")) {
+            Some(ReservedScope::All)
+        } else if has(format!("{what}-reserved-compressible")) {
+            Some(ReservedScope::Compressible)
+        } else {
+            None
+        }
+    }
+}
+
+/// The kubelet's rules (`ValidateKubeletConfiguration`): none stands alone, and a cgroup is held to all of its
+/// reservation or to its cpu.
+fn enforced(fields: &mut Fields) -> Enforced {
+    let names = fields.list("enforceNodeAllocatable", |text| {
+        if ENFORCEABLE.contains(&text) {
+            Ok(text.to_owned())
+        } else {
+            Err(format!("{text:?} is not one of {}", ENFORCEABLE.join(", ")))
+        }
+    });
+    let Some(names) = names else { return Enforced { pods: true, names: Vec::new() } };
+    let has = |name: &str| names.iter().any(|named| named == name);
+    if has("none") && names.len() > 1 {
+        fields.wrong("enforceNodeAllocatable", "none stands alone: leave it out, or the others");
+    }
+    for what in ["system", "kube"] {
+        let (all, cpu) = (format!("{what}-reserved"), format!("{what}-reserved-compressible"));
+        if has(&all) && has(&cpu) {
+            fields.wrong(
+                "enforceNodeAllocatable",
+                &format!("{all} and {cpu} exclude each other: leave one out"),
+            );
+        }
+    }
+    Enforced { pods: has("pods"), names }
+}
+
+fn swap_behavior(fields: &mut Fields) -> SwapBehavior {
+    let behaviors = fields.mapping("memorySwap", |key, text| match (key, text) {
+        // The kubelet takes an empty word for the default.
+        ("swapBehavior", "" | "NoSwap") => Ok(SwapBehavior::NoSwap),
+        ("swapBehavior", "LimitedSwap") => Ok(SwapBehavior::LimitedSwap),
+        ("swapBehavior", other) => Err(format!("{other:?} is not one of NoSwap, LimitedSwap")),
+        _ => Err(String::from("unknown field: swapBehavior is the only one")),
+    });
+    behaviors.into_iter().next().map(|(_, behavior)| behavior).unwrap_or_default()
+}
+
+fn eviction(fields: &mut Fields, merge_defaults: bool, enforce_pods: bool) -> EvictionSettings {
+    let default = EvictionSettings::default();
+    let transition = fields.text("evictionPressureTransitionPeriod", |text| {
+        duration::parse(text).map_err(|error| error.to_string())
+    });
+    // The kubelet takes zero for not set.
+    let transition_ms = transition
+        .filter(|period| !period.is_zero())
+        .map(|period| u64::try_from(period.as_millis()).unwrap_or(u64::MAX));
+    let max_grace = whole(fields, "evictionMaxPodGracePeriod");
+    EvictionSettings {
+        thresholds: thresholds(fields, merge_defaults, enforce_pods),
+        pressure_transition_period_ms: transition_ms.unwrap_or(default.pressure_transition_period_ms),
+        max_pod_grace_period_seconds: max_grace.unwrap_or(default.max_pod_grace_period_seconds),
+    }
+}
+
+fn thresholds(fields: &mut Fields, merge_defaults: bool, enforce_pods: bool) -> Vec<Threshold> {
+    const MAPS: [Map; 4] = [Map::Hard, Map::Soft, Map::SoftGracePeriod, Map::MinimumReclaim];
+    let maps = MAPS.map(|map| fields.pairs(map.field()));
+    let plain = maps.each_ref().map(|pairs| {
+        let entries = pairs.iter().flatten();
+        entries.map(|Pair { key, text, .. }| (key.clone(), text.clone())).collect::<Vec<_>>()
+    });
+    let [hard, soft, soft_grace_period, minimum_reclaim] = &plain;
+    let written = Written {
+        hard: maps.first().is_some_and(Option::is_some).then_some(hard),
+        soft,
+        soft_grace_period,
+        minimum_reclaim,
+        merge_defaults,
+        enforce_pods,
+    };
+    match threshold::from_configuration(&written) {
+        Ok(thresholds) => thresholds,
+        Err(wrong) => {
+            for invalid in wrong {
+                let pairs = MAPS.iter().zip(&maps).find(|(map, _)| **map == invalid.map);
+                let pair = pairs
+                    .and_then(|(_, pairs)| pairs.iter().flatten().find(|pair| pair.key == invalid.signal));
+                if let Some(pair) = pair {
+                    fields.wrong_pair(invalid.map.field(), pair, &invalid.problem.to_string());
+                }
+            }
+            Vec::new()
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! Every field of the configuration, in one place: the reader takes its names and forms from here, and so do the
+//! schema, `config effective` and the documentation.
+
+use serde_json::{Map, Value, json};
+
+use super::{Config, MemoryAvailableSource, Mode, Ownership};
+use crate::{
+    model::{Quantity, ResourceList},
+    policy::{
+        CgroupDriver, CpuWeightFormula, MemoryReservationPolicy, ReservedCgroup, ReservedScope, SwapBehavior,
+        threshold::{Signal, Threshold},
+    },
+};
+
+/// One field.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// Its name in the file.
+    pub name: &'static str,
+    /// What it takes.
+    pub form: Form,
+    /// Whether a `KubeletConfiguration` has it too, with the same meaning.
+    pub kubelets: bool,
+    /// What it does.
+    pub help: &'static str,
+    /// Its value in a configuration, as it is written; null where it is not set.
+    pub show: fn(&Config) -> Value,
+}
+
+/// What a field takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Form {
+    /// True or false.
+    Boolean,
+    /// A whole number of at least that much.
+    Integer(i64),
+    /// A number above 0 and at the most 1.
+    Share,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// A duration such as 1m30s.
+    Duration,
+    /// An absolute path of a file or folder.
+    Path,
+    /// A cgroup's path below the mount point.
+    Cgroup,
+    /// A list of some of these words.
+    Words(&'static [&'static str]),
+    /// Quantities of these resources.
+    Quantities(&'static [&'static str]),
+    /// Quantities or percentages by signal.
+    Thresholds,
+    /// Durations by signal.
+    Durations,
+    /// An object with one field, of these words.
+    Object(&'static str, &'static [&'static str]),
+}
+
+/// The resources that may be reserved.
+pub(super) const RESERVABLE: &[&str] = &["cpu", "memory", "ephemeral-storage", "pid"];
+
+/// What `enforceNodeAllocatable` may name.
+pub(super) const ENFORCEABLE: &[&str] = &[
+    "none",
+    "pods",
+    "system-reserved",
+    "system-reserved-compressible",
+    "kube-reserved",
+    "kube-reserved-compressible",
+];
+
+const fn ours(name: &'static str, form: Form, help: &'static str, show: fn(&Config) -> Value) -> Field {
+    Field { name, form, kubelets: false, help, show }
+}
+
+const fn kubelets(name: &'static str, form: Form, help: &'static str, show: fn(&Config) -> Value) -> Field {
+    Field { name, form, kubelets: true, help, show }
+}
+
+/// All of them, by what they are about.
+pub const FIELDS: &[Field] = &[
+    ours(
+        "mode",
+        Form::Choice(&["observe", "dry-run", "enforce"]),
+        "how far the daemon goes: senses and tells; decides, tells what it would do, and does nothing; acts",
+        |config| json!(config.mode.as_str()),
+    ),
+    ours(
+        "ownership",
+        Form::Choice(&["auto", "enforcer", "kubelet"]),
+        "who writes the pods' cgroups; auto: the kubelet where one runs or its kubepods is there",
+        |config| {
+            json!(match config.ownership {
+                Ownership::Auto => "auto",
+                Ownership::Enforcer => "enforcer",
+                Ownership::Kubelet => "kubelet",
+            })
+        },
+    ),
+    ours("stateDir", Form::Path, "what must outlive a reboot: the journal", |config| json!(config.state_dir)),
+    ours("runDir", Form::Path, "sockets, and what must outlive the process alone", |config| {
+        json!(config.run_dir)
+    }),
+    kubelets("staticPodPath", Form::Path, "the folder of manifests", |config| json!(config.static_pod_path)),
+    ours(
+        "memoryAvailableSource",
+        Form::Choice(&["memAvailable", "kubelet"]),
+        "what memory.available is: the kernel's own estimate, or the kubelet's reckoning, in which page cache in use counts as used",
+        |config| {
+            json!(match config.memory_available_source {
+                MemoryAvailableSource::MemAvailable => "memAvailable",
+                MemoryAvailableSource::Kubelet => "kubelet",
+            })
+        },
+    ),
+    kubelets(
+        "evictionHard",
+        Form::Thresholds,
+        "below these pods are evicted at once; once set, only what it names",
+        |config| thresholds(config, |threshold| threshold.is_hard().then(|| threshold.value.to_string())),
+    ),
+    kubelets(
+        "evictionSoft",
+        Form::Thresholds,
+        "below these pods are evicted after a grace period",
+        |config| thresholds(config, |threshold| (!threshold.is_hard()).then(|| threshold.value.to_string())),
+    ),
+    kubelets(
+        "evictionSoftGracePeriod",
+        Form::Durations,
+        "for how long a soft threshold must be met",
+        |config| {
+            thresholds(config, |threshold| {
+                (!threshold.is_hard()).then(|| duration(threshold.grace_period_ms.saturating_mul(1_000)))
+            })
+        },
+    ),
+    kubelets(
+        "evictionMinimumReclaim",
+        Form::Thresholds,
+        "how much more must be available before a threshold counts as met no longer",
+        |config| thresholds(config, |threshold| threshold.min_reclaim.map(|reclaim| reclaim.to_string())),
+    ),
+    kubelets(
+        "evictionPressureTransitionPeriod",
+        Form::Duration,
+        "how long a node condition outlasts its threshold; 0s is the default",
+        |config| {
+            json!(duration(config.settings.eviction.pressure_transition_period_ms.saturating_mul(1_000)))
+        },
+    ),
+    kubelets(
+        "evictionMaxPodGracePeriod",
+        Form::Integer(0),
+        "the longest grace period in seconds that a soft eviction leaves a pod",
+        |config| json!(config.settings.eviction.max_pod_grace_period_seconds),
+    ),
+    kubelets(
+        "mergeDefaultEvictionSettings",
+        Form::Boolean,
+        "whether signals that evictionHard does not name keep their defaults",
+        |config| json!(config.merge_default_eviction_settings),
+    ),
+    kubelets("systemReserved", Form::Quantities(RESERVABLE), "what is kept for the system", |config| {
+        quantities(&config.settings.system_reserved)
+    }),
+    kubelets(
+        "kubeReserved",
+        Form::Quantities(RESERVABLE),
+        "what is kept for Kubernetes' own daemons",
+        |config| quantities(&config.settings.kube_reserved),
+    ),
+    kubelets(
+        "enforceNodeAllocatable",
+        Form::Words(ENFORCEABLE),
+        "which cgroups are held to what is left and what is reserved",
+        enforced,
+    ),
+    kubelets("systemReservedCgroup", Form::Cgroup, "the cgroup that systemReserved is kept for", |config| {
+        json!(config.system_reserved_cgroup.as_ref().map(ToString::to_string))
+    }),
+    kubelets("kubeReservedCgroup", Form::Cgroup, "the cgroup that kubeReserved is kept for", |config| {
+        json!(config.kube_reserved_cgroup.as_ref().map(ToString::to_string))
+    }),
+    kubelets("maxPods", Form::Integer(0), "the most pods on the node", |config| json!(config.max_pods)),
+    kubelets(
+        "podsPerCore",
+        Form::Integer(0),
+        "the most pods for each cpu, within maxPods; 0 is no such limit",
+        |config| json!(config.pods_per_core),
+    ),
+    kubelets("cgroupRoot", Form::Cgroup, "the cgroup that kubepods stands in", |config| {
+        json!(config.settings.cgroup_root.to_string())
+    }),
+    kubelets("cgroupDriver", Form::Choice(&["cgroupfs", "systemd"]), "how cgroups are named", |config| {
+        json!(match config.settings.cgroup_driver {
+            CgroupDriver::Cgroupfs => "cgroupfs",
+            CgroupDriver::Systemd => "systemd",
+        })
+    }),
+    kubelets("cpuCFSQuota", Form::Boolean, "whether cpu limits are enforced", |config| {
+        json!(config.settings.cpu_cfs_quota)
+    }),
+    kubelets("cpuCFSQuotaPeriod", Form::Duration, "the period of cpu limits, 1ms to 1s", |config| {
+        json!(duration(config.settings.cpu_cfs_quota_period_us))
+    }),
+    ours(
+        "cpuWeightFormula",
+        Form::Choice(&["kubelet", "linear"]),
+        "how requests become weights: node, classes and pods linear, containers as current runtimes do; or linear everywhere",
+        |config| {
+            json!(match config.settings.cpu_weight_formula {
+                CpuWeightFormula::Kubelet => "kubelet",
+                CpuWeightFormula::Linear => "linear",
+            })
+        },
+    ),
+    kubelets("podPidsLimit", Form::Integer(-1), "the most tasks of a pod; -1 is no limit", |config| {
+        json!(config.settings.pod_pids_limit.map_or(-1, |limit| i64::try_from(limit).unwrap_or(i64::MAX)))
+    }),
+    kubelets(
+        "singleProcessOOMKill",
+        Form::Boolean,
+        "whether the kernel kills one process of a container only, not all",
+        |config| json!(config.settings.single_process_oom_kill),
+    ),
+    kubelets(
+        "memorySwap",
+        Form::Object("swapBehavior", &["NoSwap", "LimitedSwap"]),
+        "whether containers of Burstable pods may swap in proportion to their memory request",
+        |config| {
+            json!({"swapBehavior": match config.settings.swap_behavior {
+                SwapBehavior::NoSwap => "NoSwap",
+                SwapBehavior::LimitedSwap => "LimitedSwap",
+            }})
+        },
+    ),
+    kubelets(
+        "memoryThrottlingFactor",
+        Form::Share,
+        "where between request and limit memory.high lies; not set, there is none",
+        |config| json!(config.settings.memory_throttling_factor),
+    ),
+    kubelets(
+        "memoryReservationPolicy",
+        Form::Choice(&["None", "TieredReservation"]),
+        "whether requested memory is protected from reclaim: memory.min for Guaranteed pods, memory.low for Burstable ones",
+        |config| {
+            json!(match config.settings.memory_reservation_policy {
+                MemoryReservationPolicy::None => "None",
+                MemoryReservationPolicy::TieredReservation => "TieredReservation",
+            })
+        },
+    ),
+];
+
+/// The names of the modes are the table's.
+const _: () = assert!(Mode::NAMES.len() == 3, "a mode is missing above");
+
+/// The field of that name.
+#[must_use]
+pub(super) fn field(name: &str) -> Option<&'static Field> {
+    FIELDS.iter().find(|field| field.name == name)
+}
+
+/// Values by signal; what follows from others is not written.
+fn thresholds(config: &Config, value: impl Fn(&Threshold) -> Option<String>) -> Value {
+    let written = config.settings.eviction.thresholds.iter().filter(|threshold| {
+        let follows = config.settings.eviction.hard(Signal::MemoryAvailable).map(|memory| memory.value);
+        threshold.signal != Signal::AllocatableMemoryAvailable || follows != Some(threshold.value)
+    });
+    let entries =
+        written.filter_map(|threshold| Some((threshold.signal.to_string(), Value::from(value(threshold)?))));
+    Value::Object(entries.collect())
+}
+
+fn quantities(list: &ResourceList) -> Value {
+    let shown = |name: &str, quantity: Quantity| match name {
+        "memory" | "ephemeral-storage" => quantity.binary_si().to_string(),
+        _ => quantity.to_string(),
+    };
+    let entries =
+        list.iter().map(|(name, &quantity)| (name.to_string(), shown(name.as_str(), quantity).into()));
+    Value::Object(entries.collect::<Map<_, _>>())
+}
+
+fn enforced(config: &Config) -> Value {
+    let reserved = |of: &'static str, cgroup: &Option<ReservedCgroup>| {
+        cgroup.as_ref().map(|cgroup| match cgroup.scope {
+            ReservedScope::All => format!("{of}-reserved"),
+            ReservedScope::Compressible => format!("{of}-reserved-compressible"),
+        })
+    };
+    let settings = &config.settings;
+    let pods = settings.enforce_pods.then(|| String::from("pods"));
+    let names: Vec<_> = pods
+        .into_iter()
+        .chain(reserved("system", &settings.system_reserved_cgroup))
+        .chain(reserved("kube", &settings.kube_reserved_cgroup))
+        .collect();
+    if names.is_empty() { json!(["none"]) } else { json!(names) }
+}
+
+/// Microseconds as Go writes a duration, in one unit.
+fn duration(us: u64) -> String {
+    match us {
+        0 => String::from("0s"),
+        us if us.is_multiple_of(60_000_000) => format!("{}m", us / 60_000_000),
+        us if us.is_multiple_of(1_000_000) => format!("{}s", us / 1_000_000),
+        us if us.is_multiple_of(1_000) => format!("{}ms", us / 1_000),
+        us => format!("{us}us"),
+    }
+}
