@@ -259,10 +259,13 @@ fn check_limits(spec: &Place<'_>, containers: &[Place<'_>], pod: &Pod, report: &
 }
 
 fn check_limits_of(resources: &Place<'_>, requirements: &Requirements, report: &mut Report<'_>) {
-    let Some(limits) = resources.get("limits") else { return };
+    let given = |list| resources.get(list);
     for (name, &limit) in &requirements.limits {
         if let Some(&request) = requirements.requests.get(name).filter(|&&request| request > limit) {
-            report.fail_at(&limits, name.as_str(), Problem::BelowRequest { limit, request });
+            // A default is nowhere to point at, and then the other one is not: at least one of the two was written.
+            let written = given("limits").filter(|limits| limits.get(name.as_str()).is_some());
+            let place = written.or_else(|| given("requests")).unwrap_or_else(|| resources.clone());
+            report.fail_at(&place, name.as_str(), Problem::BelowRequest { limit, request });
         }
     }
 }

@@ -482,3 +482,16 @@ proptest! {
         prop_assert_eq!(pod.containers[0].resources.limits.values().copied().collect::<Vec<_>>(), [expected]);
     }
 }
+
+/// The pod's limit comes from its containers then, and is not written where its request is.
+#[test]
+fn a_pod_request_above_what_the_containers_may_use_is_refused() {
+    let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  resources:\n    requests:\n      hugepages-2Mi: 4Mi\n  containers:\n  - name: c\n    resources: {limits: {hugepages-2Mi: 2Mi}}\n";
+    let parsed = parse("f.yaml", text.as_bytes());
+    assert!(parsed.pods.is_empty());
+    let errors: Vec<_> = parsed.errors.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        errors,
+        ["f.yaml:7: spec.resources.requests.hugepages-2Mi: the limit 2097152 is below the request 4194304"]
+    );
+}
