@@ -7,9 +7,16 @@
 mod case;
 mod memory;
 mod node;
+mod original;
 mod upstream;
 
-use std::{collections::BTreeMap, env, fmt::Debug, fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env,
+    fmt::Debug,
+    fs,
+    path::Path,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use enforcer::{
@@ -162,5 +169,32 @@ fn the_original_tables_agree() -> Result<()> {
     let tables = upstream::Tables::new(Path::new(&folder));
     check_qos(&[tables.qos()?])?;
     check_oom_score(&[tables.oom_score()?])?;
-    check_effective(&tables.effective()?)
+    check_effective(&tables.effective()?)?;
+
+    let mut different = Vec::new();
+    for (file, judge) in original::READ {
+        let mut judged = 0;
+        for (name, row) in tables.rows(file)? {
+            let Some((is, should)) = judge(&name, &row).with_context(|| format!("{file}: {name}"))? else {
+                continue;
+            };
+            judged += 1;
+            if is != should {
+                different.push(format!("{file}: {name}:\n  is     {is}\n  should {should}\n  of     {row}"));
+            }
+        }
+        ensure!(judged > 0, "{file}: no row is judged");
+    }
+    ensure!(different.is_empty(), "{}", different.join("\n"));
+
+    // Each table is read, or it is said why not.
+    let known: Vec<&str> = original::READ.iter().map(|(file, _)| *file).collect();
+    let known = [known.as_slice(), original::RESTATED].concat();
+    let known: BTreeSet<_> =
+        known.into_iter().chain(original::NOT_READ.iter().map(|(file, _)| *file)).map(String::from).collect();
+    assert_eq!(tables.names()?, known);
+    for (file, reason) in original::NOT_READ {
+        println!("not read: {file}: {reason}");
+    }
+    Ok(())
 }

@@ -2,12 +2,12 @@
 //! `Resources` or not, and helper calls such as `getPod`.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::{Map, Value, json};
 
 use super::case::{Effective, Group, OomScore, QosClassCase};
@@ -66,24 +66,38 @@ impl Tables {
         files.into_iter().map(|(file, alone)| self.group(file, |_, case| effective(case, alone))).collect()
     }
 
+    /// The names of all tables in the folder.
+    pub(crate) fn names(&self) -> Result<BTreeSet<String>> {
+        let mut names = BTreeSet::new();
+        for entry in fs::read_dir(&self.folder).with_context(|| self.folder.display().to_string())? {
+            let name = entry?.file_name().into_string().map_err(|name| anyhow!("{}", name.display()))?;
+            names.extend(name.strip_suffix(".json").map(ToOwned::to_owned));
+        }
+        Ok(names)
+    }
+
+    /// The rows of a table, each with its name or number.
+    pub(crate) fn rows(&self, file: &str) -> Result<Vec<(String, Value)>> {
+        let path = self.folder.join(format!("{file}.json"));
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let table: Value = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+        Ok(match field(&table, "table").clone() {
+            Value::Array(cases) => {
+                cases.into_iter().enumerate().map(|(index, case)| (format!("case {index}"), case)).collect()
+            }
+            Value::Object(cases) => cases.into_iter().collect(),
+            _ => bail!("{}: no table", path.display()),
+        })
+    }
+
     fn group<T: serde::de::DeserializeOwned>(
         &self,
         file: &str,
         read: impl Fn(&str, &Value) -> Result<Option<Value>>,
     ) -> Result<Group<T>> {
-        let path = self.folder.join(format!("{file}.json"));
-        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        let table: Value = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
-        let entries: Vec<(String, &Value)> = match field(&table, "table") {
-            Value::Array(cases) => {
-                cases.iter().enumerate().map(|(index, case)| (format!("case {index}"), case)).collect()
-            }
-            Value::Object(cases) => cases.iter().map(|(name, case)| (name.clone(), case)).collect(),
-            _ => bail!("{}: no table", path.display()),
-        };
         let mut cases = Vec::new();
-        for (name, case) in entries {
-            if let Some(case) = read(&name, case).with_context(|| format!("{file}: {name}"))? {
+        for (name, case) in self.rows(file)? {
+            if let Some(case) = read(&name, &case).with_context(|| format!("{file}: {name}"))? {
                 cases.push(serde_json::from_value(case).with_context(|| format!("{file}: {name}"))?);
             }
         }
@@ -109,9 +123,17 @@ fn effective(case: &Value, alone: bool) -> Result<Option<Value>> {
     })))
 }
 
-fn pod(value: &Value) -> Result<Value> {
-    if field(value, "call").as_str() == Some("getPod") {
-        return called(&value["args"][1]);
+pub(crate) fn pod(value: &Value) -> Result<Value> {
+    match field(value, "call").as_str() {
+        None => {}
+        Some("getPod") => return called(&value["args"][1]),
+        Some("getPodWithPodLevelResources") => {
+            let mut pod = called(&value["args"][2])?;
+            let whole = called(&value["args"][1])?;
+            pod["resources"] = resources(&whole["containers"][0]).into();
+            return Ok(pod);
+        }
+        Some(other) => bail!("unknown call {other}"),
     }
     let spec = Some(field(value, "spec")).filter(|spec| !spec.is_null()).unwrap_or(value);
     let mut pod = Map::new();
@@ -178,7 +200,7 @@ fn resources(value: &Value) -> Map<String, Value> {
 }
 
 /// A field by its name in either case; null where there is none.
-fn field<'value>(value: &'value Value, name: &str) -> &'value Value {
+pub(crate) fn field<'value>(value: &'value Value, name: &str) -> &'value Value {
     static NULL: Value = Value::Null;
     value
         .as_object()
