@@ -8,6 +8,12 @@ const LARGEST_NANO: i128 = i64::MAX as i128 * NANO;
 /// More digits before the point than any number up to 2^63 - 1 has.
 const MOST_WHOLE_DIGITS: i64 = 19;
 
+/// As many decimal places as are reckoned with; of those behind only whether one is not 0.
+///
+/// A unit is at the most 2^60 * 10^9 = 2^69 * 5^9 billionths, so that what the first 69 places come to is a whole number
+/// of 5^60ths: the others, which are less than one of those, never make it the next whole number.
+const MOST_DECIMALS: usize = 69;
+
 /// What a suffix multiplies by: `2^binary * 10^decimal`.
 struct Scale {
     binary: u32,
@@ -39,9 +45,9 @@ pub(super) fn parse(text: &str) -> Result<Quantity, ParseQuantityError> {
 /// The number in billionths, rounded up; none if it is far beyond the largest.
 fn magnitude(whole: &str, fraction: &str, scale: &Scale) -> Option<i128> {
     let leading_zeros = whole.bytes().chain(fraction.bytes()).take_while(|&byte| byte == b'0').count();
-    let digits: Vec<u8> =
-        whole.bytes().chain(fraction.bytes()).skip(leading_zeros).map(|byte| byte - b'0').collect();
-    if digits.is_empty() {
+    let mut digits =
+        whole.bytes().chain(fraction.bytes()).skip(leading_zeros).map(|byte| i128::from(byte - b'0'));
+    if leading_zeros == whole.len() + fraction.len() {
         return Some(0);
     }
     // The number is 0.DIGITS * 10^point, its first digit not 0.
@@ -57,19 +63,19 @@ fn magnitude(whole: &str, fraction: &str, scale: &Scale) -> Option<i128> {
     if point < -28 {
         return Some(1);
     }
-    let whole_digits = usize::try_from(point).unwrap_or(0);
     let mut number: i128 = 0;
-    for index in 0..whole_digits {
-        number = number * 10 + i128::from(digits.get(index).copied().unwrap_or(0));
+    for _ in 0..point {
+        number = number * 10 + digits.next().unwrap_or(0);
     }
     let number = number.checked_mul(unit)?;
 
+    let decimals: Vec<i128> = digits.by_ref().take(MOST_DECIMALS).collect();
+    let mut inexact = digits.any(|digit| digit != 0);
     // From the last digit up, so that each step needs only the whole part of the one before and whether anything
     // was left over: floor((n + x) / 10) = floor((n + floor(x)) / 10).
     let mut below: i128 = 0;
-    let mut inexact = false;
-    for digit in digits.iter().skip(whole_digits).rev() {
-        let step = i128::from(*digit) * unit + below;
+    for digit in decimals.iter().rev() {
+        let step = digit * unit + below;
         inexact |= step % 10 != 0;
         below = step / 10;
     }

@@ -54,9 +54,42 @@ fn parses_exactly(#[case] text: &str, #[case] nano: i128) {
 #[rstest]
 fn refuses_what_is_no_quantity(
     #[values(
-        "", "+", "-", ".", "Ki", "m", "e3", "+-1", "1.1.M", "1+1.0M", "0.1mi", "0.1am", "aoeu", ".5i", "1i",
-        "-3.01i", "-3.01e-", "1e", "1e1.5", "1Kib", "1kB", "1K", "1 ", " 1", "1_000", "0x10", "12Q", "1e5Mi",
-        "\u{661}", "1\u{b5}", "\u{221e}", "inf", "NaN"
+        "",
+        "+",
+        "-",
+        ".",
+        "Ki",
+        "m",
+        "e3",
+        "+-1",
+        "1.1.M",
+        "1+1.0M",
+        "0.1mi",
+        "0.1am",
+        "aoeu",
+        ".5i",
+        "1i",
+        "-3.01i",
+        "-3.01e-",
+        "1e",
+        "1e1.5",
+        "1Kib",
+        "1kB",
+        "1K",
+        "1 ",
+        " 1",
+        "1_000",
+        "0x10",
+        "12Q",
+        "1e5Mi",
+        "\u{661}",
+        "\u{661}\u{660}",
+        "0x",
+        "1E+",
+        "1\u{b5}",
+        "\u{221e}",
+        "inf",
+        "NaN"
     )]
     text: &str,
 ) {
@@ -116,6 +149,23 @@ fn bytes_are_shown_as_kubernetes_shows_them(#[case] text: &str, #[case] shown: &
 #[case("9000000000000000000", "9E")]
 fn numbers_are_shown_as_kubernetes_shows_them(#[case] text: &str, #[case] shown: &str) {
     assert_eq!(quantity(text).to_string(), shown);
+}
+
+/// Ten megabytes are read once, and nothing is kept of them.
+#[rstest]
+#[case("9", "", None)]
+#[case("0", "7", Some(7 * NANO))]
+#[case("0.", "1", Some(1))]
+#[case("1.", "1Ei", Some((NANO << 60) + 1))]
+#[case("0.1", "Ki", Some(102 * NANO + 400_000_000))]
+fn length_costs_no_more_than_reading(#[case] before: &str, #[case] after: &str, #[case] nano: Option<i128>) {
+    let fill = if before == "9" { "9" } else { "0" };
+    let text = format!("{before}{}{after}", fill.repeat(10_000_000));
+    let begin = std::time::Instant::now();
+    let read = text.parse::<Quantity>().ok().map(|quantity| quantity.nano);
+    assert_eq!(read, nano);
+    // A second for what takes milliseconds, in a build without optimisation on a busy machine.
+    assert!(begin.elapsed().as_millis() < 5_000, "{:?}", begin.elapsed());
 }
 
 proptest! {
