@@ -43,11 +43,12 @@ impl Node {
     /// Parses one document; an error comes with its line in the file.
     pub(crate) fn parse(text: &str, first_line: u64) -> Result<Self, (u64, String)> {
         let in_file = |line: u64| first_line.saturating_add(line.saturating_sub(1));
-        let parsed: Spanned<Raw> = serde_saphyr::from_str_with_options(text, bounded()).map_err(|error| {
-            let error = error.without_snippet();
-            let line = error.location().map_or(1, |location| location.line());
-            (in_file(line), shown(&UserMessageFormatter.format_message(error)))
-        })?;
+        let parsed: Spanned<Raw> =
+            serde_saphyr::from_str_with_options(text, bounded(text.len())).map_err(|error| {
+                let error = error.without_snippet();
+                let line = error.location().map_or(1, |location| location.line());
+                (in_file(line), shown(&UserMessageFormatter.format_message(error)))
+            })?;
         Ok(Self::new(parsed, text, &in_file))
     }
 
@@ -100,8 +101,9 @@ fn written<'text>(location: &serde_saphyr::Location, text: &'text str) -> Option
     text.get(start..start.checked_add(len)?)
 }
 
-/// No file is to cost more than its size: no deep nesting, no aliases that multiply.
-fn bounded() -> Options {
+/// No file is to cost more than its size: no deep nesting, no aliases that multiply. What aliases repeat counts
+/// towards the text of all scalars, and is held to the document's own length: a file may hold many documents.
+fn bounded(len_bytes: usize) -> Options {
     options! {
         budget: budget! {
             max_depth: 32,
@@ -113,9 +115,10 @@ fn bounded() -> Options {
             max_anchors: 1_000,
             max_merge_keys: 1_000,
             max_recorded_anchor_events: 100_000,
+            max_total_scalar_bytes: len_bytes.saturating_mul(8).saturating_add(4_096),
         },
         alias_limits: alias_limits! {
-            max_total_replayed_events: 20_000,
+            max_total_replayed_events: (len_bytes / 4).saturating_add(256).min(20_000),
             max_replay_stack_depth: 16,
         },
         // What is no finite number is text as it is written: whoever reads the field says so, and names it.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use enforcer::{
     model::{ContainerKind, Pod, Quantity, Requirements, ResourceList},
-    source::manifest::{self, ManifestError, Origin},
+    source::manifest::{self, ManifestError, Origin, Parsed},
 };
 
 use super::{
@@ -37,6 +37,7 @@ pub fn check(bytes: &[u8]) {
         }
     }
     parsed.pods.iter().for_each(check_pod);
+    check_size(bytes.len(), &parsed);
 
     let (mut names, mut uids) = (HashSet::new(), HashSet::new());
     let is_first = |pod: &Pod| names.insert(pod.name.clone()) && uids.insert(pod.uid.clone());
@@ -45,6 +46,16 @@ pub fn check(bytes: &[u8]) {
     for settings in &plan::settings() {
         plan::check(&plan::node(), settings, &pods);
     }
+}
+
+/// What is kept and what is said stay in proportion to the file, whatever its aliases repeat.
+fn check_size(len: usize, parsed: &Parsed) {
+    let kept: usize =
+        parsed.pods.iter().flat_map(|pod| &pod.annotations).map(|(key, value)| key.len() + value.len()).sum();
+    let most = 8 * len + 4_096 * parsed.pods.len();
+    assert!(kept <= most, "annotations of {kept} bytes out of {len}");
+    let said: usize = parsed.errors.iter().map(|error| error.to_string().len()).sum();
+    assert!(said <= 256 * len + (256 << 10), "errors of {said} bytes about {len}");
 }
 
 /// A list without items is no error, and no pod.

@@ -21,29 +21,63 @@ pub const BURSTABLE_MAX: i16 = 999;
 /// higher than the pod's app containers do.
 #[must_use]
 pub fn score(pod: &Pod, container: &Container, memory_bytes: u64) -> i16 {
-    if critical::is_node_critical(pod) {
-        return GUARANTEED;
-    }
-    match qos::class(pod) {
-        QosClass::Guaranteed => GUARANTEED,
-        QosClass::BestEffort => BEST_EFFORT,
-        QosClass::Burstable => burstable(pod, container, memory_bytes),
-    }
+    Scores::of(pod, memory_bytes).score(container)
 }
 
-fn burstable(pod: &Pod, container: &Container, memory_bytes: u64) -> i16 {
-    let remainder = remainder_per_container(pod);
-    let own = scaled(memory_request(container) + remainder, memory_bytes);
-    let adj = match container.kind {
-        ContainerKind::App | ContainerKind::Init => own,
-        ContainerKind::Sidecar => pod
-            .app_containers()
-            .map(memory_request)
-            .min()
-            .map_or(own, |least| own.min(scaled(least + remainder, memory_bytes))),
-    };
-    let bounded = adj.clamp(BURSTABLE_MIN.into(), BURSTABLE_MAX.into());
-    i16::try_from(bounded).unwrap_or(BURSTABLE_MAX)
+/// The scores of one pod's containers ([`score`]): what is the same for all of them is computed once, so that a pod
+/// of many containers takes time in their number and not in its square.
+#[derive(Clone, Copy, Debug)]
+pub struct Scores {
+    memory_bytes: u64,
+    rule: Rule,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Rule {
+    Same(i16),
+    ByRequest {
+        remainder: i128,
+        /// The least that an app container requests.
+        least_of_app: Option<i128>,
+    },
+}
+
+impl Scores {
+    /// The scores of that pod's containers, on a node with `memory_bytes` of memory.
+    #[must_use]
+    pub fn of(pod: &Pod, memory_bytes: u64) -> Self {
+        let rule = if critical::is_node_critical(pod) {
+            Rule::Same(GUARANTEED)
+        } else {
+            match qos::class(pod) {
+                QosClass::Guaranteed => Rule::Same(GUARANTEED),
+                QosClass::BestEffort => Rule::Same(BEST_EFFORT),
+                QosClass::Burstable => Rule::ByRequest {
+                    remainder: remainder_per_container(pod),
+                    least_of_app: pod.app_containers().map(memory_request).min(),
+                },
+            }
+        };
+        Self { memory_bytes, rule }
+    }
+
+    /// The score of one of the pod's containers.
+    #[must_use]
+    pub fn score(self, container: &Container) -> i16 {
+        let (remainder, least_of_app) = match self.rule {
+            Rule::Same(score) => return score,
+            Rule::ByRequest { remainder, least_of_app } => (remainder, least_of_app),
+        };
+        let own = scaled(memory_request(container) + remainder, self.memory_bytes);
+        let adj = match container.kind {
+            ContainerKind::App | ContainerKind::Init => own,
+            ContainerKind::Sidecar => {
+                least_of_app.map_or(own, |least| own.min(scaled(least + remainder, self.memory_bytes)))
+            }
+        };
+        let bounded = adj.clamp(BURSTABLE_MIN.into(), BURSTABLE_MAX.into());
+        i16::try_from(bounded).unwrap_or(BURSTABLE_MAX)
+    }
 }
 
 /// 1000 less the thousandths of the node's memory. A node without memory has none to spare: the lowest.

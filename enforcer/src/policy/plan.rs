@@ -147,16 +147,18 @@ fn plan_pod(
     let driver = settings.cgroup_driver;
     let qos_class = qos::class(pod);
     let path = name::pod(kubepods, qos_class, cgroup_uid, driver);
+    let scores = oom_score::Scores::of(pod, node.memory_bytes);
+    let container_values = values::ContainerValues::of(pod, node, settings);
     let containers = pod
         .containers
         .iter()
         .map(|container| ContainerPlan {
             name: container.name.clone(),
             kind: container.kind,
-            oom_score_adj: oom_score::score(pod, container, node.memory_bytes),
+            oom_score_adj: scores.score(container),
             cgroup: CgroupPlan {
                 path: name::container(&path, cgroup_uid, &container.name, driver),
-                files: values::container(pod, container, node, settings),
+                files: container_values.files(container),
             },
         })
         .collect();

@@ -15,7 +15,7 @@ use crate::model::{Node, ResourceList};
 use super::{CgroupDriver, FileName, Settings, cpu, hugepages, lists};
 
 pub use self::{
-    container::container,
+    container::{ContainerValues, container},
     node::{Requested, node, qos, reserved},
     pod::pod,
 };

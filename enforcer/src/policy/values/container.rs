@@ -1,4 +1,6 @@
-use crate::model::{Container, Node, Pod, QosClass, Quantity, ResourceName};
+use std::collections::BTreeMap;
+
+use crate::model::{Container, Node, Pod, QosClass, Quantity, ResourceList, ResourceName};
 
 use super::{
     super::{CpuWeightFormula, Settings, SwapBehavior, cpu, critical, hugepages, lists, qos, threshold},
@@ -12,61 +14,95 @@ use super::{
 /// pages are limited in every size that the node has, to none if nothing is said.
 #[must_use]
 pub fn container(pod: &Pod, container: &Container, node: &Node, settings: &Settings) -> Files {
-    let own = &container.resources;
-    let cpu_limit_milli = limit(pod, container, ResourceName::CPU).milli();
-    let cpu_request_milli =
-        own.requests.get(ResourceName::CPU).map_or(cpu_limit_milli, |request| request.milli());
-    let cpu_shares = cpu::shares(cpu_request_milli);
-    let weight = match settings.cpu_weight_formula {
-        CpuWeightFormula::Kubelet => cpu::weight_quadratic(cpu_shares),
-        CpuWeightFormula::Linear => cpu::weight_linear(cpu_shares),
-    };
-
-    let mut files = Files::from([(CPU_WEIGHT, weight.to_string())]);
-    if settings.cpu_cfs_quota {
-        insert_quota(&mut files, cpu_limit_milli, settings);
-    }
-    insert_amount(&mut files, MEMORY_MAX, limit(pod, container, ResourceName::MEMORY).units());
-    let memory_request_bytes = units(&own.requests, ResourceName::MEMORY);
-    protection::insert_reservation(&mut files, qos::class(pod), memory_request_bytes, settings);
-    protection::insert_brake(&mut files, container, node, settings);
-    if !settings.single_process_oom_kill {
-        files.insert(MEMORY_OOM_GROUP, String::from("1"));
-    }
-    if node.swap_controller {
-        files.insert(MEMORY_SWAP_MAX, swap_max(pod, container, node, settings).to_string());
-    }
-    let mut huge = no_huge_pages(node);
-    for list in pod.resources.iter().map(|set| &set.limits).chain([&own.limits]) {
-        for (page_bytes, amount) in hugepages::by_page_bytes(list) {
-            huge.entry(page_bytes).and_modify(|limit| *limit = amount);
-        }
-    }
-    insert_hugetlb(&mut files, huge);
-    files
+    ContainerValues::of(pod, node, settings).files(container)
 }
 
-/// How much a container may swap, in bytes (upstream `configureContainerSwapResources`): the part of the node's swap
-/// that its request is of the node's memory.
-fn swap_max(pod: &Pod, container: &Container, node: &Node, settings: &Settings) -> u64 {
-    let request = lists::get(&container.resources.requests, ResourceName::MEMORY);
-    let limit = lists::get(&container.resources.limits, ResourceName::MEMORY);
-    let may = match settings.swap_behavior {
-        SwapBehavior::NoSwap => false,
-        SwapBehavior::LimitedSwap => {
-            qos::class(pod) == QosClass::Burstable
-                && !critical::is_critical(pod)
-                && request.is_positive()
-                && request != limit
-                && request.units() <= node.memory_bytes
+/// The values of one pod's containers ([`container`]): what is the same for all of them is computed once, so that a
+/// pod of many containers takes time in their number and not in its square.
+#[derive(Clone, Debug)]
+pub struct ContainerValues<'a> {
+    pod: &'a Pod,
+    node: &'a Node,
+    settings: &'a Settings,
+    class: QosClass,
+    /// The limits of huge pages by page size, as the pod level has them.
+    huge: BTreeMap<u64, u64>,
+}
+
+impl<'a> ContainerValues<'a> {
+    /// The values of that pod's containers.
+    #[must_use]
+    pub fn of(pod: &'a Pod, node: &'a Node, settings: &'a Settings) -> Self {
+        let mut huge = no_huge_pages(node);
+        if let Some(set) = &pod.resources {
+            limit_huge_pages(&mut huge, &set.limits);
         }
-    };
-    if !may {
-        return 0;
+        Self { pod, node, settings, class: qos::class(pod), huge }
     }
-    #[expect(clippy::cast_precision_loss, reason = "the kubelet's own arithmetic")]
-    let share = request.units() as f64 / node.memory_bytes as f64;
-    threshold::scale(node.swap_bytes, share)
+
+    /// The values of one of the pod's containers.
+    #[must_use]
+    pub fn files(&self, container: &Container) -> Files {
+        let Self { pod, node, settings, class, ref huge } = *self;
+        let own = &container.resources;
+        let cpu_limit_milli = limit(pod, container, ResourceName::CPU).milli();
+        let cpu_request_milli =
+            own.requests.get(ResourceName::CPU).map_or(cpu_limit_milli, |request| request.milli());
+        let cpu_shares = cpu::shares(cpu_request_milli);
+        let weight = match settings.cpu_weight_formula {
+            CpuWeightFormula::Kubelet => cpu::weight_quadratic(cpu_shares),
+            CpuWeightFormula::Linear => cpu::weight_linear(cpu_shares),
+        };
+
+        let mut files = Files::from([(CPU_WEIGHT, weight.to_string())]);
+        if settings.cpu_cfs_quota {
+            insert_quota(&mut files, cpu_limit_milli, settings);
+        }
+        insert_amount(&mut files, MEMORY_MAX, limit(pod, container, ResourceName::MEMORY).units());
+        let memory_request_bytes = units(&own.requests, ResourceName::MEMORY);
+        protection::insert_reservation(&mut files, class, memory_request_bytes, settings);
+        protection::insert_brake(&mut files, container, node, settings);
+        if !settings.single_process_oom_kill {
+            files.insert(MEMORY_OOM_GROUP, String::from("1"));
+        }
+        if node.swap_controller {
+            files.insert(MEMORY_SWAP_MAX, self.swap_max(container).to_string());
+        }
+        let mut huge = huge.clone();
+        limit_huge_pages(&mut huge, &own.limits);
+        insert_hugetlb(&mut files, huge);
+        files
+    }
+
+    /// How much a container may swap, in bytes (upstream `configureContainerSwapResources`): the part of the node's
+    /// swap that its request is of the node's memory.
+    fn swap_max(&self, container: &Container) -> u64 {
+        let request = lists::get(&container.resources.requests, ResourceName::MEMORY);
+        let limit = lists::get(&container.resources.limits, ResourceName::MEMORY);
+        let may = match self.settings.swap_behavior {
+            SwapBehavior::NoSwap => false,
+            SwapBehavior::LimitedSwap => {
+                self.class == QosClass::Burstable
+                    && !critical::is_critical(self.pod)
+                    && request.is_positive()
+                    && request != limit
+                    && request.units() <= self.node.memory_bytes
+            }
+        };
+        if !may {
+            return 0;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "the kubelet's own arithmetic")]
+        let share = request.units() as f64 / self.node.memory_bytes as f64;
+        threshold::scale(self.node.swap_bytes, share)
+    }
+}
+
+/// Sets the limits of the page sizes that the node has.
+fn limit_huge_pages(huge: &mut BTreeMap<u64, u64>, limits: &ResourceList) {
+    for (page_bytes, amount) in hugepages::by_page_bytes(limits) {
+        huge.entry(page_bytes).and_modify(|limit| *limit = amount);
+    }
 }
 
 /// The container's own limit, or if that is zero the pod level's.
