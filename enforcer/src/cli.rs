@@ -32,6 +32,9 @@ struct Cli {
     /// Print without colour; so does a non-empty `NO_COLOR`
     #[arg(long, global = true)]
     no_color: bool,
+    /// Ask the running daemon or fail: never read the state directory instead
+    #[arg(long, global = true)]
+    live: bool,
     /// Log more; twice, everything
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
@@ -80,6 +83,7 @@ struct Context {
     config: Config,
     output: Output,
     color: bool,
+    live: bool,
     verbose: u8,
 }
 
@@ -102,7 +106,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn dispatch(cli: Cli) -> Result<(), Failure> {
-    let Cli { files, output, no_color, verbose, verb } = cli;
+    let Cli { files, output, no_color, live, verbose, verb } = cli;
     let no_color = no_color || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let output = output.unwrap_or(Output::Table);
     let context = |files: &Files| {
@@ -111,6 +115,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
             config,
             output,
             color: !no_color && std::io::stdout().is_terminal(),
+            live,
             verbose,
         })
     };

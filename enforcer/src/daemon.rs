@@ -33,7 +33,7 @@ use crate::{
     cgroup::{Index, Permit, PopulationEvents},
     config::{Config, Mode},
     evict::{Reflex, ReflexConfig, Report, Teller},
-    journal::{Event, EventType, Journal, Subject},
+    journal::{Event, EventType, Journal, StoreError, Subject},
     model::PodUid,
     policy::{
         engine::{EngineSettings, HardThreshold},
@@ -72,8 +72,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let host = Host::read(&config)?;
     let kubelets = unfit::is_kubelets(&config, &host);
     unfit::check(&config, &host, kubelets)?;
-    let journal = Journal::new(&host.name, &host.boot_id);
     let observe = Observe::bind(&config.run_dir).await?;
+    let journal = open_journal(&config, &host)?;
     tell_start(&journal, &config, &host);
 
     let index = Index::new();
@@ -132,7 +132,10 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     drop(reflex);
     tracing.abort();
     stop.send_replace(true);
-    match tokio::time::timeout(GOODBYE, server).await {
+    let ended = tokio::time::timeout(GOODBYE, server).await;
+    // A disk that takes nothing any more does not keep us for ever: the writer gives up on the first refusal.
+    journal.close();
+    match ended {
         Ok(outcome) => outcome.context("the server panicked")?.context("the observe socket failed"),
         // A reader that does not read does not keep us.
         Err(_elapsed) => Ok(()),
@@ -144,6 +147,35 @@ fn sd_notify(state: &[sd_notify::NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::debug!(%error, "the supervisor was not told");
     }
+}
+
+/// The log in the state directory; in memory alone where there can be none.
+fn open_journal(config: &Config, host: &Host) -> anyhow::Result<Journal> {
+    let (journal, recovered) =
+        match Journal::open(&host.name, &host.boot_id, &config.state_dir, &config.run_dir) {
+            Ok(opened) => opened,
+            Err(error @ StoreError::Locked { .. }) => return Err(error.into()),
+            Err(error) => {
+                let journal = Journal::new(&host.name, &host.boot_id);
+                let message = format!(
+                    "events are kept in memory alone, and end with this process: {}",
+                    telling::chain(&error)
+                );
+                telling::degraded(&journal, "journal", &message);
+                return Ok(journal);
+            }
+        };
+    tracing::info!(?recovered, "the journal is open");
+    if recovered.damaged > 0 || !recovered.set_aside.is_empty() {
+        let names: Vec<_> = recovered.set_aside.iter().map(|path| path.display().to_string()).collect();
+        let message = format!(
+            "the journal was damaged: {} events cannot be read, and these files were set aside: [{}]",
+            recovered.damaged,
+            names.join(", ")
+        );
+        telling::degraded(&journal, "journal", &message);
+    }
+    Ok(journal)
 }
 
 fn tell_start(journal: &Journal, config: &Config, host: &Host) {

@@ -1,9 +1,9 @@
 use std::io::{self, Write as _};
 
 use anyhow::{Context as _, anyhow};
-use hyper::StatusCode;
 
 use super::{Context, Failure, client, format, format::Output, render};
+use crate::journal::{self, Cursor, EventType, Filter, Offline};
 
 /// The longest event line that is read.
 const MAX_LINE_BYTES: usize = 1 << 20;
@@ -46,19 +46,35 @@ impl Args {
             }
         }
         if let Some(age) = since {
-            let seconds = age_seconds(age).ok_or_else(|| {
-                Failure::usage(anyhow!(
-                    "--since {age:?} is not an age: write a number and s, m, h or d, such as 2h"
-                ))
-            })?;
-            let since = jiff::Timestamp::now()
-                .checked_sub(jiff::SignedDuration::from_secs(seconds))
-                .with_context(|| format!("--since {age} is before the beginning of time"))
-                .map_err(Failure::usage)?;
-            add("since", &since.to_string());
+            add("since", &since_time(age)?.to_string());
         }
         Ok(query)
     }
+
+    /// The same as [`Self::query`], for a log that is read here.
+    fn filter(&self) -> Result<Filter, Failure> {
+        let kind = |name: &String| {
+            EventType::parse(name)
+                .ok_or_else(|| Failure::usage(anyhow!("--type: there is no event type {name:?}")))
+        };
+        let since = self.since.as_deref().map(since_time).transpose()?;
+        Ok(Filter {
+            kinds: self.kinds.iter().map(kind).collect::<Result<_, _>>()?,
+            namespace: self.namespace.clone(),
+            pod: self.pod.clone(),
+            since_ms: since.map(jiff::Timestamp::as_millisecond),
+        })
+    }
+}
+
+fn since_time(age: &str) -> Result<jiff::Timestamp, Failure> {
+    let seconds = age_seconds(age).ok_or_else(|| {
+        Failure::usage(anyhow!("--since {age:?} is not an age: write a number and s, m, h or d, such as 2h"))
+    })?;
+    jiff::Timestamp::now()
+        .checked_sub(jiff::SignedDuration::from_secs(seconds))
+        .with_context(|| format!("--since {age} is before the beginning of time"))
+        .map_err(Failure::usage)
 }
 
 fn age_seconds(age: &str) -> Option<i64> {
@@ -76,28 +92,53 @@ fn age_seconds(age: &str) -> Option<i64> {
 
 pub(super) fn events(context: &Context, args: &Args) -> Result<(), Failure> {
     let query = args.query()?;
-    client::block_on(async {
-        let mut answer = client::get(&context.config.run_dir, &format!("/v1/events?{query}")).await?;
-        if answer.status == StatusCode::GONE {
-            let body = answer.bytes().await?;
-            return Err(client::refusal(StatusCode::GONE, &body));
+    match client::block_on(from_daemon(context, &query)) {
+        Err(failure) if failure.is_unreachable() && !context.live && !args.follow => {
+            from_disk(context, args, failure)
         }
-        if !answer.status.is_success() {
-            let status = answer.status;
-            return Err(client::refusal(status, &answer.bytes().await?));
+        result => result,
+    }
+}
+
+async fn from_daemon(context: &Context, query: &str) -> Result<(), Failure> {
+    let mut answer = client::get(&context.config.run_dir, &format!("/v1/events?{query}")).await?;
+    if !answer.status.is_success() {
+        let status = answer.status;
+        return Err(client::refusal(status, &answer.bytes().await?));
+    }
+    let mut pending = Vec::new();
+    while let Some(chunk) = answer.chunk().await? {
+        pending.extend_from_slice(&chunk);
+        let whole = pending.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let lines: Vec<u8> = pending.drain(..whole).collect();
+        print(context, &lines).context("cannot print")?;
+        if pending.len() > MAX_LINE_BYTES {
+            return Err(anyhow!("the daemon sent a line of more than {MAX_LINE_BYTES} bytes").into());
         }
-        let mut pending = Vec::new();
-        while let Some(chunk) = answer.chunk().await? {
-            pending.extend_from_slice(&chunk);
-            let whole = pending.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-            let lines: Vec<u8> = pending.drain(..whole).collect();
-            print(context, &lines).context("cannot print")?;
-            if pending.len() > MAX_LINE_BYTES {
-                return Err(anyhow!("the daemon sent a line of more than {MAX_LINE_BYTES} bytes").into());
-            }
-        }
-        Ok(())
-    })
+    }
+    Ok(())
+}
+
+/// What the state directory holds; where it holds nothing, the daemon's silence is the answer.
+fn from_disk(context: &Context, args: &Args, unreachable: Failure) -> Result<(), Failure> {
+    let state_dir = &context.config.state_dir;
+    if !journal::folder(state_dir).is_dir() {
+        return Err(unreachable);
+    }
+    let after = args.after.as_deref().map(str::parse::<Cursor>).transpose();
+    let after = after.map_err(|error| Failure::usage(anyhow::Error::new(error).context("--after")))?;
+    let opened = Offline::open(state_dir, after.as_ref(), args.filter()?).map_err(anyhow::Error::new)?;
+    let events = opened.map_err(|stale| {
+        anyhow!(
+            "--after: the cursor is older than what is kept, or of another log: {} events are lost",
+            stale.lost
+        )
+    })?;
+    drop(writeln!(io::stderr(), "the daemon is down: this is what {} holds", state_dir.display()));
+    for record in events {
+        print(context, &record.line).context("cannot print")?;
+    }
+    Ok(())
 }
 
 fn print(context: &Context, lines: &[u8]) -> io::Result<()> {

@@ -32,6 +32,11 @@ impl Failure {
         Self { status: UNREACHABLE, error }
     }
 
+    /// Whether it is that the daemon cannot be reached.
+    pub(super) fn is_unreachable(&self) -> bool {
+        self.status == UNREACHABLE
+    }
+
     /// The daemon or its rules say no.
     pub(super) fn refused(error: anyhow::Error) -> Self {
         Self { status: REFUSED, error }

@@ -27,7 +27,7 @@ fn mode(text: &str) -> Result<Mode, String> {
 }
 
 pub(super) fn run(context: Context, args: Args) -> Result<(), Failure> {
-    let Context { mut config, output: _, color, verbose } = context;
+    let Context { mut config, output: _, color, live: _, verbose } = context;
     let Args { mode, static_pod_path, run_dir } = args;
     config.mode = mode.unwrap_or(config.mode);
     config.static_pod_path = static_pod_path.unwrap_or(config.static_pod_path);

@@ -1,7 +1,7 @@
 use std::{
     collections::VecDeque,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
 };
 
 use bytes::Bytes;
@@ -9,9 +9,14 @@ use serde_json::json;
 use tokio::sync::watch;
 use ulid::{Generator, Ulid};
 
-use super::{Cursor, Event, Filter, Record, Subject};
+use super::{
+    Cursor, Event, Filter, Record, Subject, disk::Disk, segment::Segment, store::Segments, tail::Tail,
+};
 
-/// How many bytes of events are kept.
+/// How many bytes of events are kept in memory, beside those that the disk has not taken yet.
+const WINDOW_BYTES: usize = 256 << 10;
+
+/// How many bytes are kept in memory when there is no disk, or it takes nothing.
 const RETAINED_BYTES: usize = 2 << 20;
 
 /// The most events that one batch holds, so that a reader far behind does not hold the log for long.
@@ -20,24 +25,38 @@ const BATCH_RECORDS: usize = 256;
 /// The log; clones share it.
 #[derive(Clone)]
 pub struct Journal {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
-struct Shared {
+pub(super) struct Shared {
     node: String,
     source: String,
-    epoch: String,
-    retained_bytes: usize,
+    epoch: Ulid,
     log: Mutex<Log>,
+    /// Woken when there is something to write.
+    work: Condvar,
     /// The newest sequence; readers wait for it to move.
     newest: watch::Sender<u64>,
+    /// The newest sequence that a power cut cannot take any more.
+    durable: watch::Sender<u64>,
+    disk: Option<Disk>,
 }
 
-struct Log {
+pub(super) struct Log {
     records: VecDeque<Record>,
     bytes: usize,
     next: u64,
     ids: Generator,
+    tail: Option<Tail>,
+    /// Everything below is in a segment, and readers may take it from there.
+    written: u64,
+    /// How much is kept here of what is written.
+    window_bytes: usize,
+    /// How much is kept here at all.
+    retained_bytes: usize,
+    /// How many events the disk did not take in time: they are gone.
+    lost: u64,
+    closing: bool,
 }
 
 /// The sequences that are kept.
@@ -63,34 +82,63 @@ pub enum Batch {
     },
 }
 
+/// Why a cursor cannot be resumed from.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Stale {
+    /// What is kept.
+    pub range: Range,
+    /// How many events behind the cursor are kept no longer.
+    pub lost: u64,
+}
+
 impl Journal {
-    /// An empty log for the node of that name and boot.
+    /// An empty log for the node of that name and boot, in memory alone.
     #[must_use]
     pub fn new(node: &str, boot_id: &str) -> Self {
-        Self::with_retention(node, boot_id, RETAINED_BYTES)
+        Self::in_memory(node, boot_id, RETAINED_BYTES)
     }
 
-    fn with_retention(node: &str, boot_id: &str, retained_bytes: usize) -> Self {
-        let log = Log { records: VecDeque::new(), bytes: 0, next: 1, ids: Generator::new() };
+    fn in_memory(node: &str, boot_id: &str, retained_bytes: usize) -> Self {
+        let log = Log::new(1, None, retained_bytes, retained_bytes);
+        Self::from_parts(node, boot_id, Ulid::generate(), log, None)
+    }
+
+    /// The log that goes on behind what the disk holds.
+    pub(super) fn on_disk(
+        node: &str,
+        boot_id: &str,
+        epoch: Ulid,
+        next: u64,
+        tail: Option<Tail>,
+        disk: Disk,
+    ) -> Self {
+        let log = Log::new(next, tail, WINDOW_BYTES, RETAINED_BYTES);
+        Self::from_parts(node, boot_id, epoch, log, Some(disk))
+    }
+
+    fn from_parts(node: &str, boot_id: &str, epoch: Ulid, log: Log, disk: Option<Disk>) -> Self {
+        let newest = log.next - 1;
         Self {
             shared: Arc::new(Shared {
                 node: node.to_owned(),
                 source: format!("urn:enforcer:{node}:{boot_id}"),
-                epoch: Ulid::generate().to_string(),
-                retained_bytes,
+                epoch,
                 log: Mutex::new(log),
-                newest: watch::Sender::new(0),
+                work: Condvar::new(),
+                newest: watch::Sender::new(newest),
+                durable: watch::Sender::new(newest),
+                disk,
             }),
         }
     }
 
-    /// Appends an event and returns its sequence. Never waits for a reader.
+    /// Appends an event and returns its sequence. Never waits for a reader or a disk.
     #[expect(clippy::must_use_candidate, reason = "most producers have no use for the sequence")]
     pub fn append(&self, event: Event) -> u64 {
         let Event { kind, subject, data } = event;
         let shared = &*self.shared;
         let now = jiff::Timestamp::now();
-        let mut log = self.log();
+        let mut log = shared.log();
         let id = match log.ids.generate() {
             Ok(id) => id,
             Err(overflow) => overflow.commit_overflow_increment(),
@@ -114,24 +162,32 @@ impl Journal {
         .to_string();
         line.push('\n');
         let record = Record { sequence, time_ms: now.as_millisecond(), kind, pod, line: Bytes::from(line) };
-        log.bytes += record.line.len();
-        log.next += 1;
-        log.records.push_back(record);
-        while log.bytes > shared.retained_bytes && log.records.len() > 1 {
-            if let Some(oldest) = log.records.pop_front() {
-                log.bytes -= oldest.line.len();
-            }
-        }
+        log.push(record, *shared.durable.borrow());
         drop(log);
+        shared.work.notify_one();
         shared.newest.send_replace(sequence);
         sequence
+    }
+
+    pub(super) fn disk(&self) -> Option<&Disk> {
+        self.shared.disk.as_ref()
     }
 
     /// The sequences that are kept.
     #[must_use]
     pub fn range(&self) -> Range {
-        let log = self.log();
-        Range { oldest: log.records.front().map_or(log.next, |record| record.sequence), newest: log.next - 1 }
+        let (in_memory, newest) = {
+            let log = self.shared.log();
+            (log.oldest(), log.next - 1)
+        };
+        let on_disk = self.shared.disk.as_ref().and_then(Disk::oldest);
+        Range { oldest: on_disk.map_or(in_memory, |oldest| oldest.min(in_memory)), newest }
+    }
+
+    /// The newest sequence that a power cut cannot take any more; without a disk, that of the last start.
+    #[must_use]
+    pub fn durable(&self) -> watch::Receiver<u64> {
+        self.shared.durable.subscribe()
     }
 
     /// The `source` of its events: `urn:enforcer:<node>:<boot id>`.
@@ -143,7 +199,25 @@ impl Journal {
     /// The cursor that stands behind the event of that sequence.
     #[must_use]
     pub fn cursor(&self, sequence: u64) -> Cursor {
-        Cursor { epoch: self.shared.epoch.clone(), sequence }
+        let epoch =
+            self.shared.disk.as_ref().and_then(|disk| disk.epoch(sequence)).unwrap_or(self.shared.epoch);
+        Cursor { epoch: epoch.to_string(), sequence }
+    }
+
+    /// The sequence behind which the cursor's reader goes on, if nothing behind it is lost.
+    pub fn resume(&self, cursor: &Cursor) -> Result<u64, Stale> {
+        let range = self.range();
+        let ours = cursor.sequence <= range.newest
+            && (cursor.sequence == 0 || self.cursor(cursor.sequence).epoch == cursor.epoch);
+        if !ours {
+            return Err(Stale { range, lost: range.oldest - 1 });
+        }
+        let next = cursor.sequence.saturating_add(1);
+        if next < range.oldest {
+            Err(Stale { range, lost: range.oldest - next })
+        } else {
+            Ok(cursor.sequence)
+        }
     }
 
     /// A reader of what comes behind `after`; without it, of all that is kept.
@@ -153,9 +227,119 @@ impl Journal {
         Reader { journal: self.clone(), newest: self.shared.newest.subscribe(), next, filter }
     }
 
-    fn log(&self) -> MutexGuard<'_, Log> {
+    /// Ends the log in order: what is not on the disk yet is written there.
+    pub fn close(&self) {
+        self.shared.log().closing = true;
+        self.shared.work.notify_all();
+        if let Some(disk) = &self.shared.disk {
+            disk.join();
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn log(&self) -> MutexGuard<'_, Log> {
         // A panic cannot leave the log between two states: each field is changed after the last step that may fail.
-        self.shared.log.lock().unwrap_or_else(PoisonError::into_inner)
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for events that no segment has yet, and returns some of them; none when the log is closing and all are
+    /// written.
+    pub(super) fn unwritten(&self, most: usize) -> Option<Vec<Record>> {
+        let mut log = self.log();
+        loop {
+            let unwritten = log.behind(log.written, most);
+            if !unwritten.is_empty() {
+                return Some(unwritten);
+            }
+            if log.closing {
+                return None;
+            }
+            log = self.work.wait(log).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Takes note that everything up to that sequence is in a segment.
+    pub(super) fn set_written(&self, sequence: u64) {
+        let mut log = self.log();
+        log.written = sequence;
+        log.trim();
+    }
+
+    /// Takes note that everything up to that sequence outlives a power cut.
+    pub(super) fn set_durable(&self, sequence: u64) {
+        self.durable.send_replace(sequence);
+    }
+
+    /// How many events were lost since the last call, because no disk took them in time.
+    pub(super) fn take_lost(&self) -> u64 {
+        std::mem::take(&mut self.log().lost)
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.log().closing
+    }
+}
+
+impl Log {
+    fn new(next: u64, tail: Option<Tail>, window_bytes: usize, retained_bytes: usize) -> Self {
+        Self {
+            records: VecDeque::new(),
+            bytes: 0,
+            next,
+            ids: Generator::new(),
+            tail,
+            written: next - 1,
+            window_bytes,
+            retained_bytes,
+            lost: 0,
+            closing: false,
+        }
+    }
+
+    fn push(&mut self, record: Record, durable: u64) {
+        if let Some(tail) = &mut self.tail {
+            match tail.push(&record, durable) {
+                Ok(true) => {}
+                Ok(false) => tracing::debug!(record.sequence, "no room in the tail"),
+                Err(error) => {
+                    tracing::warn!(
+                        "cannot write the journal's tail, which a kill may now cost events: {error}"
+                    );
+                    self.tail = None;
+                }
+            }
+        }
+        self.next = record.sequence + 1;
+        self.bytes += record.line.len();
+        self.records.push_back(record);
+        self.trim();
+    }
+
+    /// Drops what readers find in the segments; and what is too much in any case.
+    fn trim(&mut self) {
+        while let Some(oldest) = self.records.front() {
+            let is_written = oldest.sequence <= self.written;
+            let keep = if is_written { self.window_bytes } else { self.retained_bytes };
+            if self.bytes <= keep || self.records.len() == 1 {
+                break;
+            }
+            self.bytes -= oldest.line.len();
+            if !is_written {
+                self.written = oldest.sequence;
+                self.lost += 1;
+            }
+            self.records.pop_front();
+        }
+    }
+
+    fn oldest(&self) -> u64 {
+        self.records.front().map_or(self.next, |record| record.sequence)
+    }
+
+    fn behind(&self, sequence: u64, most: usize) -> Vec<Record> {
+        let skip = usize::try_from((sequence + 1).saturating_sub(self.oldest())).unwrap_or(usize::MAX);
+        self.records.iter().skip(skip).take(most).cloned().collect()
     }
 }
 
@@ -175,22 +359,31 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// The next events that are there already; none at the log's end.
+    /// The next events that are there already; none at the log's end. What is not in memory any more is read from the
+    /// disk, in the calling thread.
     pub fn read(&mut self) -> Option<Batch> {
-        let log = self.journal.log();
-        let oldest = log.records.front().map_or(log.next, |record| record.sequence);
-        if self.next >= log.next {
-            return None;
+        let (passed, oldest) = {
+            let log = self.journal.shared.log();
+            if self.next >= log.next {
+                return None;
+            }
+            let oldest = log.oldest();
+            (if self.next >= oldest { log.behind(self.next - 1, BATCH_RECORDS) } else { Vec::new() }, oldest)
+        };
+        let passed = if passed.is_empty() { self.segments(oldest) } else { passed };
+        let first = passed.first().map_or(oldest, |record| record.sequence);
+        if self.next < first {
+            let from = std::mem::replace(&mut self.next, first);
+            return Some(Batch::Gap { from, to: first - 1 });
         }
-        if self.next < oldest {
-            let from = std::mem::replace(&mut self.next, oldest);
-            return Some(Batch::Gap { from, to: oldest - 1 });
-        }
-        let skip = usize::try_from(self.next - oldest).unwrap_or(usize::MAX);
-        let passed: Vec<_> = log.records.iter().skip(skip).take(BATCH_RECORDS).cloned().collect();
-        drop(log);
         self.next = passed.last().map_or(self.next, |record| record.sequence + 1);
         Some(Batch::Records(passed.into_iter().filter(|record| self.filter.takes(record)).collect()))
+    }
+
+    /// The next events from the segments, up to those that are in memory.
+    fn segments(&self, oldest_in_memory: u64) -> Vec<Record> {
+        let Some(disk) = &self.journal.shared.disk else { return Vec::new() };
+        read_segments(disk.segments(), self.next, oldest_in_memory, BATCH_RECORDS)
     }
 
     /// Waits until there is something to read. Safe to cancel.
@@ -208,82 +401,29 @@ impl Reader {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{journal::EventType, model::PodName};
-
-    fn event(kind: EventType, pod: Option<&str>) -> Event {
-        let subject = pod.map_or(Subject::Node, |name| {
-            Subject::Pod(PodName { namespace: "default".into(), name: name.into() })
-        });
-        Event { kind, subject, data: json!({"a": 1}) }
-    }
-
-    fn sequences(reader: &mut Reader) -> Vec<u64> {
-        let mut read = Vec::new();
-        while let Some(batch) = reader.read() {
-            match batch {
-                Batch::Records(records) => read.extend(records.iter().map(|record| record.sequence)),
-                Batch::Gap { .. } => panic!("a gap"),
+/// Up to `most` events with sequences of `from` and later, below `end`. What cannot be read is passed over.
+pub(super) fn read_segments(segments: &Segments, from: u64, end: u64, most: usize) -> Vec<Record> {
+    let segments: Vec<Arc<Segment>> = {
+        let segments = segments.read().unwrap_or_else(PoisonError::into_inner);
+        let later = segments.partition_point(|segment| segment.header.first <= from);
+        segments.iter().skip(later.saturating_sub(1)).cloned().collect()
+    };
+    for segment in segments {
+        match segment.read(from, most) {
+            Ok(mut records) => {
+                records.retain(|record| record.sequence < end);
+                if !records.is_empty() {
+                    return records;
+                }
             }
+            Err(error) => tracing::warn!("cannot read {}: {error}", segment.data_path().display()),
         }
-        read
-    }
-
-    #[test]
-    fn an_event_is_one_line_of_cloudevents() {
-        let journal = Journal::new("n1", "b1");
-        journal.append(event(EventType::PodAdded, Some("web\n")));
-        let Some(Batch::Records(records)) = journal.reader(None, Filter::default()).read() else { panic!() };
-        let text = std::str::from_utf8(&records[0].line).unwrap();
-        assert_eq!(text.matches('\n').count(), 1);
-        let value: serde_json::Value = serde_json::from_str(text).unwrap();
-        assert_eq!(value["specversion"], "1.0");
-        assert_eq!(value["type"], "dev.enforcer.pod.added");
-        assert_eq!(value["subject"], "default/web\n");
-        assert_eq!(value["source"], "urn:enforcer:n1:b1");
-        assert_eq!(value["sequence"], "00000000000000000001");
-        assert!(value["time"].as_str().unwrap().ends_with('Z'));
-        assert_eq!(value["id"].as_str().unwrap().len(), 26);
-    }
-
-    #[test]
-    fn a_reader_gets_what_it_wants_from_where_it_was() {
-        let journal = Journal::new("n1", "b1");
-        for _ in 0..300 {
-            journal.append(event(EventType::LimitsApplied, Some("a")));
-            journal.append(event(EventType::OomDetected, Some("b")));
+        if segment.header.first >= end {
+            break;
         }
-        let only = Filter { kinds: vec![EventType::OomDetected], ..Filter::default() };
-        assert_eq!(sequences(&mut journal.reader(Some(590), only)), [592, 594, 596, 598, 600]);
-        let pod = Filter { pod: Some("default/a".into()), ..Filter::default() };
-        assert_eq!(sequences(&mut journal.reader(Some(597), pod)), [599]);
-        let elsewhere = Filter { namespace: Some("kube-system".into()), ..Filter::default() };
-        assert!(sequences(&mut journal.reader(None, elsewhere)).is_empty());
     }
-
-    #[test]
-    fn a_reader_that_falls_behind_learns_what_it_missed() {
-        let journal = Journal::with_retention("n1", "b1", 2_000);
-        let mut reader = journal.reader(None, Filter::default());
-        for _ in 0..100 {
-            journal.append(event(EventType::PodAdded, None));
-        }
-        let oldest = journal.range().oldest;
-        assert!(oldest > 1);
-        let Some(Batch::Gap { from: 1, to }) = reader.read() else { panic!("no gap") };
-        assert_eq!(to + 1, oldest);
-        assert_eq!(sequences(&mut reader), (oldest..=100).collect::<Vec<_>>());
-    }
-
-    #[tokio::test]
-    async fn a_reader_at_the_end_waits_for_the_next() {
-        let journal = Journal::new("n1", "b1");
-        let mut reader = journal.reader(None, Filter::default());
-        assert!(reader.read().is_none());
-        let ((), sequence) =
-            tokio::join!(reader.readable(), async { journal.append(event(EventType::PodAdded, None)) });
-        assert_eq!(sequences(&mut reader), [sequence]);
-    }
+    Vec::new()
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,9 @@
-use std::{fmt, str::FromStr};
+use std::{borrow::Cow, fmt, str::FromStr};
 
 use bytes::Bytes;
 
 use super::EventType;
+use crate::model::PodName;
 
 /// An event as it stands in the log.
 #[derive(Clone, Debug)]
@@ -14,9 +15,43 @@ pub struct Record {
     /// What it tells of.
     pub kind: EventType,
     /// The pod's namespace and name, if it is about a pod.
-    pub pod: Option<crate::model::PodName>,
+    pub pod: Option<PodName>,
     /// The whole event, one line of JSON with its line end.
     pub line: Bytes,
+}
+
+/// The members of an event that the log itself needs to know.
+#[derive(serde::Deserialize)]
+struct Envelope<'line> {
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'line, str>,
+    #[serde(borrow)]
+    subject: Cow<'line, str>,
+    #[serde(borrow)]
+    time: Cow<'line, str>,
+    #[serde(borrow)]
+    sequence: Cow<'line, str>,
+}
+
+impl Record {
+    /// Reads a line of the log; none if it is not a whole event.
+    #[must_use]
+    pub fn from_line(line: &[u8]) -> Option<Self> {
+        let envelope: Envelope<'_> = serde_json::from_slice(line.strip_suffix(b"\n")?).ok()?;
+        let time: jiff::Timestamp = envelope.time.parse().ok()?;
+        // A node's name is a host's, which has no slash; a pod's subject is its namespace and name.
+        let pod = envelope
+            .subject
+            .split_once('/')
+            .map(|(namespace, name)| PodName { namespace: namespace.to_owned(), name: name.to_owned() });
+        Some(Self {
+            sequence: envelope.sequence.parse().ok()?,
+            time_ms: time.as_millisecond(),
+            kind: EventType::parse(&envelope.kind)?,
+            pod,
+            line: Bytes::copy_from_slice(line),
+        })
+    }
 }
 
 /// Which events a reader wants; an empty list or none is all.

@@ -11,7 +11,7 @@ use futures_util::{Stream, stream};
 use serde_json::json;
 
 use super::server::Shared;
-use crate::journal::{Batch, Cursor, EventType, Filter, Reader};
+use crate::journal::{Batch, Cursor, EventType, Filter, Reader, Stale};
 
 /// How often a reader that follows hears from us when nothing happens.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -78,25 +78,19 @@ pub(super) async fn events(
         Ok(query) => query,
         Err(message) => return (StatusCode::BAD_REQUEST, Json(json!({"error": message}))).into_response(),
     };
-    let range = shared.journal.range();
-    let after = match query.after {
-        None => None,
-        Some(cursor) => {
-            let ours = shared.journal.cursor(cursor.sequence) == cursor && cursor.sequence <= range.newest;
-            if !ours || cursor.sequence.saturating_add(1) < range.oldest {
-                let lost = if ours { range.oldest - cursor.sequence - 1 } else { range.oldest - 1 };
-                return (
-                    StatusCode::GONE,
-                    Json(json!({
-                        "error": "the cursor is older than what is kept, or of another log",
-                        "oldest": shared.journal.cursor(range.oldest).to_string(),
-                        "newest": shared.journal.cursor(range.newest).to_string(),
-                        "lost": lost,
-                    })),
-                )
-                    .into_response();
-            }
-            Some(cursor.sequence)
+    let after = match query.after.map(|cursor| shared.journal.resume(&cursor)).transpose() {
+        Ok(after) => after,
+        Err(Stale { range, lost }) => {
+            return (
+                StatusCode::GONE,
+                Json(json!({
+                    "error": "the cursor is older than what is kept, or of another log",
+                    "oldest": shared.journal.cursor(range.oldest).to_string(),
+                    "newest": shared.journal.cursor(range.newest).to_string(),
+                    "lost": lost,
+                })),
+            )
+                .into_response();
         }
     };
     let reader = shared.journal.reader(after, query.filter);

@@ -1,0 +1,168 @@
+//! The log's writer: a thread that takes what was appended to the disk, many events at a time.
+//!
+//! Nobody waits for it. While the disk refuses, events stay in memory, the oldest go when they are too many, and both
+//! are told.
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use serde_json::json;
+use ulid::Ulid;
+
+use super::{
+    Event, EventType, Journal, Subject,
+    log::Shared,
+    store::{Recovered, Segments, Store, StoreError},
+    tail::Tail,
+};
+
+/// The most events that are written at once.
+const BATCH_RECORDS: usize = 1024;
+
+/// How long the writer waits before it tries again, at first and at the most.
+const RETRY_MIN: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(10);
+
+/// The newest events' file in the run directory.
+const TAIL: &str = "journal.tail";
+
+/// The segments' folder in the state directory.
+const FOLDER: &str = "journal";
+
+/// What the log knows of its disk.
+#[derive(Debug)]
+pub(super) struct Disk {
+    segments: Segments,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Disk {
+    pub(super) fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    /// The oldest sequence that a segment holds.
+    pub(super) fn oldest(&self) -> Option<u64> {
+        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        segments.first().map(|segment| segment.header.first)
+    }
+
+    /// The epoch that the event of that sequence belongs to.
+    pub(super) fn epoch(&self, sequence: u64) -> Option<Ulid> {
+        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        let later = segments.partition_point(|segment| segment.header.first <= sequence);
+        segments.get(later.checked_sub(1)?).map(|segment| segment.header.epoch)
+    }
+
+    /// Waits for the writer's end.
+    pub(super) fn join(&self) {
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if writer.is_some_and(|writer| writer.join().is_err()) {
+            tracing::error!("the journal's writer panicked");
+        }
+    }
+}
+
+/// Where the log is in a state directory.
+#[must_use]
+pub fn folder(state_dir: &Path) -> std::path::PathBuf {
+    state_dir.join(FOLDER)
+}
+
+impl Journal {
+    /// Opens the log in the state directory, with its tail in the run directory, and starts its writer.
+    ///
+    /// What an earlier process left in the tail and not in the segments is written there first.
+    pub fn open(
+        node: &str,
+        boot_id: &str,
+        state_dir: &Path,
+        run_dir: &Path,
+    ) -> Result<(Self, Recovered), StoreError> {
+        let (mut store, mut recovered) = Store::open(&folder(state_dir), boot_id)?;
+        let path = run_dir.join(TAIL);
+        let (tail, left) = Tail::open(&path, store.epoch()).map_err(|source| StoreError::Io {
+            what: "open",
+            path,
+            source,
+        })?;
+        for record in left {
+            if record.sequence >= store.next() {
+                store.append(&[record])?;
+                recovered.from_tail += 1;
+            }
+        }
+        store.sync()?;
+        let disk = Disk { segments: store.segments(), writer: Mutex::new(None) };
+        let journal = Self::on_disk(node, boot_id, store.epoch(), store.next(), Some(tail), disk);
+        let shared = Arc::clone(&journal.shared);
+        let writer = std::thread::Builder::new()
+            .name(String::from("journal"))
+            .spawn(move || write(&shared, store))
+            .map_err(|source| StoreError::Io {
+                what: "start the writer of",
+                path: folder(state_dir),
+                source,
+            })?;
+        if let Some(disk) = journal.disk() {
+            *disk.writer.lock().unwrap_or_else(PoisonError::into_inner) = Some(writer);
+        }
+        Ok((journal, recovered))
+    }
+}
+
+/// The writer thread, until the log is closed.
+fn write(shared: &Arc<Shared>, mut store: Store) {
+    let mut wait = RETRY_MIN;
+    let mut is_down = false;
+    while let Some(records) = shared.unwritten(BATCH_RECORDS) {
+        let Some(newest) = records.last().map(|record| record.sequence) else { continue };
+        let written = store.append(&records).map(|()| shared.set_written(newest));
+        let is_written = written.is_ok();
+        match written.and_then(|()| store.sync()) {
+            Ok(()) => {
+                shared.set_durable(newest);
+                if std::mem::take(&mut is_down) {
+                    wait = RETRY_MIN;
+                    let message =
+                        format!("the journal is written again; {} events were lost", shared.take_lost());
+                    tell(shared, EventType::DegradedLeft, &message);
+                }
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut is_down, true) {
+                    let error = anyhow::Error::new(error);
+                    tracing::error!("{error:#}");
+                    let message = format!(
+                        "the journal cannot be written: events are kept in memory, the newest of them, and a power cut \
+                         takes them: {error:#}"
+                    );
+                    tell(shared, EventType::DegradedEntered, &message);
+                }
+                if shared.is_closing() {
+                    return;
+                }
+                // What is written and not synced is synced with the next events.
+                if !is_written {
+                    std::thread::sleep(wait);
+                    wait = (wait * 2).min(RETRY_MAX);
+                }
+            }
+        }
+    }
+    if let Err(error) = store.close() {
+        tracing::error!("{:#}", anyhow::Error::new(error).context("the journal was not closed in order"));
+    }
+}
+
+fn tell(shared: &Arc<Shared>, kind: EventType, message: &str) {
+    let data = json!({"what": "journal", "message": message});
+    Journal { shared: Arc::clone(shared) }.append(Event { kind, subject: Subject::Node, data });
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+use super::*;
+use crate::journal::tests::record;
+
+fn header() -> Header {
+    Header {
+        epoch: Ulid::generate(),
+        first: 5,
+        boot_id: String::from("6c1a4e95-6bb6-11e6-bc26-28d2444e470d"),
+    }
+}
+
+fn filled(dir: &Path, records: u64) -> (Segment, Extent) {
+    let segment = Segment::create(dir, header()).unwrap();
+    let mut extent = Extent::default();
+    for sequence in 5..5 + records {
+        segment.append(&mut extent, &[record(sequence)]).unwrap();
+    }
+    (segment, extent)
+}
+
+fn sequences(segment: &Segment, from: u64) -> Vec<u64> {
+    segment.read(from, 100).unwrap().iter().map(|record| record.sequence).collect()
+}
+
+#[test]
+fn what_was_appended_is_read_by_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let (written, extent) = filled(dir.path(), 4);
+    let read = Segment::open(dir.path(), 5, false).unwrap().unwrap();
+    assert_eq!(read.header, written.header);
+    assert_eq!(read.recover(false).unwrap(), extent);
+    assert_eq!(sequences(&read, 0), [5, 6, 7, 8]);
+    assert_eq!(sequences(&read, 7), [7, 8]);
+    assert_eq!(read.read(5, 1).unwrap()[0].line, record(5).line);
+    assert!(sequences(&read, 9).is_empty());
+}
+
+/// Whatever length a crash leaves either file with, what is whole in the data is there afterwards, and the next event
+/// goes right behind.
+#[test]
+fn any_cut_of_either_file_is_repaired() {
+    let line = u64::try_from(record(5).line.len()).unwrap();
+    for data_len in (0..=3 * line).step_by(37).chain([line, 2 * line, 3 * line]) {
+        for index_len in (HEADER_BYTES..=HEADER_BYTES + 3 * ENTRY_BYTES).step_by(7) {
+            let dir = tempfile::tempdir().unwrap();
+            let (segment, _) = filled(dir.path(), 3);
+            segment.data.set_len(data_len).unwrap();
+            segment.index.set_len(index_len).unwrap();
+            let mut extent = segment.recover(true).unwrap();
+            let whole = data_len / line;
+            assert_eq!((extent.records, extent.damaged, extent.cut_bytes), (whole, 0, data_len % line));
+            segment.append(&mut extent, &[record(5 + whole)]).unwrap();
+            assert_eq!(sequences(&segment, 0), (5..=5 + whole).collect::<Vec<_>>());
+        }
+    }
+}
+
+#[test]
+fn damage_in_the_middle_costs_only_what_is_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let (segment, _) = filled(dir.path(), 4);
+    let line = u64::try_from(record(5).line.len()).unwrap();
+    segment.data.write_all_at(b"#", line + 9).unwrap();
+    segment.index.write_all_at(b"#", HEADER_BYTES + 2 * ENTRY_BYTES).unwrap();
+    let extent = segment.recover(true).unwrap();
+    assert_eq!((extent.records, extent.damaged, extent.cut_bytes), (4, 2, 0));
+    assert_eq!(sequences(&segment, 0), [5, 8]);
+}
+
+#[test]
+fn zeros_that_a_power_cut_leaves_are_no_events() {
+    let dir = tempfile::tempdir().unwrap();
+    let (segment, extent) = filled(dir.path(), 2);
+    segment.data.set_len(extent.data_bytes + 10_000).unwrap();
+    segment.index.set_len(HEADER_BYTES + 50 * ENTRY_BYTES).unwrap();
+    let recovered = segment.recover(true).unwrap();
+    assert_eq!(
+        (recovered.records, recovered.data_bytes, recovered.cut_bytes),
+        (2, extent.data_bytes, 10_000)
+    );
+    assert_eq!(sequences(&segment, 0), [5, 6]);
+}
+
+#[test]
+fn another_file_is_no_index() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path(), 1);
+    let (data, index) = Segment::paths(dir.path(), 5);
+    for content in [&b""[..], b"enfidx", &[b'x'; 200]] {
+        std::fs::write(&index, content).unwrap();
+        assert!(Segment::open(dir.path(), 5, true).unwrap().is_none());
+    }
+    assert!(data.exists());
+}

@@ -1,0 +1,35 @@
+//! What the tests of this room share.
+
+use bytes::Bytes;
+use serde_json::json;
+
+use super::Record;
+
+/// A whole event of that sequence.
+pub(super) fn record(sequence: u64) -> Record {
+    let line = json!({
+        "specversion": "1.0",
+        "id": "01ARZ3NDEKTSV4RRFFQ69G5FAV",
+        "source": "urn:enforcer:n1:b1",
+        "type": "dev.enforcer.pod.added",
+        "subject": "default/web",
+        "time": "2026-01-31T12:00:00.000000Z",
+        "sequence": format!("{sequence:020}"),
+        "data": {"n": sequence},
+    });
+    Record::from_line(format!("{line}\n").as_bytes()).unwrap()
+}
+
+#[test]
+fn a_line_is_read_back_as_what_was_appended() {
+    let read = record(7);
+    assert_eq!(read.sequence, 7);
+    assert_eq!(read.pod.as_ref().map(ToString::to_string).as_deref(), Some("default/web"));
+    assert_eq!(read.time_ms, 1_769_860_800_000);
+    for wrong in ["", "\n", "{}\n", "\0\0\0\n", "{\"sequence\":\"1\"}\n"] {
+        assert!(Record::from_line(wrong.as_bytes()).is_none(), "{wrong:?}");
+    }
+    let whole = read.line.clone();
+    assert!(Record::from_line(&whole[..whole.len() - 1]).is_none(), "a line without its end is torn");
+    let _: Bytes = whole;
+}
