@@ -39,7 +39,8 @@ use crate::{
         engine::{EngineSettings, HardThreshold},
         threshold::{Signal, ThresholdValue},
     },
-    sense::{EdgeSource, raw},
+    raw,
+    sense::EdgeSource,
     serve::{Observe, View},
     source::StaticDir,
 };

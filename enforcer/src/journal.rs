@@ -9,6 +9,7 @@
 
 mod disk;
 mod event;
+mod intent;
 mod log;
 mod offline;
 mod record;
@@ -21,6 +22,7 @@ mod tests;
 pub use self::{
     disk::folder,
     event::{Event, EventType, Subject},
+    intent::{Intent, IntentError, Intents, Slot, Slots},
     log::{Batch, Journal, Range, Reader, Stale},
     offline::Offline,
     record::{Cursor, Filter, Record},

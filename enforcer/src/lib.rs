@@ -10,6 +10,7 @@ pub mod evict;
 pub mod journal;
 pub mod model;
 pub mod policy;
+mod raw;
 pub mod sense;
 pub mod serve;
 pub mod source;

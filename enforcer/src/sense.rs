@@ -16,7 +16,6 @@ mod node;
 mod offsets;
 mod probe;
 mod programs;
-pub mod raw;
 mod record;
 mod ring;
 mod sampler;

@@ -5,7 +5,7 @@ use std::{os::fd::AsFd as _, sync::Arc};
 use rustix::process::{Pid, PidfdFlags};
 
 use super::{candidate::Candidate, guard::each_process, queue::Receiver, reflex::PreparedSet};
-use crate::sense::raw;
+use crate::raw;
 
 /// What the reflex hands over.
 #[derive(Debug)]

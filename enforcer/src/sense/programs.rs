@@ -10,7 +10,8 @@ use aya::{
 };
 use enforcer_common::plain::PlainFormat;
 
-use super::{Choice, EdgeRing, Lost, MarkProgram, SenseError, raw};
+use super::{Choice, EdgeRing, Lost, MarkProgram, SenseError};
+use crate::raw;
 
 mod counters;
 mod plan;

@@ -7,10 +7,8 @@ use std::{
 use aya::maps::{MapData, RingBuf};
 use tokio::sync::mpsc;
 
-use super::{
-    raw,
-    record::{Record, Undecodable, decode},
-};
+use super::record::{Record, Undecodable, decode};
+use crate::raw;
 
 /// Records taken in one turn before other tasks get theirs. A hot producer would keep us here for ever.
 const TURN: usize = 512;

@@ -2,25 +2,82 @@
 #![expect(unsafe_code, reason = "the one userspace module that may; rustix covers everything else")]
 
 use std::{
+    fs::File,
     io,
     os::fd::{AsRawFd as _, BorrowedFd},
+    ptr::{NonNull, null_mut},
+    sync::atomic::AtomicU64,
 };
 
 use aya::maps::{MapData, RingBuf};
+use rustix::mm::{MapFlags, ProtFlags};
 use tokio::io::{Interest, unix::AsyncFd};
 
 /// Frees the memory of a process that has been sent SIGKILL, in the calling thread (`process_mrelease(2)`, Linux 5.15).
 ///
 /// A process that is not dying is refused with `EINVAL`, so that a pid that was reused meanwhile comes to no harm.
-pub fn process_mrelease(pidfd: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn process_mrelease(pidfd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: takes a file descriptor, which is open as it is borrowed, and flags, of which there are none; it reads
     // and writes no memory of ours.
     let result = unsafe { libc::syscall(libc::SYS_process_mrelease, pidfd.as_raw_fd(), 0_u32) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// A file's pages, shared with every process that maps it, as words that are read and written whole.
+#[derive(Debug)]
+pub(crate) struct SharedWords {
+    first: NonNull<AtomicU64>,
+    words: usize,
+}
+
+// SAFETY: the pages belong to the mapping, which lives as long as the value; atomics may be used from any thread.
+unsafe impl Send for SharedWords {}
+// SAFETY: as above; nothing but atomics is handed out.
+unsafe impl Sync for SharedWords {}
+
+impl SharedWords {
+    /// Maps that many words from the file's start and locks them into memory, so that no access ever waits for them.
+    ///
+    /// The file must be as long, and must not be shortened while it is mapped.
+    pub(crate) fn map(file: &File, words: usize) -> io::Result<Self> {
+        let bytes = words.checked_mul(size_of::<AtomicU64>()).ok_or(io::ErrorKind::InvalidInput)?;
+        let enough =
+            u64::try_from(bytes).is_ok_and(|bytes| file.metadata().is_ok_and(|file| file.len() >= bytes));
+        if words == 0 || !enough {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // SAFETY: a new mapping at a place of the kernel's choosing takes no memory that is in use. The file is as long
+        // as the mapping, and nobody shortens a file of the run directory, which is ours alone.
+        let address = unsafe {
+            rustix::mm::mmap(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)
+        }?;
+        let first = NonNull::new(address.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mapped = Self { first, words };
+        // SAFETY: the range is the mapping's own.
+        unsafe { rustix::mm::mlock(address, bytes) }?;
+        Ok(mapped)
+    }
+
+    /// The word at that place. Beyond the end it is the last one, so that no index can leave the mapping.
+    pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
+        let index = index.min(self.words - 1);
+        // SAFETY: the mapping is page-aligned, holds `words` words, more than `index`, and lives as long as `self`;
+        // any bits are a valid word, and other processes touch them as we do, whole.
+        unsafe { self.first.add(index).as_ref() }
+    }
+}
+
+impl Drop for SharedWords {
+    fn drop(&mut self) {
+        // SAFETY: the range is the mapping's own, and no reference to it outlives `self`.
+        let unmapped =
+            unsafe { rustix::mm::munmap(self.first.as_ptr().cast(), self.words * size_of::<AtomicU64>()) };
+        debug_assert_eq!(unmapped, Ok(()), "the range was mapped");
+    }
+}
+
 /// Registers a ring buffer with the runtime that this is called in, for reading.
-pub(super) fn readable(ring: RingBuf<MapData>) -> io::Result<AsyncFd<RingBuf<MapData>>> {
+pub(crate) fn readable(ring: RingBuf<MapData>) -> io::Result<AsyncFd<RingBuf<MapData>>> {
     // SAFETY: the descriptor is the map's own. `RingBuf` owns its `MapData`, which owns the descriptor, closes
     // it only when dropped, and offers no way to exchange it; `AsyncFd` owns the ring in turn.
     Ok(unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) }?)

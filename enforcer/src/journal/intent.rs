@@ -1,0 +1,380 @@
+//! The intent page: what another process must undo or take up if this one dies, written before it is done.
+//!
+//! A preallocated, locked, shared mapping on tmpfs. Writing to it is a copy in memory: it needs no disk, no system call
+//! and no lock, so the reflex does it between deciding and signalling. Each user has slots of its own.
+
+use std::{
+    borrow::Cow,
+    fs::{File, OpenOptions},
+    io,
+    ops::Range,
+    os::unix::fs::OpenOptionsExt as _,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use crate::{model::CgroupId, raw::SharedWords};
+
+/// The page's name in the run directory.
+const FILE: &str = "intent";
+
+/// Names the format; the last byte is its version.
+const MAGIC: u64 = u64::from_le_bytes(*b"enfint\0\x01");
+
+/// Words in a slot: a header and what it says.
+const SLOT_WORDS: usize = 128;
+const PAYLOAD_BYTES: usize = (SLOT_WORDS - 1) * 8;
+
+/// Slots of the reflex, and of the reconciler; before them one for the page's own header.
+const REFLEX: Range<usize> = 1..17;
+const LIMITS: Range<usize> = 17..64;
+const SLOTS: usize = LIMITS.end;
+
+/// Something that is about to be done, and must not be forgotten.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Intent<'a> {
+    /// A file of a cgroup holds another value for a while.
+    Knob {
+        /// The cgroup's path.
+        path: Cow<'a, str>,
+        /// Its id: another cgroup at that path is none of ours.
+        cgroup: CgroupId,
+        /// The file.
+        file: Cow<'a, str>,
+        /// What it held, and must hold again.
+        old: Cow<'a, str>,
+        /// What is written.
+        new: Cow<'a, str>,
+    },
+    /// A pod is being evicted.
+    Eviction {
+        /// The eviction's id, as events name it.
+        id: u128,
+        /// The victim's namespace and name.
+        pod: Cow<'a, str>,
+        /// Its uid.
+        uid: Cow<'a, str>,
+        /// Its cgroup's path.
+        path: Cow<'a, str>,
+        /// Its cgroup's id.
+        cgroup: CgroupId,
+        /// The threshold that was met, in bytes.
+        threshold_bytes: u64,
+        /// What was available, in bytes.
+        observed_bytes: u64,
+        /// When it was decided: nanoseconds of `CLOCK_BOOTTIME`.
+        decided_ns: u64,
+    },
+}
+
+/// A page that cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot map the intent page {path}")]
+pub struct IntentError {
+    path: String,
+    #[source]
+    source: io::Error,
+}
+
+/// The page, opened.
+#[derive(Debug)]
+pub struct Intents {
+    /// The slots of the reflex.
+    pub reflex: Slots,
+    /// The slots of the reconciler.
+    pub limits: Slots,
+    /// What a process before left undone, in this boot.
+    pub left: Vec<Intent<'static>>,
+}
+
+/// Some of the page's slots, with one owner.
+#[derive(Debug)]
+pub struct Slots {
+    page: Arc<SharedWords>,
+    range: Range<usize>,
+    /// One bit a slot of the range.
+    used: u64,
+}
+
+/// A slot that holds an intent, until it is released.
+#[derive(Debug, Eq, PartialEq)]
+#[must_use = "an intent that is never released is undone by the next start"]
+pub struct Slot(usize);
+
+impl Intents {
+    /// Opens the page in the run directory, makes it where it is missing, reads what was left in it, and clears it.
+    ///
+    /// What another boot left is not read: its cgroups are gone.
+    pub fn open(run_dir: &Path, boot_id: &str) -> Result<Self, IntentError> {
+        let path = run_dir.join(FILE);
+        let failed = |source| IntentError { path: path.display().to_string(), source };
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(failed)?;
+        let page = Arc::new(map(&file).map_err(failed)?);
+        let boot = u64::from(crc32fast::hash(boot_id.as_bytes()));
+        let is_ours =
+            word(&page, 0).load(Ordering::Acquire) == MAGIC && word(&page, 1).load(Ordering::Relaxed) == boot;
+        let left = if is_ours {
+            (REFLEX.start..SLOTS).filter_map(|slot| read(&page, slot)).collect()
+        } else {
+            Vec::new()
+        };
+        for slot in REFLEX.start..SLOTS {
+            word(&page, slot * SLOT_WORDS).store(0, Ordering::Relaxed);
+        }
+        word(&page, 1).store(boot, Ordering::Relaxed);
+        word(&page, 0).store(MAGIC, Ordering::Release);
+        let slots = |range| Slots { page: Arc::clone(&page), range, used: 0 };
+        Ok(Self { reflex: slots(REFLEX), limits: slots(LIMITS), left })
+    }
+}
+
+impl Slots {
+    /// Writes an intent down; none if there is no free slot, or it is too long: then it must not be done.
+    pub fn hold(&mut self, intent: &Intent<'_>) -> Option<Slot> {
+        let free = (0..self.range.len()).find(|place| self.used & (1 << place) == 0)?;
+        let mut bytes = [0; PAYLOAD_BYTES];
+        let len = encode(intent, &mut bytes)?;
+        let slot = self.range.start + free;
+        let first = slot * SLOT_WORDS;
+        for (place, chunk) in bytes.chunks_exact(8).take(len.div_ceil(8)).enumerate() {
+            let value = chunk.try_into().map_or(0, u64::from_le_bytes);
+            word(&self.page, first + 1 + place).store(value, Ordering::Relaxed);
+        }
+        let crc = crc32fast::hash(bytes.get(..len)?);
+        let header = u64::from(crc) << 32 | u64::try_from(len).ok()?;
+        // Last, so that a slot that says it holds something does.
+        word(&self.page, first).store(header, Ordering::Release);
+        self.used |= 1 << free;
+        Some(Slot(slot))
+    }
+
+    /// Takes an intent back: it is done, or undone.
+    #[expect(clippy::needless_pass_by_value, reason = "a slot is released once")]
+    pub fn release(&mut self, slot: Slot) {
+        word(&self.page, slot.0 * SLOT_WORDS).store(0, Ordering::Release);
+        self.used &= !(1 << (slot.0 - self.range.start));
+    }
+}
+
+fn map(file: &File) -> io::Result<SharedWords> {
+    let bytes = u64::try_from(SLOTS * SLOT_WORDS * 8).map_err(io::Error::other)?;
+    if file.metadata()?.len() != bytes {
+        file.set_len(0)?;
+        file.set_len(bytes)?;
+    }
+    rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, bytes)?;
+    SharedWords::map(file, SLOTS * SLOT_WORDS)
+}
+
+fn word(page: &SharedWords, index: usize) -> &AtomicU64 {
+    page.word(index)
+}
+
+fn read(page: &SharedWords, slot: usize) -> Option<Intent<'static>> {
+    let first = slot * SLOT_WORDS;
+    let header = word(page, first).load(Ordering::Acquire);
+    let len =
+        usize::try_from(header & u64::from(u32::MAX)).ok().filter(|len| (1..=PAYLOAD_BYTES).contains(len))?;
+    let mut bytes = Vec::with_capacity(PAYLOAD_BYTES);
+    for place in 0..len.div_ceil(8) {
+        bytes.extend_from_slice(&word(page, first + 1 + place).load(Ordering::Relaxed).to_le_bytes());
+    }
+    let bytes = bytes.get(..len)?;
+    if u64::from(crc32fast::hash(bytes)) != header >> 32 {
+        return None;
+    }
+    decode(bytes)
+}
+
+const KNOB: u8 = 1;
+const EVICTION: u8 = 2;
+
+/// Writes into a buffer until it is full.
+struct Encoder<'a> {
+    bytes: &'a mut [u8],
+    len: usize,
+}
+
+impl Encoder<'_> {
+    fn put(&mut self, part: &[u8]) -> Option<()> {
+        let end = self.len.checked_add(part.len())?;
+        self.bytes.get_mut(self.len..end)?.copy_from_slice(part);
+        self.len = end;
+        Some(())
+    }
+
+    fn number(&mut self, number: u64) -> Option<()> {
+        self.put(&number.to_le_bytes())
+    }
+
+    fn text(&mut self, text: &str) -> Option<()> {
+        self.put(&u16::try_from(text.len()).ok()?.to_le_bytes())?;
+        self.put(text.as_bytes())
+    }
+}
+
+fn encode(intent: &Intent<'_>, bytes: &mut [u8]) -> Option<usize> {
+    let mut to = Encoder { bytes, len: 0 };
+    match intent {
+        Intent::Knob { path, cgroup, file, old, new } => {
+            to.put(&[KNOB])?;
+            to.number(cgroup.0)?;
+            for text in [path, file, old, new] {
+                to.text(text)?;
+            }
+        }
+        Intent::Eviction { id, pod, uid, path, cgroup, threshold_bytes, observed_bytes, decided_ns } => {
+            to.put(&[EVICTION])?;
+            to.put(&id.to_le_bytes())?;
+            for number in [cgroup.0, *threshold_bytes, *observed_bytes, *decided_ns] {
+                to.number(number)?;
+            }
+            for text in [pod, uid, path] {
+                to.text(text)?;
+            }
+        }
+    }
+    Some(to.len)
+}
+
+/// Reads out of a buffer until it is empty.
+struct Decoder<'a>(&'a [u8]);
+
+impl Decoder<'_> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (array, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*array)
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn text(&mut self) -> Option<Cow<'static, str>> {
+        let len = usize::from(u16::from_le_bytes(self.array()?));
+        let (text, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(Cow::Owned(String::from_utf8(text.to_vec()).ok()?))
+    }
+}
+
+fn decode(bytes: &[u8]) -> Option<Intent<'static>> {
+    let mut from = Decoder(bytes);
+    let intent = match from.array()? {
+        [KNOB] => {
+            let cgroup = CgroupId(from.number()?);
+            Intent::Knob {
+                cgroup,
+                path: from.text()?,
+                file: from.text()?,
+                old: from.text()?,
+                new: from.text()?,
+            }
+        }
+        [EVICTION] => Intent::Eviction {
+            id: from.array().map(u128::from_le_bytes)?,
+            cgroup: CgroupId(from.number()?),
+            threshold_bytes: from.number()?,
+            observed_bytes: from.number()?,
+            decided_ns: from.number()?,
+            pod: from.text()?,
+            uid: from.text()?,
+            path: from.text()?,
+        },
+        _ => return None,
+    };
+    from.0.is_empty().then_some(intent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn knob(path: &str) -> Intent<'_> {
+        Intent::Knob {
+            path: path.into(),
+            cgroup: CgroupId(42),
+            file: "memory.high".into(),
+            old: "max".into(),
+            new: "1048576".into(),
+        }
+    }
+
+    fn eviction() -> Intent<'static> {
+        Intent::Eviction {
+            id: u128::MAX - 1,
+            pod: "default/hog".into(),
+            uid: "6c1a4e95".into(),
+            path: "/kubepods/besteffort/pod6c1a4e95".into(),
+            cgroup: CgroupId(7),
+            threshold_bytes: 1,
+            observed_bytes: 2,
+            decided_ns: 3,
+        }
+    }
+
+    #[test]
+    fn what_was_held_and_not_released_is_left_to_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut first = Intents::open(dir.path(), "b1").unwrap();
+        assert_eq!(first.left, []);
+        let done = first.limits.hold(&knob("/a")).unwrap();
+        let kept = first.limits.hold(&knob("/kubepods/burstable/podx")).unwrap();
+        let evicting = first.reflex.hold(&eviction()).unwrap();
+        first.limits.release(done);
+        assert_ne!(kept, evicting);
+        // Killed: nothing is released.
+        drop(first);
+        let second = Intents::open(dir.path(), "b1").unwrap();
+        assert_eq!(second.left, [eviction(), knob("/kubepods/burstable/podx")]);
+        drop(second);
+        assert_eq!(Intents::open(dir.path(), "b1").unwrap().left, [], "the next start has taken them over");
+    }
+
+    #[test]
+    fn another_boot_left_nothing_of_ours() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut before = Intents::open(dir.path(), "b1").unwrap();
+        let _held = before.reflex.hold(&eviction());
+        drop(before);
+        assert_eq!(Intents::open(dir.path(), "b2").unwrap().left, []);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_and_a_free_slot_is_used_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut intents = Intents::open(dir.path(), "b1").unwrap();
+        assert_eq!(intents.reflex.hold(&knob(&"x".repeat(PAYLOAD_BYTES))), None);
+        let mut held: Vec<Slot> =
+            (0..REFLEX.len()).map(|_| intents.reflex.hold(&knob("/a")).unwrap()).collect();
+        assert_eq!(intents.reflex.hold(&knob("/a")), None);
+        assert!(intents.limits.hold(&knob("/a")).is_some(), "the other's slots are its own");
+        intents.reflex.release(held.pop().unwrap());
+        assert!(intents.reflex.hold(&knob("/b")).is_some());
+    }
+
+    #[test]
+    fn a_torn_or_foreign_slot_is_no_intent() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut intents = Intents::open(dir.path(), "b1").unwrap();
+        let Some(Slot(slot)) = intents.reflex.hold(&eviction()) else { panic!() };
+        word(&intents.reflex.page, slot * SLOT_WORDS + 3).fetch_xor(1, Ordering::Relaxed);
+        drop(intents);
+        assert_eq!(Intents::open(dir.path(), "b1").unwrap().left, []);
+        std::fs::write(dir.path().join(FILE), vec![0xff; SLOTS * SLOT_WORDS * 8]).unwrap();
+        assert_eq!(Intents::open(dir.path(), "b1").unwrap().left, []);
+        std::fs::write(dir.path().join(FILE), "short").unwrap();
+        assert_eq!(Intents::open(dir.path(), "b1").unwrap().left, []);
+    }
+}
