@@ -35,7 +35,8 @@ fn appender() {
         });
         while let Some(Batch::Records(records)) = reader.read() {
             for record in records {
-                writeln!(out, "seen {} {n}", record.sequence).unwrap();
+                let event: Value = serde_json::from_slice(&record.line).unwrap();
+                writeln!(out, "seen {} {}", record.sequence, event["data"]["n"]).unwrap();
             }
         }
         out.flush().unwrap();

@@ -5,7 +5,7 @@
 
 use std::{
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, mpsc},
     thread::JoinHandle,
     time::Duration,
 };
@@ -16,6 +16,7 @@ use ulid::Ulid;
 use super::{
     Event, EventType, Journal, Subject,
     log::Shared,
+    segment::Segment,
     store::{Recovered, Segments, Store, StoreError},
     tail::Tail,
 };
@@ -117,45 +118,100 @@ impl Journal {
 
 /// The writer thread, until the log is closed.
 fn write(shared: &Arc<Shared>, mut store: Store) {
+    let (sender, segments) = mpsc::channel();
+    let syncing = Arc::clone(shared);
+    // A thread of its own, so that events are in their segment, where a kill cannot take them, while the disk works.
+    let syncer = std::thread::Builder::new()
+        .name(String::from("journal-sync"))
+        .spawn(move || sync(&syncing, &segments));
+    let mut trouble = Trouble::default();
     let mut wait = RETRY_MIN;
-    let mut is_down = false;
     while let Some(records) = shared.unwritten(BATCH_RECORDS) {
         let Some(newest) = records.last().map(|record| record.sequence) else { continue };
-        let written = store.append(&records).map(|()| shared.set_written(newest));
-        let is_written = written.is_ok();
-        match written.and_then(|()| store.sync()) {
+        match store.append(&records) {
             Ok(()) => {
-                shared.set_durable(newest);
-                if std::mem::take(&mut is_down) {
-                    wait = RETRY_MIN;
-                    let message =
-                        format!("the journal is written again; {} events were lost", shared.take_lost());
-                    tell(shared, EventType::DegradedLeft, &message);
+                wait = RETRY_MIN;
+                shared.set_written(newest);
+                trouble.end(shared);
+                if sender.send((Arc::clone(store.current()), newest)).is_err() {
+                    tracing::error!("the journal is not synced any more");
                 }
             }
             Err(error) => {
-                if !std::mem::replace(&mut is_down, true) {
-                    let error = anyhow::Error::new(error);
-                    tracing::error!("{error:#}");
-                    let message = format!(
-                        "the journal cannot be written: events are kept in memory, the newest of them, and a power cut \
-                         takes them: {error:#}"
-                    );
-                    tell(shared, EventType::DegradedEntered, &message);
-                }
+                shared.set_disk_down();
+                trouble.begin(shared, error.into());
                 if shared.is_closing() {
                     return;
                 }
-                // What is written and not synced is synced with the next events.
-                if !is_written {
-                    std::thread::sleep(wait);
-                    wait = (wait * 2).min(RETRY_MAX);
-                }
+                std::thread::sleep(wait);
+                wait = (wait * 2).min(RETRY_MAX);
             }
         }
     }
+    drop(sender);
+    let in_order = syncer.is_ok_and(|syncer| syncer.join().is_ok());
     if let Err(error) = store.close() {
-        tracing::error!("{:#}", anyhow::Error::new(error).context("the journal was not closed in order"));
+        tracing::error!(
+            in_order,
+            "{:#}",
+            anyhow::Error::new(error).context("the journal was not closed in order")
+        );
+    }
+}
+
+/// The thread that waits for the disk.
+fn sync(shared: &Arc<Shared>, segments: &mpsc::Receiver<(Arc<Segment>, u64)>) {
+    let mut trouble = Trouble::default();
+    while let Ok((mut segment, mut newest)) = segments.recv() {
+        // All that was written to it meanwhile is synced at once.
+        let mut next = None;
+        for (other, written) in segments.try_iter() {
+            if !Arc::ptr_eq(&segment, &other) {
+                next = Some((other, written));
+                break;
+            }
+            newest = written;
+        }
+        loop {
+            match segment.sync() {
+                Ok(()) => {
+                    shared.set_durable(newest);
+                    trouble.end(shared);
+                }
+                Err(error) => {
+                    let error = anyhow::Error::new(error)
+                        .context(format!("cannot sync {}", segment.data_path().display()));
+                    trouble.begin(shared, error);
+                }
+            }
+            let Some(following) = next.take() else { break };
+            (segment, newest) = following;
+        }
+    }
+}
+
+/// Whether something does not work, so that it is told once when it begins and once when it ends.
+#[derive(Default)]
+struct Trouble(bool);
+
+impl Trouble {
+    #[expect(clippy::needless_pass_by_value, reason = "called with an error that nobody else wants")]
+    fn begin(&mut self, shared: &Arc<Shared>, error: anyhow::Error) {
+        if std::mem::replace(&mut self.0, true) {
+            return;
+        }
+        tracing::error!("{error:#}");
+        let message = format!(
+            "the journal cannot be written: events are kept in memory, the newest of them, and are lost with the power: {error:#}"
+        );
+        tell(shared, EventType::DegradedEntered, &message);
+    }
+
+    fn end(&mut self, shared: &Arc<Shared>) {
+        if std::mem::take(&mut self.0) {
+            let message = format!("the journal is written again; {} events were lost", shared.take_lost());
+            tell(shared, EventType::DegradedLeft, &message);
+        }
     }
 }
 

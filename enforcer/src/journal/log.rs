@@ -35,7 +35,7 @@ pub(super) struct Shared {
     log: Mutex<Log>,
     /// Woken when there is something to write.
     work: Condvar,
-    /// The newest sequence; readers wait for it to move.
+    /// The newest sequence that readers see; they wait for it to move.
     newest: watch::Sender<u64>,
     /// The newest sequence that a power cut cannot take any more.
     durable: watch::Sender<u64>,
@@ -48,8 +48,14 @@ pub(super) struct Log {
     next: u64,
     ids: Generator,
     tail: Option<Tail>,
-    /// Everything below is in a segment, and readers may take it from there.
+    /// Everything up to this one is in a segment, and readers may take it from there.
     written: u64,
+    /// The newest event that the tail had no room for.
+    unprotected: u64,
+    /// Readers see events up to this one: a kill cannot take them any more.
+    visible: u64,
+    /// Whether the disk refuses: then events are shown although a kill would take them.
+    disk_is_down: bool,
     /// How much is kept here of what is written.
     window_bytes: usize,
     /// How much is kept here at all.
@@ -162,10 +168,11 @@ impl Journal {
         .to_string();
         line.push('\n');
         let record = Record { sequence, time_ms: now.as_millisecond(), kind, pod, line: Bytes::from(line) };
-        log.push(record, *shared.durable.borrow());
+        log.push(record);
+        let visible = log.visible;
         drop(log);
         shared.work.notify_one();
-        shared.newest.send_replace(sequence);
+        shared.show(visible);
         sequence
     }
 
@@ -178,7 +185,7 @@ impl Journal {
     pub fn range(&self) -> Range {
         let (in_memory, newest) = {
             let log = self.shared.log();
-            (log.oldest(), log.next - 1)
+            (log.oldest(), log.visible)
         };
         let on_disk = self.shared.disk.as_ref().and_then(Disk::oldest);
         Range { oldest: on_disk.map_or(in_memory, |oldest| oldest.min(in_memory)), newest }
@@ -261,9 +268,32 @@ impl Shared {
 
     /// Takes note that everything up to that sequence is in a segment.
     pub(super) fn set_written(&self, sequence: u64) {
-        let mut log = self.log();
-        log.written = sequence;
-        log.trim();
+        let visible = {
+            let mut log = self.log();
+            log.written = sequence;
+            log.disk_is_down = false;
+            log.trim();
+            log.show()
+        };
+        self.show(visible);
+    }
+
+    /// Takes note that the disk takes nothing for now.
+    pub(super) fn set_disk_down(&self) {
+        let visible = {
+            let mut log = self.log();
+            log.disk_is_down = true;
+            log.show()
+        };
+        self.show(visible);
+    }
+
+    fn show(&self, visible: u64) {
+        self.newest.send_if_modified(|newest| {
+            let is_newer = visible > *newest;
+            *newest = visible.max(*newest);
+            is_newer
+        });
     }
 
     /// Takes note that everything up to that sequence outlives a power cut.
@@ -290,6 +320,9 @@ impl Log {
             ids: Generator::new(),
             tail,
             written: next - 1,
+            unprotected: 0,
+            visible: next - 1,
+            disk_is_down: false,
             window_bytes,
             retained_bytes,
             lost: 0,
@@ -297,11 +330,11 @@ impl Log {
         }
     }
 
-    fn push(&mut self, record: Record, durable: u64) {
+    fn push(&mut self, record: Record) {
         if let Some(tail) = &mut self.tail {
-            match tail.push(&record, durable) {
+            match tail.push(&record, self.written) {
                 Ok(true) => {}
-                Ok(false) => tracing::debug!(record.sequence, "no room in the tail"),
+                Ok(false) => self.unprotected = record.sequence,
                 Err(error) => {
                     tracing::warn!(
                         "cannot write the journal's tail, which a kill may now cost events: {error}"
@@ -314,6 +347,14 @@ impl Log {
         self.bytes += record.line.len();
         self.records.push_back(record);
         self.trim();
+        self.show();
+    }
+
+    /// Shows readers what a kill cannot take any more; everything, where nothing would ever protect it.
+    fn show(&mut self) -> u64 {
+        let all = self.tail.is_none() || self.disk_is_down || self.unprotected <= self.written;
+        self.visible = if all { self.next - 1 } else { self.visible.max(self.written) };
+        self.visible
     }
 
     /// Drops what readers find in the segments; and what is too much in any case.
@@ -364,11 +405,13 @@ impl Reader {
     pub fn read(&mut self) -> Option<Batch> {
         let (passed, oldest) = {
             let log = self.journal.shared.log();
-            if self.next >= log.next {
+            if self.next > log.visible {
                 return None;
             }
             let oldest = log.oldest();
-            (if self.next >= oldest { log.behind(self.next - 1, BATCH_RECORDS) } else { Vec::new() }, oldest)
+            let most =
+                usize::try_from(log.visible - self.next + 1).unwrap_or(BATCH_RECORDS).min(BATCH_RECORDS);
+            (if self.next >= oldest { log.behind(self.next - 1, most) } else { Vec::new() }, oldest)
         };
         let passed = if passed.is_empty() { self.segments(oldest) } else { passed };
         let first = passed.first().map_or(oldest, |record| record.sequence);

@@ -175,14 +175,17 @@ impl Store {
         self.current.header.first.saturating_add(self.extent.records)
     }
 
-    /// Writes events, the first of which has the sequence [`Self::next`]. They outlive this process from then on, and a
-    /// power cut after [`Self::sync`].
+    /// The segment that is written to.
+    pub(super) fn current(&self) -> &Arc<Segment> {
+        &self.current
+    }
+
+    /// Writes events. They outlive this process from then on, and a power cut once their segment is synced.
     pub(super) fn append(&mut self, records: &[Record]) -> Result<(), StoreError> {
         let Some(first) = records.first() else { return Ok(()) };
         let full = self.extent.data_bytes >= self.segment_bytes;
         // Events that were lost while the disk refused leave a hole: a segment has none.
         if full || first.sequence != self.next() {
-            self.sync()?;
             self.begin(first.sequence)?;
         }
         self.current.append(&mut self.extent, records).map_err(failed("write", self.current.data_path()))

@@ -1,7 +1,8 @@
 //! The newest events, on tmpfs: what the process had told before it was killed, and the disk had not taken yet.
 //!
 //! An event is copied here before any reader sees it, without waiting for a disk. The file has two halves; each is
-//! filled from its start, and used again once the log on disk holds everything in it. After a kill the next start
+//! filled from its start, and used again once a segment holds everything in it. An event that finds no room is shown
+//! to readers when it is in a segment. After a kill the next start
 //! takes from here what the segments lack. A power cut takes it away, which is told: see `Recovered::after_power_cut`.
 
 use std::{
@@ -75,8 +76,8 @@ impl Tail {
         Ok((tail, left))
     }
 
-    /// Copies an event in. `durable` is the newest sequence that the log on disk holds. False if there was no room.
-    pub(super) fn push(&mut self, record: &Record, durable: u64) -> io::Result<bool> {
+    /// Copies an event in. `written` is the newest sequence that a segment holds. False if there was no room.
+    pub(super) fn push(&mut self, record: &Record, written: u64) -> io::Result<bool> {
         let len = u32::try_from(record.line.len()).map_err(io::Error::other)?;
         let frame = Frame {
             len: len.into(),
@@ -89,7 +90,7 @@ impl Tail {
         let size = u64::try_from(bytes.len()).map_err(io::Error::other)?;
         if self.halves[self.active].bytes + size > self.half_bytes {
             let other = 1 - self.active;
-            if self.halves[other].newest > durable || size > self.half_bytes {
+            if self.halves[other].newest > written || size > self.half_bytes {
                 return Ok(false);
             }
             self.active = other;
