@@ -294,3 +294,58 @@ fn a_configuration_is_checked_and_shown() {
     assert_eq!(status, Some(64), "{told}");
     assert!(told.contains("kubeReserved"), "{told}");
 }
+
+/// Killed at any moment, the daemon's log is there, and the next one goes on behind it.
+#[test]
+fn events_outlive_the_daemon() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = config(folder.path(), "mode: observe\n");
+    fs::create_dir(folder.path().join("pods")).unwrap();
+    let start = || {
+        let daemon = Running(
+            Process::new(assert_cmd::cargo::cargo_bin!("enforcer"))
+                .args(["--config", &path, "run"])
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap(),
+        );
+        let begin = Instant::now();
+        while !enforcer().args(["--config", &path, "--live", "events"]).output().unwrap().status.success() {
+            assert!(begin.elapsed() < Duration::from_mins(1), "the daemon does not answer");
+            thread::sleep(Duration::from_millis(20));
+        }
+        daemon
+    };
+    let events = |args: &[&str]| {
+        let output = enforcer().args(["--config", &path, "-o", "jsonl"]).args(args).output().unwrap();
+        let sequences: Vec<u64> = text(&output.stdout)
+            .lines()
+            .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+            .map(|event| event["sequence"].as_str().unwrap().parse().unwrap())
+            .collect();
+        (output.status.code(), sequences, text(&output.stderr))
+    };
+    let mut daemon = start();
+    let (_, seen, _) = events(&["events"]);
+    daemon.0.kill().unwrap();
+    daemon.0.wait().unwrap();
+
+    let (status, kept, told) = events(&["events"]);
+    assert_eq!(status, Some(0), "{told}");
+    assert!(told.contains("the daemon is down") && told.lines().count() == 1, "{told}");
+    assert_eq!(kept[..seen.len()], seen, "what was seen is there");
+    assert!(kept.windows(2).all(|pair| pair[1] == pair[0] + 1), "{kept:?}");
+    let (status, _, _) = events(&["--live", "events"]);
+    assert_eq!(status, Some(69), "--live forbids the fall-back");
+    let (status, _, told) = events(&["events", "--after", "nonsense"]);
+    assert_eq!(status, Some(64), "{told}");
+    let (_, none, _) = events(&["events", "--type", "oom.detected"]);
+    assert!(none.is_empty());
+
+    let daemon = start();
+    let (_, all, told) = events(&["events"]);
+    assert!(told.is_empty(), "{told}");
+    assert!(all.len() > kept.len() && all[..kept.len()] == kept, "{kept:?} then {all:?}");
+    assert!(all.windows(2).all(|pair| pair[1] == pair[0] + 1), "{all:?}");
+    drop(daemon);
+}
