@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use enforcer::{
-    config::{Config, Error},
+    config::{Config, Effective, Error, FIELDS, Problem},
     model::Quantity,
     policy::{
         duration,
@@ -20,6 +20,7 @@ use super::{
 pub fn check(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else { return };
     check_file(text);
+    check_kubelets(text);
     for line in short_lines(text) {
         let value = line.split_once(':').map_or(line, |(_, value)| value.trim());
         check_duration(value);
@@ -31,6 +32,35 @@ pub fn check(bytes: &[u8]) {
 /// A value repeats itself in its message; the file's messages are cut, those of the rules below it are not.
 fn short_lines(text: &str) -> impl Iterator<Item = &str> {
     text.lines().take(64).filter(|line| line.len() <= 500)
+}
+
+/// The same text as a kubelet's file: what is wrong with it is told in the same way, and what is passed over stands in it.
+fn check_kubelets(text: &str) {
+    let lines = line_count(text.as_bytes());
+    match Effective::parse(None, Some(("fuzz.yaml", text))) {
+        Ok(Effective { config, origins, ignored }) => {
+            assert!(
+                origins
+                    .values()
+                    .chain(ignored.iter().map(|ignored| &ignored.origin))
+                    .all(|origin| (1..=lines).contains(&origin.line))
+            );
+            for field in FIELDS {
+                // What is shown must not panic, whatever was read.
+                drop((field.show)(&config));
+            }
+        }
+        Err(Error::Invalid { problems }) => check_problems(&problems, lines),
+        Err(other) => panic!("nothing is read from a disk: {other}"),
+    }
+}
+
+fn check_problems(problems: &[Problem], lines: u64) {
+    assert!(!problems.is_empty(), "refused without a reason");
+    for problem in problems {
+        check_message(&problem.to_string());
+        assert!((1..=lines).contains(&problem.line), "line {} of {lines}", problem.line);
+    }
 }
 
 fn check_file(text: &str) {
@@ -48,13 +78,7 @@ fn check_file(text: &str) {
             assert!(reserved.copied().all(|amount| !Quantity::is_negative(amount)));
             plan::check(&plan::node(), settings, &[]);
         }
-        Err(Error::Invalid { problems }) => {
-            assert!(!problems.is_empty(), "refused without a reason");
-            for problem in problems {
-                check_message(&problem.to_string());
-                assert!((1..=lines).contains(&problem.line), "line {} of {lines}", problem.line);
-            }
-        }
+        Err(Error::Invalid { problems }) => check_problems(&problems, lines),
         Err(other) => panic!("nothing is read from a disk: {other}"),
     }
 }

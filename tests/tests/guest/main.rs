@@ -1,4 +1,5 @@
 //! Scenarios that need root and a kernel of their own; `cargo xtask vm test` runs them in guests.
+mod admission;
 #[cfg(test)]
 mod cgroup;
 mod daemon;

@@ -1,0 +1,106 @@
+//! Who may run, on a real node: who does not fit gets nothing, and who must run makes room.
+
+use std::{
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use enforcer_tests::{
+    daemon::Daemon,
+    pods::{Container, pod},
+    process::Process,
+};
+
+/// Emulated guests are slow.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+fn folder(name: &str) -> PathBuf {
+    Path::new("/tmp/admission").join(name)
+}
+
+fn requesting(requests: &str) -> [Container<'_>; 1] {
+    [Container { name: "app", requests, limits: "" }]
+}
+
+/// A pod with a uid of its own, so that its cgroup is known.
+fn manifest(name: &str, priority: i32, requests: &str) -> String {
+    pod(name, priority, &requesting(requests))
+        .replace(&format!("  name: {name}\n"), &format!("  name: {name}\n  uid: {name}\n"))
+}
+
+fn cgroup(name: &str) -> PathBuf {
+    Path::new("/sys/fs/cgroup/kubepods/burstable").join(format!("pod{name}"))
+}
+
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "{what} does not come");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_pod_that_does_not_fit_gets_no_cgroup_and_comes_in_when_it_does() {
+    let daemon = Daemon::start(&folder("fit"), "mode: enforce").unwrap();
+    let mut stream = daemon.follow().unwrap();
+    daemon.manifest("small.yaml", &manifest("small", 0, "memory: 64Mi")).unwrap();
+    daemon.manifest("large.yaml", &manifest("large", 0, "memory: 64Gi")).unwrap();
+
+    let rejected = stream.wait_for_pod("pod.rejected", "default/large", PATIENCE).unwrap();
+    assert_eq!(rejected["data"]["reason"], "OutOfmemory", "{rejected}");
+    let message = rejected["data"]["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("Node didn't have enough resource: memory, requested: 68719476736, used: "),
+        "{message}"
+    );
+    let refused = daemon.verb(&["exec", "default/large", "--", "true"]).output().unwrap();
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(77), "{told}");
+    assert!(told.contains("OutOfmemory"), "{told}");
+    assert!(!cgroup("large").exists());
+    let accepted = daemon.verb(&["exec", "default/small", "--", "true"]).output().unwrap();
+    assert_eq!(accepted.status.code(), Some(0), "{}", String::from_utf8_lossy(&accepted.stderr));
+
+    daemon.manifest("large.yaml", &manifest("large", 0, "memory: 128Mi")).unwrap();
+    wait_until("large's cgroup", || cgroup("large").exists());
+    let accepted = daemon.verb(&["exec", "default/large", "--", "true"]).output().unwrap();
+    assert_eq!(accepted.status.code(), Some(0), "{}", String::from_utf8_lossy(&accepted.stderr));
+    daemon.stop().unwrap();
+}
+
+/// The plain pods leave no room for the critical one. Either would make enough; the cheaper of them ends, with its
+/// grace, and the other lives on.
+#[test]
+fn a_critical_pod_ends_the_cheapest_pod_that_makes_room() {
+    let daemon = Daemon::start(&folder("preempt"), "mode: enforce").unwrap();
+    let mut stream = daemon.follow().unwrap();
+    daemon.manifest("a-half.yaml", &manifest("half", 0, "memory: 800Mi")).unwrap();
+    daemon.manifest("b-third.yaml", &manifest("third", 0, "memory: 500Mi")).unwrap();
+    let hold = ["workload", "hold", "--size", "8Mi"];
+    let mut half = Process::new(daemon.exec("default/half", &hold).unwrap());
+    let mut third = Process::new(daemon.exec("default/third", &hold).unwrap());
+    let populated = |name: &str| {
+        std::fs::read_to_string(cgroup(name).join("cgroup.procs")).is_ok_and(|procs| !procs.is_empty())
+            || std::fs::read_to_string(cgroup(name).join("app/cgroup.procs"))
+                .is_ok_and(|procs| !procs.is_empty())
+    };
+    wait_until("the plain pods' processes", || populated("half") && populated("third"));
+
+    daemon.manifest("c-critical.yaml", &manifest("critical", 2_000_000_000, "memory: 700Mi")).unwrap();
+    let rejected = stream.wait_for_pod("pod.rejected", "default/third", PATIENCE).unwrap();
+    assert_eq!(rejected["data"]["reason"], "Preempting", "{rejected}");
+    assert_eq!(rejected["data"]["message"], "Preempted in order to admit critical pod");
+    third.wait_for_end(PATIENCE).unwrap();
+    let mut critical = Process::new(daemon.exec("default/critical", &hold).unwrap());
+    wait_until("the critical pod's process", || populated("critical"));
+    assert!(half.lives().unwrap(), "who need not go stays");
+    assert!(critical.lives().unwrap());
+    let gone = daemon.verb(&["exec", "default/third", "--", "true"]).output().unwrap();
+    assert_eq!(gone.status.code(), Some(77), "{}", String::from_utf8_lossy(&gone.stderr));
+    stream.drain(Duration::from_secs(1));
+    assert_eq!(stream.of("pod.rejected").count(), 1);
+    drop((half, critical));
+    daemon.stop().unwrap();
+}
