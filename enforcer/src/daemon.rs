@@ -9,11 +9,17 @@
 
 mod desired;
 mod host;
+mod keeper;
 mod ooms;
+mod recovery;
 mod telling;
 mod unfit;
 
-use std::{future, time::Duration};
+use std::{
+    future,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use serde_json::json;
@@ -32,8 +38,8 @@ use self::{
 use crate::{
     cgroup::{Index, Permit, PopulationEvents},
     config::{Config, Mode},
-    evict::{Reflex, ReflexConfig, Report, Teller},
-    journal::{Event, EventType, Journal, StoreError, Subject},
+    evict::{Pledges, Reflex, ReflexConfig, Report, Teller},
+    journal::{Event, EventType, Intents, Journal, StoreError, Subject},
     model::PodUid,
     policy::{
         engine::{EngineSettings, HardThreshold},
@@ -54,7 +60,7 @@ const GOODBYE: Duration = Duration::from_secs(2);
 /// What the reflex did that the desired state must know of.
 #[derive(Debug)]
 enum Reflexion {
-    Evicted(PodUid),
+    Evicted { uid: PodUid, number: u64 },
     Pressure(bool),
 }
 
@@ -84,8 +90,10 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let permit = permit(&config, kubelets, &journal);
     let (mut desired, population) =
         Desired::new(config.clone(), host.clone(), journal.clone(), index, permit);
+    let recorded = Arc::new(AtomicU64::new(0));
+    let pledges = recover(&config, &host, &journal, &recorded, &mut desired);
     let (sender, mut reflexions) = mpsc::unbounded_channel();
-    let reflex = start_reflex(&config, &host, &journal, edges, being_evicted, sender)?;
+    let reflex = start_reflex(&config, &host, &journal, pledges, edges, being_evicted, sender)?;
 
     let (views, view) = watch::channel(View::default());
     let (ready, readiness) = watch::channel(false);
@@ -103,7 +111,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
             _ = interrupt.recv() => break,
             _ = hang_up.recv() => tell_hang_up(&journal),
             Some(reflexion) = reflexions.recv() => match reflexion {
-                Reflexion::Evicted(uid) => desired.evicted(&uid).await?,
+                Reflexion::Evicted { uid, number } => desired.evicted(&uid, number).await?,
                 Reflexion::Pressure(pressure) => desired.set_pressure(pressure).await?,
             },
             loaded = pods.next() => desired.load(loaded).await?,
@@ -231,6 +239,52 @@ fn permit(config: &Config, kubelets: bool, journal: &Journal) -> Option<Permit> 
     (config.mode == Mode::Enforce && !kubelets).then(Permit::for_enforce_mode)
 }
 
+/// Takes up what an earlier daemon left: who stays evicted, and evictions that it did not live to tell of.
+fn recover(
+    config: &Config,
+    host: &Host,
+    journal: &Journal,
+    recorded: &Arc<AtomicU64>,
+    desired: &mut Desired,
+) -> Option<Pledges> {
+    let mut ended = keeper::read(&config.state_dir).unwrap_or_else(|error| {
+        let path = keeper::path(&config.state_dir);
+        let message =
+            format!("pods that were evicted before may come back: cannot read {}: {error}", path.display());
+        telling::degraded(journal, "evictions", &message);
+        Vec::new()
+    });
+    let (intents, left) = match Intents::open(&config.run_dir, &host.boot_id) {
+        Ok(Intents { reflex, limits: _, left }) => (Some(reflex), left),
+        Err(error) => {
+            let message = format!(
+                "an eviction is forgotten if the daemon is killed within it: {}",
+                telling::chain(&error)
+            );
+            telling::degraded(journal, "intents", &message);
+            (None, Vec::new())
+        }
+    };
+    let kept = ended.clone();
+    ended.extend(recovery::evictions(&left, journal));
+    desired.remember(ended);
+    if config.mode != Mode::Enforce {
+        // What is only decided is not kept: nobody was ended.
+        return None;
+    }
+    match keeper::Keeper::start(&config.state_dir, kept, Arc::clone(recorded), journal.clone()) {
+        Ok(keeper) => desired.set_keeper(keeper),
+        Err(error) => {
+            telling::degraded(
+                journal,
+                "evictions",
+                &format!("after a restart, pods that were evicted may come back: {error}"),
+            );
+        }
+    }
+    intents.map(|slots| Pledges::new(slots, Arc::clone(recorded)))
+}
+
 /// The hard threshold of `memory.available`, resolved for this host.
 fn hard_memory_available(config: &Config, host: &Host) -> Option<HardThreshold> {
     let threshold = config.settings.eviction.hard(Signal::MemoryAvailable)?;
@@ -245,6 +299,7 @@ fn start_reflex(
     config: &Config,
     host: &Host,
     journal: &Journal,
+    pledges: Option<Pledges>,
     edges: Vec<Box<dyn EdgeSource>>,
     being_evicted: BeingEvicted,
     told: mpsc::UnboundedSender<Reflexion>,
@@ -263,7 +318,9 @@ fn start_reflex(
                 }
                 None
             }
-            Report::Signalled { candidate, .. } => Some(Reflexion::Evicted(candidate.identity().uid.clone())),
+            Report::Signalled { number, candidate, .. } => {
+                Some(Reflexion::Evicted { uid: candidate.identity().uid.clone(), number: *number })
+            }
             Report::Completed { candidate, .. } | Report::Failed { candidate, .. } => {
                 being_evicted.remove(candidate.facts().cgroup);
                 None
@@ -276,7 +333,7 @@ fn start_reflex(
         }
     };
     let reflex_config = ReflexConfig { settings, ..ReflexConfig::default() };
-    let reflex = Reflex::spawn(&reflex_config, edges, reports).context("cannot start eviction")?;
+    let reflex = Reflex::spawn(&reflex_config, pledges, edges, reports).context("cannot start eviction")?;
     if let Err(error) = reflex.memory_locked() {
         telling::degraded(
             journal,

@@ -15,6 +15,7 @@ mod candidate;
 mod executor;
 mod gentle;
 mod guard;
+mod pledge;
 mod queue;
 mod reap;
 mod reflex;
@@ -29,6 +30,7 @@ pub use self::{
     candidate::{Candidate, Identity, OpenError},
     gentle::{EndError, Ending, end},
     guard::Forbidden,
+    pledge::Pledges,
     reflex::{Reflex, ReflexConfig, ReflexError, ReflexStats},
     report::{Report, Teller},
 };

@@ -1,6 +1,7 @@
 //! What a pod, a container, a node and their resources are. Pure data: no IO, no clock.
 
 mod cgroup;
+mod fingerprint;
 mod id;
 mod limit;
 mod node;

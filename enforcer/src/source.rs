@@ -10,6 +10,6 @@ mod static_dir;
 pub use self::{
     given::{Gathered, Given, Wrong, gather},
     loaded::{Content, FileContent, Loaded, SourceError, merge},
-    roster::{Active, Change, Decisions, Entry, Grounds, HeldBack, Roster, State},
+    roster::{Active, Change, Decisions, EndedPod, Entry, Grounds, HeldBack, Roster, State, Why},
     static_dir::StaticDir,
 };

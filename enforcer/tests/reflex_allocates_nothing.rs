@@ -22,7 +22,8 @@ use std::{
 
 use enforcer::{
     cgroup::CgroupDir,
-    evict::{Candidate, Reflex, ReflexConfig, Report},
+    evict::{Candidate, Pledges, Reflex, ReflexConfig, Report},
+    journal::Intents,
     model::{CgroupPath, PodName, PodUid, QosClass},
     policy::{
         CgroupPlan, PodPlan,
@@ -125,7 +126,11 @@ fn from_the_crossing_to_the_end_of_the_victim() {
     };
     let (sender, reports) = mpsc::channel();
     let config = ReflexConfig { settings, meminfo: meminfo.clone(), lock_memory: false };
-    let reflex = Reflex::spawn(&config, Vec::new(), move |report| sender.send(report).unwrap()).unwrap();
+    let intents = Intents::open(temp.path(), "boot").unwrap();
+    let pledges = Pledges::new(intents.reflex, Arc::new(AtomicU64::new(0)));
+    let reflex =
+        Reflex::spawn(&config, Some(pledges), Vec::new(), move |report| sender.send(report).unwrap())
+            .unwrap();
     let root = CgroupDir::unchecked(&cgroups).unwrap();
     let open = || plans.iter().map(|plan| Arc::new(Candidate::open(&root, plan).unwrap())).collect();
     reflex.set_candidates(open());

@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::{
     host::{self, Host},
+    keeper::Keeper,
     telling,
 };
 use crate::{
@@ -27,7 +28,7 @@ use crate::{
         threshold::NodeCondition,
     },
     serve::{ContainerView, PodState, PodView, View},
-    source::{Change, Decisions, Entry, Grounds, Loaded, Roster, SourceError, State},
+    source::{Change, Decisions, EndedPod, Entry, Grounds, Loaded, Roster, SourceError, State},
 };
 
 /// The street of the desired state: pods → plan → cgroups, and what is told of them.
@@ -38,6 +39,10 @@ pub(super) struct Desired {
     host: Host,
     journal: Journal,
     roster: Roster,
+    /// Keeps who was ended for good; none where that cannot be kept.
+    keeper: Option<Keeper>,
+    /// The number of the latest eviction.
+    eviction: u64,
     loaded: Arc<Loaded>,
     hierarchy: Option<Hierarchy>,
     permit: Option<Arc<Permit>>,
@@ -133,6 +138,8 @@ impl Desired {
             host,
             journal,
             roster: Roster::new(),
+            keeper: None,
+            eviction: 0,
             loaded: Arc::default(),
             hierarchy,
             permit: permit.map(Arc::new),
@@ -166,6 +173,9 @@ impl Desired {
         self.loaded = Arc::clone(&loaded);
         self.is_loaded = true;
         let changes = self.roster.apply(loaded.pods.clone());
+        if !loaded.errors.iter().any(is_down) {
+            self.roster.forget_the_unnamed();
+        }
         let decisions = self.replan();
         for change in &changes {
             self.tell_change(change);
@@ -174,8 +184,19 @@ impl Desired {
         self.reconcile().await
     }
 
+    /// Takes over who was ended for good before.
+    pub(super) fn remember(&mut self, ended: Vec<EndedPod>) {
+        self.roster.remember(ended);
+    }
+
+    /// Has it kept from now on who was ended for good.
+    pub(super) fn set_keeper(&mut self, keeper: Keeper) {
+        self.keeper = Some(keeper);
+    }
+
     /// Takes note that a pod was evicted: it stays so until its manifest changes or goes.
-    pub(super) async fn evicted(&mut self, uid: &PodUid) -> anyhow::Result<()> {
+    pub(super) async fn evicted(&mut self, uid: &PodUid, number: u64) -> anyhow::Result<()> {
+        self.eviction = number;
         if self.roster.evict(uid) {
             self.decide();
             self.reconcile().await?;
@@ -298,6 +319,11 @@ impl Desired {
         self.plan = policy::plan_decided(node, settings, &pods);
         self.retired =
             entries.iter().filter(|entry| !entry.may_start()).map(|entry| entry.pod.uid.clone()).collect();
+        if self.is_loaded
+            && let Some(keeper) = &mut self.keeper
+        {
+            keeper.keep(self.roster.ended(), std::mem::take(&mut self.eviction));
+        }
         decisions
     }
 

@@ -34,6 +34,8 @@ pub struct Identity {
 #[derive(Debug)]
 pub struct Candidate {
     pub(super) identity: Identity,
+    /// `namespace/name`, at hand where nothing may be allocated.
+    pub(super) label: String,
     pub(super) facts: CandidateFacts,
     pub(super) dir: CgroupDir,
     pub(super) current: OwnedFd,
@@ -102,6 +104,7 @@ impl Candidate {
         let targets = targets.iter().map(open_target).collect::<Result<_, OpenError>>()?;
         Ok(Self {
             identity: identity(plan),
+            label: plan.name.to_string(),
             facts: facts(plan, dir.id()),
             dir,
             current,

@@ -12,6 +12,7 @@ use rustix::{event::EventfdFlags, io::Errno, mm::MlockAllFlags, rand::GetRandomF
 
 use super::{
     candidate::Candidate,
+    pledge::Pledges,
     queue::{self, queue},
     reap::{self, Work},
     rehearsal,
@@ -153,8 +154,11 @@ pub struct Reflex {
 impl Reflex {
     /// Starts it. `reports` is called on a thread of its own, in order, and may block; while it does, later reports
     /// wait, and those that find no room are counted in [`ReflexStats::reports_dropped`].
+    ///
+    /// With `pledges` each eviction is written down before its signal.
     pub fn spawn(
         config: &ReflexConfig,
+        pledges: Option<Pledges>,
         edges: Vec<Box<dyn EdgeSource>>,
         mut reports: impl FnMut(Report) + Send + 'static,
     ) -> Result<Self, ReflexError> {
@@ -176,7 +180,7 @@ impl Reflex {
         let (reaper, work) = queue::<Work>(WORK).map_err(setup)?;
         // Before the senders, so that it is dropped after them if a thread does not start: it waits for the others.
         let mut reflex = Self { shared: Arc::clone(&shared), threads: Vec::new(), memory_locked };
-        let wiring = Wiring { shared, meminfo, teller, reaper, edges, seed: seed() };
+        let wiring = Wiring { shared, meminfo, teller, reaper, edges, pledges, seed: seed() };
         let mut turn = Turn::new(config.settings, wiring)?;
         reflex.start("enforcer-tell", move || {
             while let Some(report) = told.next() {

@@ -67,6 +67,7 @@ fn decoy() -> io::Result<Candidate> {
             limit_bytes: None,
             cgroup: CgroupPath::root(),
         },
+        label: String::from("/rehearsal"),
         facts: CandidateFacts {
             cgroup: dir.id(),
             priority: 0,

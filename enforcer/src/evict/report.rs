@@ -53,6 +53,8 @@ pub enum Report {
     Signalled {
         /// The eviction.
         id: Ulid,
+        /// Its number, as the engine counts them.
+        number: u64,
         /// The victim.
         candidate: Arc<Candidate>,
         /// When what happened.
@@ -131,7 +133,7 @@ impl Teller {
                 Event { kind: EventType::PressureCleared, subject: Subject::Node, data }
             }
             Report::Decided { id, decision, members } => self.decided(*id, decision, members),
-            Report::Signalled { id, candidate, moments, brakes_failed } => {
+            Report::Signalled { id, number: _, candidate, moments, brakes_failed } => {
                 let mut data = about(*id, candidate);
                 data.insert("brakesFailed".into(), json!(brakes_failed));
                 data.append(&mut timeline(moments));

@@ -15,6 +15,7 @@ use ulid::Ulid;
 use super::{
     candidate::Candidate,
     executor,
+    pledge::Pledges,
     reap::Work,
     reflex::{Counters, PreparedSet, Reaper, ReflexError, Shared, Teller},
     report::Report,
@@ -50,6 +51,8 @@ pub(super) struct Wiring {
     pub(super) teller: Teller,
     pub(super) reaper: Reaper,
     pub(super) edges: Vec<Box<dyn EdgeSource>>,
+    /// Where evictions are written down before their signal, if anywhere.
+    pub(super) pledges: Option<Pledges>,
     /// The random part of the first eviction id.
     pub(super) seed: u128,
 }
@@ -308,6 +311,9 @@ impl Turn {
         }
         let number = decision.number;
         self.current = Some(Current { id, number, candidate: Arc::clone(&candidate) });
+        if let Some(pledges) = &mut self.wiring.pledges {
+            pledges.hold(id, &decision, &candidate);
+        }
         let signalled = executor::signal(&candidate);
         let outcome = match signalled {
             Ok(signalled) => {
@@ -324,10 +330,15 @@ impl Turn {
                 let brakes_failed = signalled.brakes_failed;
                 // Reaping only makes it faster: if there is no room, the victim frees its memory itself.
                 let _queued = self.wiring.reaper.offer(Work::Reap(Arc::clone(&candidate)));
-                self.tell(Report::Signalled { id, candidate, moments, brakes_failed });
+                self.tell(Report::Signalled { id, number, candidate, moments, brakes_failed });
                 Outcome::Signalled { number, now_ns }
             }
-            Err(reason) => Outcome::Refused { number, now_ns: now_ns(ClockId::Boottime), reason },
+            Err(reason) => {
+                if let Some(pledges) = &mut self.wiring.pledges {
+                    pledges.release(number);
+                }
+                Outcome::Refused { number, now_ns: now_ns(ClockId::Boottime), reason }
+            }
         };
         Some(self.engine.step(Input::Outcome(outcome)))
     }

@@ -5,7 +5,7 @@ use serde::Serialize;
 macro_rules! event_types {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
         /// What an event tells of; the names are part of the public contract.
-        #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+        #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
         pub enum EventType {
             $($(#[$doc])* $variant,)*
         }

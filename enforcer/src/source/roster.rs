@@ -9,13 +9,18 @@ use crate::{
 };
 
 mod admit;
+mod ended;
 
-pub use self::admit::{Decisions, Grounds};
+pub use self::{
+    admit::{Decisions, Grounds},
+    ended::{EndedPod, Why},
+};
 
 /// The pods of the node by uid, whatever source they come from, and what has become of each.
 #[derive(Clone, Debug, Default)]
 pub struct Roster {
     entries: BTreeMap<PodUid, Entry>,
+    remembered: ended::Remembered,
     arrivals: u64,
     admissions: u64,
 }
@@ -160,7 +165,7 @@ impl Roster {
                 }
                 Some(_) => {}
                 None => {
-                    let state = State::Waiting { rejection: None };
+                    let state = self.remembered.state(&pod);
                     let entry = Entry { pod: Arc::clone(&pod), state, arrival: self.arrivals };
                     self.arrivals += 1;
                     self.entries.insert(pod.uid.clone(), entry);

@@ -175,3 +175,46 @@ fn priority_decides_between_two_above_their_requests_and_a_critical_pod_is_spare
     scene.clear(&["critical", "large", "small", "filler"]);
     scene.daemon.stop().unwrap();
 }
+
+/// Killed right after the signal, the daemon has forgotten nothing: its successor tells one eviction, and keeps the pod out
+/// until its manifest is another one.
+#[test]
+fn an_eviction_outlives_the_daemon() {
+    for round in 0..3 {
+        let name = format!("eviction-kill-{round}");
+        let mut scene = Scene::open(&name);
+        let mut hog = scene.start("hog", &["workload", "ramp", "--rate", "200Mi"]);
+        scene.stream.wait_for_pod("eviction.signalled", "default/hog", PATIENCE).unwrap();
+        // Dropping it is SIGKILL.
+        drop(scene);
+        hog.wait_for_end(PATIENCE).unwrap();
+
+        let mut scene = Scene::open(&name);
+        let refused = scene.daemon.verb(&["exec", "default/hog", "--", "true"]).output().unwrap();
+        let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(77), "{told}");
+        assert!(told.contains("evict"), "{told}");
+        scene.stream.drain(Duration::from_secs(2));
+        assert_eq!(scene.stream.of("eviction.decided").count(), 1, "told twice, or not at all");
+        assert_eq!(scene.stream.of("eviction.signalled").count(), 1);
+        let sequences: Vec<u64> = scene
+            .stream
+            .seen
+            .iter()
+            .map(|event| event["sequence"].as_str().unwrap().parse().unwrap())
+            .collect();
+        assert!(sequences.windows(2).all(|pair| pair[1] == pair[0] + 1), "{sequences:?}");
+
+        // A third start knows it from the disk alone.
+        drop(scene);
+        let scene = Scene::open(&name);
+        let refused = scene.daemon.verb(&["exec", "default/hog", "--", "true"]).output().unwrap();
+        assert_eq!(refused.status.code(), Some(77), "{}", String::from_utf8_lossy(&refused.stderr));
+        scene.manifest("hog", 1, "", "");
+        let start = Instant::now();
+        while !scene.daemon.verb(&["exec", "default/hog", "--", "true"]).output().unwrap().status.success() {
+            assert!(start.elapsed() < PATIENCE, "another manifest does not bring it back");
+        }
+        scene.daemon.stop().unwrap();
+    }
+}

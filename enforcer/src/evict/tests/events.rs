@@ -93,7 +93,13 @@ fn the_course_of_an_eviction() {
     let failed = |reason| Report::Failed { id, candidate: Arc::clone(&candidate), failure: failure(reason) };
     let reports = [
         Report::Crossed { now_ns: MS, available_bytes: 199 * MIB, threshold_bytes: 200 * MIB },
-        Report::Signalled { id, candidate: Arc::clone(&candidate), moments: moments(), brakes_failed: 1 },
+        Report::Signalled {
+            id,
+            number: 1,
+            candidate: Arc::clone(&candidate),
+            moments: moments(),
+            brakes_failed: 1,
+        },
         Report::Completed { id, candidate: Arc::clone(&candidate), completion },
         failed(FailureReason::StillPopulated),
         failed(FailureReason::Refused(Refusal::Kernel(95))),

@@ -2,13 +2,18 @@
 
 use std::{
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
-    sync::mpsc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
     time::{Duration, Instant},
 };
 
 use super::node::{MIB, Node, Pod};
 use crate::{
-    evict::{Reflex, ReflexConfig, Report, Teller},
+    evict::{Pledges, Reflex, ReflexConfig, Report, Teller},
+    journal::{Intent, Intents},
     policy::engine::{EngineSettings, FailureReason, HardThreshold, Mode, Refusal},
     sense::EdgeSource,
 };
@@ -28,7 +33,7 @@ fn config(node: &Node, mode: Mode) -> ReflexConfig {
 fn start(node: &Node, mode: Mode, pods: &[&Pod]) -> (Reflex, mpsc::Receiver<Report>) {
     let (sender, reports) = mpsc::channel();
     let forward = move |report| sender.send(report).unwrap();
-    let reflex = Reflex::spawn(&config(node, mode), Vec::new(), forward).unwrap();
+    let reflex = Reflex::spawn(&config(node, mode), None, Vec::new(), forward).unwrap();
     reflex.set_candidates(pods.iter().map(|pod| node.candidate(pod)).collect());
     // Until the set is taken there is nobody to evict.
     std::thread::sleep(Duration::from_millis(50));
@@ -190,7 +195,7 @@ fn edges_far_from_the_threshold_are_taken_together() {
     let always = rustix::event::eventfd(1, rustix::event::EventfdFlags::CLOEXEC).unwrap();
     let begin = Instant::now();
     let config = config(&node, Mode::Enforce);
-    let reflex = Reflex::spawn(&config, vec![Box::new(Storm(always))], |_| {}).unwrap();
+    let reflex = Reflex::spawn(&config, None, vec![Box::new(Storm(always))], |_| {}).unwrap();
     std::thread::sleep(Duration::from_millis(500));
     let stats = reflex.stats();
     // 824 MiB last 200 ms at the fastest assumed: one look in 10 ms, and no more than that.
@@ -203,7 +208,7 @@ fn edges_far_from_the_threshold_are_taken_together() {
 fn a_summary_that_is_not_there_is_an_error_at_the_start() {
     let node = Node::new(0);
     let config = ReflexConfig { meminfo: "/nowhere/meminfo".into(), ..config(&node, Mode::Observe) };
-    let error = Reflex::spawn(&config, Vec::new(), |_| {}).unwrap_err();
+    let error = Reflex::spawn(&config, None, Vec::new(), |_| {}).unwrap_err();
     assert_eq!(error.to_string(), "/nowhere/meminfo");
 }
 
@@ -221,4 +226,52 @@ fn its_reports_make_the_events_of_an_eviction() {
     node.write("hog", "memory.current", "0\n");
     node.write("hog", "cgroup.events", "populated 0\n");
     assert_eq!([told(), told()], ["eviction.completed", "pressure.cleared"]);
+}
+
+/// Between the signal and its being recorded the eviction is on the intent page, for a start that finds us killed.
+#[test]
+fn an_eviction_is_written_down_until_it_is_recorded() {
+    let node = Node::new(1024 * MIB);
+    let (first, second) = (Pod::new("first"), Pod { priority: 1, ..Pod::new("second") });
+    node.add(&first, 600 * MIB);
+    node.add(&second, 500 * MIB);
+    let run_dir = tempfile::tempdir().unwrap();
+    let recorded = Arc::new(AtomicU64::new(0));
+    let pledges = || Pledges::new(Intents::open(run_dir.path(), "b").unwrap().reflex, Arc::clone(&recorded));
+    // What another process would find, without taking it away.
+    let left = || {
+        let copy = tempfile::tempdir().unwrap();
+        std::fs::copy(run_dir.path().join("intent"), copy.path().join("intent")).unwrap();
+        let left = Intents::open(copy.path(), "b").unwrap().left;
+        left.into_iter()
+            .map(|intent| match intent {
+                Intent::Eviction { pod, .. } => pod.into_owned(),
+                other @ Intent::Knob { .. } => panic!("{other:?}"),
+            })
+            .collect::<Vec<_>>()
+    };
+    let (sender, reports) = mpsc::channel();
+    let forward = move |report| drop(sender.send(report));
+    let reflex = Reflex::spawn(&config(&node, Mode::Enforce), Some(pledges()), Vec::new(), forward).unwrap();
+    reflex.set_candidates(vec![node.candidate(&first), node.candidate(&second)]);
+    assert_eq!(left(), Vec::<String>::new());
+    node.set_available(199 * MIB);
+    let signalled = |reports: &mpsc::Receiver<Report>| loop {
+        if let Report::Signalled { number, candidate, .. } = next(reports) {
+            return (number, candidate.identity().pod.name.clone());
+        }
+    };
+    let (number, name) = signalled(&reports);
+    assert_eq!((number, name.as_str()), (1, "first"));
+    assert_eq!(left(), ["default/first"]);
+
+    // It dies and gives nothing back: the next one goes. The first one is on the disk by then.
+    recorded.store(number, Ordering::Release);
+    node.write("first", "memory.current", "629145600\n");
+    node.write("first", "cgroup.events", "populated 0\nfrozen 0\n");
+    let (_, name) = signalled(&reports);
+    assert_eq!(name, "second");
+    assert_eq!(left(), ["default/second"]);
+    drop(reflex);
+    assert_eq!(left(), Vec::<String>::new(), "an end in order leaves nothing");
 }

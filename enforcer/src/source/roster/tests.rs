@@ -302,3 +302,32 @@ fn what_a_waiting_pod_still_takes_is_its_own() {
     assert_eq!(told(&admit(&mut roster, &["1"])), ["b OutOfcpu"]);
     assert_eq!(names(&roster, is_active), ["a"]);
 }
+
+#[test]
+fn who_was_ended_stays_so_over_a_restart_until_the_manifest_changes() {
+    let mut before = Roster::new();
+    before.apply(vec![pod("a", "a", 0), pod("b", "b", 0), pod("c", "c", 0), pod("gone", "gone", 0)]);
+    admit(&mut before, &[]);
+    for uid in ["a", "b", "gone"] {
+        assert!(before.evict(&PodUid::new(uid).unwrap()));
+    }
+    let kept = before.ended();
+    assert_eq!(kept.iter().map(|pod| pod.uid.as_str()).collect::<Vec<_>>(), ["a", "b", "gone"]);
+
+    let mut after = Roster::new();
+    after.remember(kept.clone());
+    assert_eq!(after.ended(), kept, "kept while no source has been read");
+    after.apply(vec![pod("a", "a", 0), pod("b", "b", 1), pod("c", "c", 0)]);
+    after.forget_the_unnamed();
+    admit(&mut after, &[]);
+    assert_eq!(names(&after, is_evicted), ["a"]);
+    assert_eq!(names(&after, is_active), ["b", "c"], "another manifest, and never evicted");
+    assert_eq!(after.ended().len(), 1);
+
+    // Of an eviction that was interrupted only the uid is known.
+    let mut after = Roster::new();
+    after.remember([EndedPod { uid: String::from("c"), fingerprint: None, why: Why::Preempted }]);
+    after.remember([EndedPod { uid: String::from("not/a uid"), fingerprint: None, why: Why::Evicted }]);
+    after.apply(vec![pod("c", "c", 9)]);
+    assert_eq!(names(&after, is_preempted), ["c"]);
+}

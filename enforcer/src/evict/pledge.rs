@@ -1,0 +1,80 @@
+//! What the next start must know of an eviction, should this process not live to tell: written down before the signal,
+//! taken back once it is known where it lasts.
+
+use std::{
+    borrow::Cow,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use ulid::Ulid;
+
+use super::candidate::Candidate;
+use crate::{
+    journal::{Intent, Slot, Slots},
+    policy::engine::Decision,
+};
+
+/// How many evictions can be under way or not yet recorded; as many as the intent page has slots for.
+const MOST: usize = 16;
+
+/// The reflex's slots of the intent page. Using it allocates nothing and waits for nobody.
+#[derive(Debug)]
+pub struct Pledges {
+    slots: Slots,
+    held: [Option<(u64, Slot)>; MOST],
+    recorded: Arc<AtomicU64>,
+}
+
+impl Pledges {
+    /// `recorded` is the number of the latest eviction that is known on the disk with all before it; others raise it.
+    #[must_use]
+    pub fn new(slots: Slots, recorded: Arc<AtomicU64>) -> Self {
+        Self { slots, held: [const { None }; MOST], recorded }
+    }
+
+    /// Writes an eviction down. Without room it goes on unwritten: the shortage does not wait.
+    pub(super) fn hold(&mut self, id: Ulid, decision: &Decision, candidate: &Candidate) {
+        self.settle();
+        let Some(free) = self.held.iter_mut().find(|held| held.is_none()) else { return };
+        let intent = Intent::Eviction {
+            id: id.into(),
+            pod: Cow::Borrowed(&candidate.label),
+            uid: Cow::Borrowed(candidate.identity.uid.as_str()),
+            path: Cow::Borrowed(candidate.identity.cgroup.as_str()),
+            cgroup: decision.cgroup,
+            threshold_bytes: decision.threshold_bytes,
+            observed_bytes: decision.observed_bytes,
+            decided_ns: decision.decided_ns,
+        };
+        *free = self.slots.hold(&intent).map(|slot| (decision.number, slot));
+    }
+
+    /// Takes back what did not come to a signal.
+    pub(super) fn release(&mut self, number: u64) {
+        self.release_if(|held| held == number);
+    }
+
+    /// Takes back what is recorded by now.
+    fn settle(&mut self) {
+        let recorded = self.recorded.load(Ordering::Acquire);
+        self.release_if(|held| held <= recorded);
+    }
+
+    fn release_if(&mut self, which: impl Fn(u64) -> bool) {
+        for held in &mut self.held {
+            if let Some((_, slot)) = held.take_if(|(number, _)| which(*number)) {
+                self.slots.release(slot);
+            }
+        }
+    }
+}
+
+impl Drop for Pledges {
+    /// Whoever stops in order has told everything.
+    fn drop(&mut self) {
+        self.release_if(|_| true);
+    }
+}
