@@ -8,3 +8,4 @@ pub mod process;
 pub mod sampler;
 pub mod signals;
 pub mod stream;
+pub mod wait;

@@ -2,18 +2,15 @@
 
 use std::{
     path::{Path, PathBuf},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use enforcer_tests::{
     daemon::Daemon,
     pods::{Container, pod},
     process::Process,
+    wait::{PATIENCE, wait_until},
 };
-
-/// Emulated guests are slow.
-const PATIENCE: Duration = Duration::from_mins(2);
 
 fn folder(name: &str) -> PathBuf {
     Path::new("/tmp/admission").join(name)
@@ -31,14 +28,6 @@ fn manifest(name: &str, priority: i32, requests: &str) -> String {
 
 fn cgroup(name: &str) -> PathBuf {
     Path::new("/sys/fs/cgroup/kubepods/burstable").join(format!("pod{name}"))
-}
-
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what} does not come");
-        thread::sleep(Duration::from_millis(50));
-    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Output},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use enforcer_tests::{
@@ -16,12 +16,11 @@ use enforcer_tests::{
     pods::{Container, pod},
     process::Process,
     stream::is,
+    wait::{PATIENCE, wait_until},
 };
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use serde_json::Value;
 
-/// Emulated guests are slow.
-const PATIENCE: Duration = Duration::from_mins(2);
 const NOBODY: u32 = 65_534;
 
 fn folder(name: &str) -> PathBuf {
@@ -52,14 +51,6 @@ fn pod_cgroup(limits_applied: &Value) -> String {
     match limits_applied["data"]["container"].as_str() {
         Some(container) => cgroup.strip_suffix(&format!("/{container}")).unwrap().to_owned(),
         None => cgroup.to_owned(),
-    }
-}
-
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what} does not come");
-        thread::sleep(Duration::from_millis(50));
     }
 }
 

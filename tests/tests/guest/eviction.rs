@@ -15,13 +15,12 @@ use enforcer_tests::{
     pods::{Container, pod},
     process::Process,
     stream::Stream,
+    wait::PATIENCE,
 };
 
 const MIB: u64 = 1 << 20;
 const ROUNDS: u32 = 20;
 const THRESHOLD_BYTES: u64 = 200 * MIB;
-/// Emulated guests are slow.
-const PATIENCE: Duration = Duration::from_mins(2);
 
 struct Scene {
     daemon: Daemon,
