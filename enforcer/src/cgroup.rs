@@ -9,36 +9,44 @@ mod controller;
 mod desired;
 mod diff;
 mod dir;
+mod drift;
+mod failing;
 mod index;
 mod knob;
 mod ledger;
 mod limits;
+mod lowering;
+mod mark;
 mod observe;
 mod permit;
-mod population;
 mod reconciler;
 mod remove;
 mod report;
 mod score;
+mod standing;
 mod step;
+mod watch;
 
 pub use self::{
     apply::{ApplyError, Fate, Outcome, apply},
     controller::Controller,
     diff::{Diff, diff},
     dir::{CgroupDir, Error},
+    drift::{Drift, DriftAction, DriftPolicy, OnDrift},
     index::{Index, Resolved},
     knob::{Knob, PageSize},
     ledger::Ledger,
     limits::{CgroupsRs, LimitWriter, MemoryFile},
+    lowering::{Abandoned, Lowering},
+    mark::Mark,
     observe::{Observed, Snapshot, observe},
     permit::Permit,
-    population::{PopulationEvent, PopulationEvents, PopulationWatch, population_watch},
     reconciler::{Reconciler, StartError},
     remove::{Removal, remove},
-    report::{Applied, Failure, FileChange, Report},
+    report::{Applied, Failure, FileChange, Problem, Report},
     score::{ScoreChange, ScoreError, ScoreKeeper, Sweep},
     step::{Missing, Reason, Step, Withheld, Write},
+    watch::{Changes, Watch, WatchEvents, watch},
 };
 
 /// Where cgroup v2 is mounted.

@@ -37,7 +37,7 @@ const KIND: &str = "EnforcerConfiguration";
 const KUBELETS_API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const KUBELETS_KIND: &str = "KubeletConfiguration";
 
-pub use crate::policy::engine::Mode;
+pub use crate::{cgroup::OnDrift, policy::engine::Mode};
 
 /// The largest configuration file that is read.
 const MAX_BYTES: u64 = 1 << 20;
@@ -55,6 +55,8 @@ pub struct Config {
     pub run_dir: PathBuf,
     /// `staticPodPath`: the folder of manifests.
     pub static_pod_path: PathBuf,
+    /// `onDrift`: what is done about a value that somebody else wrote.
+    pub on_drift: OnDrift,
     /// `memoryAvailableSource`.
     pub memory_available_source: MemoryAvailableSource,
     /// `maxPods`.
@@ -99,6 +101,7 @@ impl Default for Config {
             state_dir: "/var/lib/enforcer".into(),
             run_dir: "/run/enforcer".into(),
             static_pod_path: "/etc/enforcer/pods".into(),
+            on_drift: OnDrift::Restore,
             memory_available_source: MemoryAvailableSource::MemAvailable,
             max_pods: 110,
             pods_per_core: 0,

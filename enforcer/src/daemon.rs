@@ -8,9 +8,11 @@
 //! | `serve::Observe` | a task | journal, view | answers |
 
 mod desired;
+mod hierarchy;
 mod host;
 mod keeper;
 mod ooms;
+mod problems;
 mod recovery;
 mod telling;
 mod unfit;
@@ -26,7 +28,6 @@ use serde_json::json;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::{mpsc, watch},
-    time::MissedTickBehavior,
 };
 
 pub use self::unfit::Unfit;
@@ -36,7 +37,7 @@ use self::{
     ooms::{BeingEvicted, Ooms},
 };
 use crate::{
-    cgroup::{Index, Permit, PopulationEvents},
+    cgroup::{Changes, Index, Permit, WatchEvents},
     config::{Config, Mode},
     evict::{Pledges, Reflex, ReflexConfig, Report, Teller},
     journal::{Event, EventType, Intents, Journal, StoreError, Subject},
@@ -51,9 +52,6 @@ use crate::{
     source::StaticDir,
 };
 
-/// How often the desired state is looked at though nothing told of a change.
-const TICK: Duration = Duration::from_secs(1);
-
 /// How long open connections may take to end.
 const GOODBYE: Duration = Duration::from_secs(2);
 
@@ -67,7 +65,7 @@ enum Reflexion {
 /// Whether this machine can follow the configuration; the error is an [`Unfit`] if it cannot.
 pub fn fits(config: &Config) -> anyhow::Result<()> {
     let host = Host::read(config)?;
-    Ok(unfit::check(config, &host, unfit::is_kubelets(config, &host))?)
+    Ok(unfit::check(config, &host, unfit::is_kubelets(config))?)
 }
 
 /// Runs the daemon until SIGTERM or SIGINT. The error is an [`Unfit`] if nothing was started.
@@ -77,7 +75,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let mut hang_up = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
     let host = Host::read(&config)?;
-    let kubelets = unfit::is_kubelets(&config, &host);
+    let kubelets = unfit::is_kubelets(&config);
     unfit::check(&config, &host, kubelets)?;
     let observe = Observe::bind(&config.run_dir).await?;
     let journal = open_journal(&config, &host)?;
@@ -88,8 +86,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let (ooms, edges) = Ooms::attach(&journal, index.clone(), being_evicted.clone());
 
     let permit = permit(&config, kubelets, &journal);
-    let (mut desired, population) =
-        Desired::new(config.clone(), host.clone(), journal.clone(), index, permit);
+    let (mut desired, watched) =
+        Desired::new(config.clone(), host.clone(), journal.clone(), index, permit, kubelets);
     let recorded = Arc::new(AtomicU64::new(0));
     let pledges = recover(&config, &host, &journal, &recorded, &mut desired);
     let (sender, mut reflexions) = mpsc::unbounded_channel();
@@ -102,10 +100,10 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let tracing = tokio::spawn(ooms.run());
 
     let mut pods = StaticDir::new(config.static_pod_path.clone());
-    let mut population = Population(population);
-    let mut tick = tokio::time::interval(TICK);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut watched = Watched(watched);
+    let woken = desired.woken();
     loop {
+        let due = desired.due();
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
@@ -115,8 +113,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
                 Reflexion::Pressure(pressure) => desired.set_pressure(pressure).await?,
             },
             loaded = pods.next() => desired.load(loaded).await?,
-            event = population.next() => desired.populated(event).await?,
-            _ = tick.tick() => desired.tick().await?,
+            changes = watched.next() => desired.changed(changes).await?,
+            () = woken.notified() => desired.reconcile().await?,
+            () = tokio::time::sleep_until(due.into()) => desired.look().await?,
         }
         if let Some(candidates) = desired.new_candidates() {
             reflex.set_candidates(candidates);
@@ -168,7 +167,7 @@ fn open_journal(config: &Config, host: &Host) -> anyhow::Result<Journal> {
                 let journal = Journal::new(&host.name, &host.boot_id);
                 let message = format!(
                     "events are kept in memory alone, and end with this process: {}",
-                    telling::chain(&error)
+                    crate::chain(&error)
                 );
                 telling::degraded(&journal, "journal", &message);
                 return Ok(journal);
@@ -255,16 +254,20 @@ fn recover(
         Vec::new()
     });
     let (intents, left) = match Intents::open(&config.run_dir, &host.boot_id) {
-        Ok(Intents { reflex, limits: _, left }) => (Some(reflex), left),
+        Ok(Intents { reflex, limits, left }) => {
+            desired.set_intents(limits);
+            (Some(reflex), left)
+        }
         Err(error) => {
             let message = format!(
                 "an eviction is forgotten if the daemon is killed within it: {}",
-                telling::chain(&error)
+                crate::chain(&error)
             );
             telling::degraded(journal, "intents", &message);
             (None, Vec::new())
         }
     };
+    recovery::knobs(&left, journal);
     let kept = ended.clone();
     ended.extend(recovery::evictions(&left, journal));
     desired.remember(ended);
@@ -344,20 +347,19 @@ fn start_reflex(
     Ok(reflex)
 }
 
-/// Population events, where they can be had.
-struct Population(Option<PopulationEvents>);
+/// Changes of the cgroups, where they can be had.
+struct Watched(Option<WatchEvents>);
 
-impl Population {
-    /// The next event; never, without inotify. Safe to cancel.
-    async fn next(&mut self) -> crate::cgroup::PopulationEvent {
-        loop {
-            let Some(events) = &mut self.0 else { return future::pending().await };
-            match events.next().await {
-                Ok(event) => return event,
-                Err(error) => {
-                    tracing::warn!(%error, "population events ended; the tick goes on");
-                    self.0 = None;
-                }
+impl Watched {
+    /// The next changes; never, without inotify, and none once, when it ends. Safe to cancel.
+    async fn next(&mut self) -> Option<Changes> {
+        let Some(events) = &mut self.0 else { return future::pending().await };
+        match events.next().await {
+            Ok(changes) => Some(changes),
+            Err(error) => {
+                tracing::warn!(%error, "changes of cgroups are told no longer; they are looked for instead");
+                self.0 = None;
+                None
             }
         }
     }

@@ -3,6 +3,7 @@
 //! `ARCHITECTURE.md` tells which room holds what, and what each may touch.
 
 pub mod cgroup;
+mod chain;
 pub mod cli;
 pub mod config;
 pub mod daemon;
@@ -15,3 +16,5 @@ pub mod sense;
 pub mod serve;
 pub mod source;
 mod yaml;
+
+use chain::chain;

@@ -73,9 +73,15 @@ impl Daemon {
         Ok(answer.starts_with("HTTP/1.0 200"))
     }
 
+    /// The folder of its manifests.
+    #[must_use]
+    pub fn pods(&self) -> PathBuf {
+        self.folder.join("pods")
+    }
+
     /// Writes a manifest, or replaces it in one step.
     pub fn manifest(&self, name: &str, yaml: &str) -> anyhow::Result<()> {
-        let pods = self.folder.join("pods");
+        let pods = self.pods();
         let fresh = pods.join(format!(".{name}.new"));
         fs::write(&fresh, yaml)?;
         fs::rename(fresh, pods.join(name)).with_context(|| format!("cannot place the manifest {name}"))

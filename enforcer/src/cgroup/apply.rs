@@ -1,8 +1,8 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    CgroupDir, Controller, Error, Knob, LimitWriter, MemoryFile, PageSize, Permit, Step, Withheld, Write,
-    observe::usage_bytes,
+    CgroupDir, Controller, Error, Knob, LimitWriter, Mark, MemoryFile, PageSize, Permit, Step, Withheld,
+    Write, observe::usage_bytes,
 };
 use crate::model::{CgroupId, CgroupPath, Limit};
 
@@ -66,27 +66,51 @@ pub enum ApplyError {
 }
 
 /// Carries steps out in their order. A step that fails stops nothing but what depends on it.
+///
+/// A cgroup gets its mark of `marks` before its first file is written, and right after it was made: what is written is
+/// never more than what the mark admits to.
 pub fn apply(
     root: &CgroupDir,
     limits: &dyn LimitWriter,
     steps: Vec<Step>,
+    marks: &BTreeMap<CgroupPath, Mark>,
     page: PageSize,
     _permit: &Permit,
-) -> Vec<Outcome> {
+) -> (Vec<Outcome>, Vec<Error>) {
+    let mut marked: BTreeSet<CgroupPath> = BTreeSet::new();
+    let mut unmarked = Vec::new();
     let mut unmade: BTreeSet<CgroupPath> = BTreeSet::new();
     let mut outcomes = Vec::with_capacity(steps.len());
     for step in steps {
         let fate = if let Some(because_of) = blocked_by(&unmade, step.path()) {
             Fate::Skipped { because_of }
         } else {
-            apply_one(root, limits, &step, page).unwrap_or_else(Fate::Failed)
+            let is_create = matches!(step, Step::Create(_));
+            let mut mark = || {
+                let Some(mark) = marks.get(step.path()).filter(|_| marked.insert(step.path().clone())) else {
+                    return;
+                };
+                match root.open(step.path()).and_then(|dir| dir.set_mark(mark)) {
+                    Ok(()) => {}
+                    Err(error) if error.is_gone() => {}
+                    Err(error) => unmarked.push(error),
+                }
+            };
+            if !is_create {
+                mark();
+            }
+            let fate = apply_one(root, limits, &step, page).unwrap_or_else(Fate::Failed);
+            if is_create && matches!(fate, Fate::Done(_)) {
+                mark();
+            }
+            fate
         };
         if let (Step::Create(path), Fate::Failed(_)) = (&step, &fate) {
             unmade.insert(path.clone());
         }
         outcomes.push(Outcome { step, fate });
     }
-    outcomes
+    (outcomes, unmarked)
 }
 
 impl Outcome {

@@ -6,22 +6,31 @@ use crate::{
 };
 
 /// A plan in the form that the reconciler works with: by cgroup.
-#[derive(Debug, Default)]
-pub(super) struct Desired<'plan> {
-    /// The cgroups that are to exist, with their files.
-    pub(super) plans: Vec<&'plan CgroupPlan>,
-    /// Of these, the ones that are written to and never made: the system's own.
-    pub(super) reserved: BTreeSet<&'plan CgroupPath>,
-    /// Whose they are.
-    pub(super) owners: BTreeMap<CgroupPath, Owner>,
+#[derive(Clone, Debug, Default)]
+pub(super) struct Desired {
+    /// The cgroups that are to hold values.
+    pub(super) targets: BTreeMap<CgroupPath, Target>,
     /// The scores of the containers' processes.
     pub(super) scores: BTreeMap<CgroupPath, i16>,
     /// The cgroups of pods that are in the plan but retired, such as evicted ones: to be removed once they are empty.
     pub(super) retired: BTreeMap<CgroupPath, Owner>,
 }
 
-impl<'plan> Desired<'plan> {
-    pub(super) fn new(plan: &'plan Plan, retired: &BTreeSet<&PodUid>) -> Self {
+/// A cgroup that is to hold values.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    pub(super) plan: CgroupPlan,
+    /// Whose it is; none of a pod, class or node for the system's own.
+    pub(super) owner: Option<Owner>,
+    /// What names it, if somebody else makes and removes it.
+    pub(super) named_by: Option<&'static str>,
+}
+
+/// What names the cgroups that are held to a reservation.
+const RESERVED: &str = "systemReservedCgroup or kubeReservedCgroup";
+
+impl Desired {
+    pub(super) fn new(plan: &Plan, retired: &BTreeSet<&PodUid>) -> Self {
         let mut desired = Self::default();
         desired.add(&plan.node, OwnerLevel::Node);
         for (class, cgroup) in &plan.qos {
@@ -42,17 +51,22 @@ impl<'plan> Desired<'plan> {
             }
         }
         for cgroup in &plan.reserved {
-            desired.plans.push(cgroup);
-            desired.reserved.insert(&cgroup.path);
+            let target = Target { plan: cgroup.clone(), owner: None, named_by: Some(RESERVED) };
+            desired.targets.insert(cgroup.path.clone(), target);
         }
         // A pod that took over a retired one's cgroup keeps it.
-        desired.retired.retain(|path, _| !desired.owners.contains_key(path));
+        desired.retired.retain(|path, _| !desired.targets.contains_key(path));
         desired
     }
 
-    fn add(&mut self, plan: &'plan CgroupPlan, level: OwnerLevel) {
-        self.plans.push(plan);
-        self.owners.insert(plan.path.clone(), owner(plan, level));
+    /// The cgroups that are written to, and neither made nor removed.
+    pub(super) fn outside(&self) -> impl Iterator<Item = &CgroupPath> {
+        self.targets.iter().filter(|(_, target)| target.named_by.is_some()).map(|(path, _)| path)
+    }
+
+    fn add(&mut self, plan: &CgroupPlan, level: OwnerLevel) {
+        let target = Target { plan: plan.clone(), owner: Some(owner(plan, level)), named_by: None };
+        self.targets.insert(plan.path.clone(), target);
     }
 }
 

@@ -27,19 +27,31 @@ pub struct Diff {
 /// the top down, and last every value that gives less, from the bottom up: no child is ever granted more than its
 /// parent has. Within a cgroup raises go `memory.max`, `high`, `low`, `min`, and lowers the other way round, so that
 /// what is protected never exceeds what is allowed.
+///
+/// Those among `outside` are not ours: they are neither made, nor are controllers enabled above them.
 #[must_use]
-pub fn diff(plans: &[&CgroupPlan], observed: &Snapshot, ledger: &Ledger, page: PageSize) -> Diff {
+pub fn diff(
+    plans: &[&CgroupPlan],
+    outside: &BTreeSet<&CgroupPath>,
+    observed: &Snapshot,
+    ledger: &Ledger,
+    page: PageSize,
+) -> Diff {
     let mut plans: Vec<&CgroupPlan> = plans.to_vec();
     plans.sort_by_key(|plan| depth(&plan.path));
     let mut diff = Diff::default();
-    let handed_on = structure(&plans, observed, &mut diff.steps);
+    let ours: Vec<&CgroupPlan> = plans.iter().copied().filter(|plan| !outside.contains(&plan.path)).collect();
+    let handed_on = structure(&ours, observed, &mut diff.steps);
     let (mut raises, mut lowers) = (Vec::new(), Vec::new());
     for plan in &plans {
         let known = observed.cgroups.get(&plan.path);
         let controllers = plan.path.parent().and_then(|parent| handed_on.get(&parent));
+        let is_outside = outside.contains(&plan.path);
         for (file, value, released) in wanted(plan, known, ledger) {
+            let is_there = is_outside && known.is_some_and(|known| known.files.contains_key(&file));
             let lacking = Controller::of_file(&file)
-                .filter(|controller| controllers.is_none_or(|handed| !handed.contains(controller)));
+                .filter(|controller| controllers.is_none_or(|handed| !handed.contains(controller)))
+                .filter(|_| !is_there);
             if lacking.is_some() {
                 diff.missing.push(Missing { path: plan.path.clone(), file, controller: lacking });
                 continue;
@@ -122,16 +134,17 @@ fn structure(
     handed_on
 }
 
-/// The files that are to hold a value: the planned ones, and those that go back to the kernel's default.
+/// The files that are to hold a value: the planned ones, and those that go back to what they held before.
 fn wanted(
     plan: &CgroupPlan,
     known: Option<&Observed>,
     ledger: &Ledger,
 ) -> impl Iterator<Item = (FileName, String, bool)> {
     let planned = plan.files.iter().map(|(file, value)| (file.clone(), value.clone(), false));
-    let released = known.into_iter().flat_map(|known| ledger.files(known.id)).filter_map(|file| {
-        let default = Knob::kernel_default(file)?;
-        (!plan.files.contains_key(file)).then(|| (file.clone(), default.to_owned(), true))
+    let claimed = known.into_iter().flat_map(|known| ledger.files(known.id).map(move |file| (known, file)));
+    let released = claimed.filter_map(|(known, file)| {
+        let value = ledger.original(known.id, file).or_else(|| Knob::kernel_default(file))?;
+        (!plan.files.contains_key(file)).then(|| (file.clone(), value.to_owned(), true))
     });
     planned.chain(released)
 }

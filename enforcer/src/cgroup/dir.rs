@@ -40,13 +40,23 @@ pub enum Error {
         /// The mount point.
         path: String,
     },
-    /// A cgroup that is held to its reservation is not there; it is not ours to make.
-    #[error(
-        "cgroup {path}, which systemReservedCgroup or kubeReservedCgroup names, does not exist: make it, as a slice of systemd for instance, or take the field out"
-    )]
-    NoReserved {
+    /// A cgroup that somebody else is to make is not there.
+    #[error("cgroup {path}, which {named_by} names, does not exist: it is not ours to make")]
+    NotThere {
         /// The cgroup.
         path: String,
+        /// The field or annotation that names it.
+        named_by: &'static str,
+    },
+    /// A cgroup that is named to be ours must not be.
+    #[error("cgroup {path}, which {named_by} names, cannot be taken: {why}")]
+    Forbidden {
+        /// The cgroup.
+        path: String,
+        /// The annotation that names it.
+        named_by: &'static str,
+        /// What it is or holds.
+        why: String,
     },
     /// A directory could not be opened.
     #[error("cannot open cgroup {path}")]
@@ -102,11 +112,26 @@ pub enum Error {
 }
 
 impl Error {
+    /// The cgroup that it is about.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        match self {
+            Self::NotCgroup2 { path }
+            | Self::NotThere { path, .. }
+            | Self::Forbidden { path, .. }
+            | Self::Open { path, .. }
+            | Self::Create { path, .. }
+            | Self::Remove { path, .. }
+            | Self::Read { path, .. }
+            | Self::Write { path, .. } => path,
+        }
+    }
+
     /// Whether the cgroup or its file is not there, or is there no longer.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         match self {
-            Self::NotCgroup2 { .. } | Self::NoReserved { .. } => false,
+            Self::NotCgroup2 { .. } | Self::NotThere { .. } | Self::Forbidden { .. } => false,
             Self::Open { source, .. }
             | Self::Create { source, .. }
             | Self::Remove { source, .. }
@@ -126,7 +151,8 @@ impl Error {
                 Errno::from_io_error(source).is_some_and(|errno| errno == Errno::BUSY)
             }
             Self::NotCgroup2 { .. }
-            | Self::NoReserved { .. }
+            | Self::NotThere { .. }
+            | Self::Forbidden { .. }
             | Self::Open { .. }
             | Self::Create { .. }
             | Self::Read { .. } => false,
@@ -141,7 +167,8 @@ impl Error {
                 Errno::from_io_error(source).is_some_and(|errno| errno == Errno::OPNOTSUPP)
             }
             Self::NotCgroup2 { .. }
-            | Self::NoReserved { .. }
+            | Self::NotThere { .. }
+            | Self::Forbidden { .. }
             | Self::Open { .. }
             | Self::Create { .. }
             | Self::Remove { .. } => false,

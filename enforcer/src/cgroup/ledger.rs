@@ -1,42 +1,107 @@
 use std::collections::BTreeMap;
 
-use super::{Knob, Write};
-use crate::{model::CgroupId, policy::FileName};
+use super::{Mark, Write};
+use crate::{
+    model::{CgroupId, OwnerLevel},
+    policy::FileName,
+};
 
-/// What was last written to which file, by the cgroup's id, so that a plan that no longer names a file gives it back to
-/// the kernel, and another's write is told from a changed plan.
+/// What was last written to which file, by the cgroup's id, so that a plan that no longer names a file gives it back,
+/// and another's write is told from a changed plan.
+///
+/// Which files they are outlives the daemon, as a [`Mark`] on each cgroup; the values do not: what a file holds at the
+/// first look is told as initial, whatever it is.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
-    written: BTreeMap<CgroupId, BTreeMap<FileName, String>>,
+    entries: BTreeMap<CgroupId, Entry>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Entry {
+    /// What the cgroup's mark is to say.
+    mark: Mark,
+    /// What it says.
+    marked: Option<Mark>,
+    /// The values that are known to be in force.
+    values: BTreeMap<FileName, String>,
 }
 
 impl Ledger {
-    /// The files of a cgroup that were written.
-    pub fn files(&self, id: CgroupId) -> impl Iterator<Item = &FileName> {
-        self.written.get(&id).into_iter().flat_map(BTreeMap::keys)
+    /// Whether a cgroup's mark was read.
+    #[must_use]
+    pub fn knows(&self, id: CgroupId) -> bool {
+        self.entries.contains_key(&id)
     }
 
-    /// The value that was last written to a file.
+    /// Takes in a cgroup that stands, with its mark if it has one.
+    pub fn meet(&mut self, id: CgroupId, level: Option<&OwnerLevel>, marked: Option<Mark>) {
+        self.entries.entry(id).or_insert_with(|| {
+            let mark = marked.clone().unwrap_or_else(|| Mark::new(false, level));
+            Entry { mark, marked, values: BTreeMap::new() }
+        });
+    }
+
+    /// Takes in a cgroup that was made just now.
+    pub fn make(&mut self, id: CgroupId, level: Option<&OwnerLevel>) {
+        let mark = Mark::new(true, level);
+        self.entries.insert(id, Entry { mark, marked: None, values: BTreeMap::new() });
+    }
+
+    /// The files of a cgroup that were written.
+    pub fn files(&self, id: CgroupId) -> impl Iterator<Item = &FileName> {
+        self.entries.get(&id).into_iter().flat_map(|entry| entry.mark.files.keys())
+    }
+
+    /// The value that is known to be in force in a file.
     #[must_use]
     pub fn value(&self, id: CgroupId, file: &str) -> Option<&str> {
-        self.written.get(&id)?.get(file).map(String::as_str)
+        self.entries.get(&id)?.values.get(file).map(String::as_str)
+    }
+
+    /// What a file held before it was first written; none where that is what the kernel gives a new cgroup.
+    #[must_use]
+    pub fn original(&self, id: CgroupId, file: &str) -> Option<&str> {
+        self.entries.get(&id)?.mark.files.get(file)?.as_deref()
+    }
+
+    /// Notes that a file is about to be written, or was found as planned. `original` is what it holds, where that is to
+    /// come back one day.
+    pub fn claim(&mut self, id: CgroupId, file: &FileName, original: Option<&str>) {
+        let entry = self.entries.entry(id).or_default();
+        if !entry.mark.files.contains_key(file) {
+            entry.mark.files.insert(file.clone(), original.map(str::to_owned));
+        }
+    }
+
+    /// The mark that a cgroup is to get, if it is another than it has.
+    #[must_use]
+    pub fn new_mark(&self, id: CgroupId) -> Option<&Mark> {
+        let entry = self.entries.get(&id)?;
+        (entry.marked.as_ref() != Some(&entry.mark)).then_some(&entry.mark)
+    }
+
+    /// Notes that a cgroup has the mark that it is to have.
+    pub fn marked(&mut self, id: CgroupId) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.marked = Some(entry.mark.clone());
+        }
     }
 
     /// Notes a value that is in force: it was written, or was found as planned.
     pub fn note(&mut self, id: CgroupId, file: &FileName, value: &str) {
-        let files = self.written.entry(id).or_default();
-        if files.get(file).is_none_or(|known| known != value) {
-            files.insert(file.clone(), value.to_owned());
+        self.claim(id, file, None);
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        if entry.values.get(file).is_none_or(|known| known != value) {
+            entry.values.insert(file.clone(), value.to_owned());
         }
     }
 
     /// Notes a write that was carried out; a file that was given back is forgotten.
     pub fn note_write(&mut self, id: CgroupId, write: &Write) {
-        let released = write.reason == super::Reason::Released
-            && Knob::kernel_default(&write.file) == Some(write.value.as_str());
-        if released {
-            if let Some(files) = self.written.get_mut(&id) {
-                files.remove(&write.file);
+        if write.reason == super::Reason::Released {
+            if let Some(entry) = self.entries.get_mut(&id) {
+                entry.mark.files.remove(&write.file);
+                entry.values.remove(&write.file);
             }
         } else {
             self.note(id, &write.file, &write.value);
@@ -45,6 +110,6 @@ impl Ledger {
 
     /// Forgets a cgroup that is gone.
     pub fn forget(&mut self, id: CgroupId) {
-        self.written.remove(&id);
+        self.entries.remove(&id);
     }
 }

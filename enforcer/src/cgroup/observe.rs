@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{CgroupDir, Controller, Error, Knob, PageSize, ledger::Ledger};
+use super::{CgroupDir, Controller, Error, Knob, Mark, PageSize, ledger::Ledger};
 use crate::{
     model::{CgroupId, CgroupPath, Limit},
     policy::{CgroupPlan, FileName},
@@ -24,6 +24,8 @@ pub struct Observed {
     pub enabled: BTreeSet<Controller>,
     /// The files that the plan names, or that were written earlier, without the line's end; those that do not exist are absent.
     pub files: BTreeMap<FileName, String>,
+    /// Its mark, read only where the ledger does not know the cgroup yet.
+    pub mark: Option<Mark>,
     /// `memory.current`, read only where `memory.max` would have to go down.
     pub usage_bytes: Option<u64>,
 }
@@ -89,16 +91,22 @@ fn observe_one(
         available: controllers("cgroup.controllers")?,
         enabled: controllers("cgroup.subtree_control")?,
         files: BTreeMap::new(),
+        mark: None,
         usage_bytes: None,
     };
     let Some(plan) = plan else {
         return Ok(observed);
     };
-    let names: BTreeSet<&FileName> = plan.files.keys().chain(ledger.files(dir.id())).collect();
+    if !ledger.knows(dir.id()) {
+        observed.mark = dir.mark()?;
+    }
+    let marked = observed.mark.iter().flat_map(|mark| mark.files.keys());
+    let names: BTreeSet<FileName> =
+        plan.files.keys().chain(ledger.files(dir.id())).chain(marked).cloned().collect();
     for name in names {
-        match dir.read(name) {
+        match dir.read(&name) {
             Ok(content) => {
-                observed.files.insert(name.clone(), content.trim_ascii_end().to_owned());
+                observed.files.insert(name, content.trim_ascii_end().to_owned());
             }
             Err(error) if error.is_gone() => {}
             Err(error) => return Err(error),

@@ -1,13 +1,20 @@
+mod pass;
+
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     io,
     path::Path,
+    time::Instant,
 };
 
 use super::{
-    ApplyError, CgroupDir, CgroupsRs, Diff, Error, Failure, Fate, Index, Ledger, LimitWriter, Missing,
-    Outcome, PageSize, Permit, PopulationEvent, PopulationWatch, Removal, Report, ScoreKeeper, Step, Sweep,
-    apply, desired::Desired, diff, observe, remove,
+    CgroupDir, CgroupsRs, Changes, DriftPolicy, Error, Index, Ledger, LimitWriter, Lowering, Missing,
+    PageSize, Permit, Removal, Report, ScoreKeeper, Sweep, Watch,
+    desired::{Desired, Target},
+    failing::Failing,
+    remove,
+    report::Problem,
+    standing::{Known, Standing},
 };
 use crate::{
     model::{CgroupId, CgroupPath, Owner, OwnerLevel, PodName, PodUid},
@@ -22,15 +29,28 @@ pub struct Reconciler {
     page: PageSize,
     limits: Box<dyn LimitWriter + Send>,
     ledger: Ledger,
-    index: Index,
+    standing: Standing,
     keeper: ScoreKeeper,
-    watch: Option<PopulationWatch>,
-    /// The cgroups that a plan names or has named, and that exist.
-    known: BTreeMap<CgroupPath, Known>,
-    /// The score of each planned container.
-    scores: BTreeMap<CgroupPath, i16>,
-    /// What failed at the last reconciliation.
-    told: HashMap<CgroupPath, BTreeSet<String>>,
+    watch: Option<Watch>,
+    desired: Desired,
+    failing: Failing,
+    drift: DriftPolicy,
+    lowering: Lowering,
+    /// Whether what differs is only told, as the kubelet's doing.
+    is_audit: bool,
+    seen: Seen,
+    clock: Box<dyn Fn() -> Instant + Send>,
+}
+
+/// What the last look at everything found wrong.
+#[derive(Debug, Default)]
+struct Seen {
+    missing: Vec<Missing>,
+    strangers: Vec<CgroupPath>,
+    /// By cgroup.
+    errors: BTreeMap<String, String>,
+    scores: BTreeMap<CgroupPath, Vec<Problem>>,
+    frozen: BTreeSet<CgroupPath>,
 }
 
 /// Why the reconciler cannot start.
@@ -49,14 +69,6 @@ pub enum StartError {
         #[source]
         source: io::Error,
     },
-}
-
-#[derive(Clone, Debug)]
-struct Known {
-    id: CgroupId,
-    owner: Owner,
-    /// Whether no plan names it any longer: it goes once it is empty.
-    retired: bool,
 }
 
 impl Reconciler {
@@ -81,18 +93,39 @@ impl Reconciler {
             page,
             limits,
             ledger: Ledger::default(),
-            index,
+            standing: Standing::new(index),
             keeper,
             watch: None,
-            known: BTreeMap::new(),
-            scores: BTreeMap::new(),
-            told: HashMap::new(),
+            desired: Desired::default(),
+            failing: Failing::default(),
+            drift: DriftPolicy::default(),
+            lowering: Lowering::default(),
+            is_audit: false,
+            seen: Seen::default(),
+            clock: Box::new(Instant::now),
         })
     }
 
-    /// Has the planned containers and the retired cgroups watched from the next reconciliation on.
-    pub fn set_watch(&mut self, watch: PopulationWatch) {
+    /// Has the planned and the retired cgroups watched from the next reconciliation on.
+    pub fn set_watch(&mut self, watch: Watch) {
         self.watch = Some(watch);
+    }
+
+    /// Has it lower limits below usage, step by step. Without, such a limit waits until usage is below it.
+    pub fn set_lowering(&mut self, lowering: Lowering) {
+        self.lowering = lowering;
+    }
+
+    /// Sets what is done about values that others write.
+    pub fn set_drift(&mut self, drift: DriftPolicy) {
+        self.drift = drift;
+    }
+
+    /// Tells every difference to the plan as the doing of the kubelet, which owns the cgroups. To be called without a
+    /// permit only.
+    pub fn set_audit(&mut self) {
+        self.is_audit = true;
+        self.drift = DriftPolicy::audit();
     }
 
     /// Makes the hierarchy as `plan` says. Without a permit nothing is changed, and the report says what would be.
@@ -101,104 +134,148 @@ impl Reconciler {
     /// is empty it is removed. The same goes for the pods of the plan whose uid is among `retired`, such as evicted
     /// ones, which stay in the plan while their manifest does.
     pub fn reconcile(&mut self, plan: &Plan, retired: &[PodUid], permit: Option<&Permit>) -> Report {
-        let mut desired = Desired::new(plan, &retired.iter().collect());
-        let (snapshot, mut errors) = observe(&self.root, &desired.plans, &self.ledger, self.page);
-        // What is not there now is not made, even if it was there a moment ago.
-        desired.plans.retain(|plan| {
-            let lacks = desired.reserved.contains(&plan.path) && !snapshot.cgroups.contains_key(&plan.path);
-            // One that is there and cannot be read was told of already.
-            if lacks && self.root.open(&plan.path).is_err_and(|error| error.is_gone()) {
-                errors.push(Error::NoReserved { path: plan.path.to_string() });
-            }
-            !lacks
-        });
-        let Diff { steps, withheld, missing } = diff(&desired.plans, &snapshot, &self.ledger, self.page);
-        let mut report = Report { withheld, missing, errors, ..Report::default() };
-        let mut ids: BTreeMap<CgroupPath, CgroupId> =
-            snapshot.cgroups.iter().map(|(path, observed)| (path.clone(), observed.id)).collect();
-        if let Some(permit) = permit {
-            let outcomes = apply(&self.root, self.limits.as_ref(), steps, self.page, permit);
-            self.take_in(outcomes, &desired, &mut ids, &mut report);
-        } else {
-            report.planned = steps;
-        }
-        self.note_found(&desired, &ids, &report);
-        self.learn(&desired, &ids);
-        self.scores.clone_from(&desired.scores);
-        self.keeper.retain(&self.scores);
+        self.desired = self.with_forsaken(Desired::new(plan, &retired.iter().collect()));
+        let mut report = Report::default();
+        self.pass(None, permit, &mut report);
+        self.keeper.retain(&self.desired.scores);
         self.retire(permit, &mut report);
-        self.find_strangers(plan, &mut report);
+        self.find_strangers(&mut report);
         if let Some(permit) = permit {
             report.scores = self.sweep_scores(permit);
         }
-        self.watch_population(&mut report);
+        self.renew_watch(&mut report);
         report
     }
 
-    /// The periodic look: sets the scores of processes that are new, and removes what is retired and empty by now.
+    /// Looks at everything once more, as the last plan has it.
+    pub fn look_at_all(&mut self, permit: Option<&Permit>) -> Report {
+        let mut report = Report::default();
+        self.pass(None, permit, &mut report);
+        self.retire(permit, &mut report);
+        if let Some(permit) = permit {
+            report.scores = self.sweep_scores(permit);
+        }
+        self.renew_watch(&mut report);
+        report
+    }
+
+    /// Sets the scores of processes that are new.
     pub fn sweep(&mut self, permit: &Permit) -> Report {
         let mut report = Report { scores: self.sweep_scores(permit), ..Report::default() };
         self.retire(Some(permit), &mut report);
-        self.watch_population(&mut report);
+        self.renew_watch(&mut report);
         report
     }
 
-    /// Looks at the one cgroup that the kernel told of, right when it did.
-    pub fn populated(&mut self, event: &PopulationEvent, permit: &Permit) -> Report {
-        let path = match event {
-            PopulationEvent::Overflow => return self.sweep(permit),
-            PopulationEvent::Changed(path) => path,
-        };
+    /// Looks at what the kernel told of, right when it did.
+    pub fn look_at(&mut self, changes: &Changes, permit: Option<&Permit>) -> Report {
+        if changes.overflow {
+            return self.look_at_all(permit);
+        }
+        let written = changes.written.iter().filter(|(path, file)| self.concerns(path, file));
+        let mut paths: BTreeSet<CgroupPath> = written.map(|(path, _)| path.clone()).collect();
+        // One that is gone is made again, by its name alone.
+        paths.extend(
+            self.desired
+                .targets
+                .keys()
+                .filter(|path| {
+                    path.parent().is_some_and(|parent| changes.children.contains(&parent))
+                        && self.is_gone(path)
+                })
+                .cloned(),
+        );
         let mut report = Report::default();
-        if let Some(score) = self.scores.get(path) {
-            report.scores = self.keeper.sweep(&self.root, path, *score, permit);
-        } else if self.known.get(path).is_some_and(|known| known.retired) {
-            self.retire(Some(permit), &mut report);
-            self.watch_population(&mut report);
+        if !paths.is_empty() {
+            self.pass(Some(&paths), permit, &mut report);
+        }
+        let mut emptied = false;
+        for path in &changes.populated {
+            self.note_frozen(path);
+            match (permit, self.desired.scores.get(path)) {
+                (Some(permit), Some(score)) => {
+                    let sweep = self.keeper.sweep(&self.root, path, *score, permit);
+                    self.note_scores(path, &sweep);
+                    report.scores.absorb(sweep);
+                }
+                _ => emptied |= self.standing.get(path).is_some_and(|known| known.is_retired),
+            }
+        }
+        if emptied || !changes.children.is_empty() {
+            self.retire(permit, &mut report);
+        }
+        if !changes.children.is_empty() {
+            self.find_strangers(&mut report);
+        }
+        if emptied || !paths.is_empty() {
+            self.renew_watch(&mut report);
         }
         report
+    }
+
+    /// When something that waits is to be looked at again, though nothing tells of a change.
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        [self.failing.due(), self.lowering.due()].into_iter().flatten().min()
+    }
+
+    /// Everything that is not as it should be, for as long as it is not.
+    #[must_use]
+    pub fn problems(&self) -> Vec<Problem> {
+        let seen = &self.seen;
+        let missing = seen.missing.iter().map(|missing| Problem {
+            what: "limits",
+            place: format!("{}/{}", missing.path, missing.file),
+            message: missing.to_string(),
+        });
+        let strangers = seen.strangers.iter().map(|path| Problem {
+            what: "stranger",
+            place: path.to_string(),
+            message: format!("cgroup {path} belongs to no pod: it is left alone"),
+        });
+        let errors = seen.errors.iter().map(|(path, message)| Problem {
+            what: "cgroup",
+            place: path.clone(),
+            message: message.clone(),
+        });
+        let frozen = seen.frozen.iter().map(|path| Problem {
+            what: "frozen",
+            place: path.to_string(),
+            message: format!(
+                "cgroup {path} is frozen, itself or above: its processes stand still until somebody thaws it"
+            ),
+        });
+        let failing = self.failing.problems().chain(self.lowering.problems());
+        let scores = seen.scores.values().flatten().cloned();
+        missing.chain(strangers).chain(errors).chain(frozen).chain(failing).chain(scores).collect()
     }
 
     /// The cgroup of a container that exists and is not retired.
     #[must_use]
     pub fn container_path(&self, pod: &PodName, container: &str) -> Option<&CgroupPath> {
-        self.known
-            .iter()
-            .find(|(_, known)| {
-                !known.retired
-                    && known.owner.level.pod() == Some(pod)
-                    && known.owner.level.container() == Some(container)
-            })
-            .map(|(path, _)| path)
+        self.standing.find(pod, Some(container))
     }
 
     /// The cgroup of a pod that exists and is not retired.
     #[must_use]
     pub fn pod_path(&self, pod: &PodName) -> Option<&CgroupPath> {
-        self.known
-            .iter()
-            .find(|(_, known)| {
-                !known.retired
-                    && known.owner.level.pod() == Some(pod)
-                    && known.owner.level.container().is_none()
-            })
-            .map(|(path, _)| path)
+        self.standing.find(pod, None)
     }
 
     /// The score that the processes of a planned container have.
     #[must_use]
     pub fn score(&self, container: &CgroupPath) -> Option<i16> {
-        self.scores.get(container).copied()
+        self.desired.scores.get(container).copied()
     }
 
     /// The planned cgroups that exist, with their ids, by path: what the reflex opens its files in.
     pub fn cgroups(&self) -> impl Iterator<Item = (CgroupId, &Owner)> {
-        self.known.values().filter(|known| !known.retired).map(|known| (known.id, &known.owner))
+        self.standing.iter().filter(|(_, known)| !known.is_retired).map(|(_, known)| (known.id, &known.owner))
     }
 
     /// The pods that have a cgroup, whether it is wanted or goes once it is empty; some more than once.
     pub fn standing(&self) -> impl Iterator<Item = &PodUid> {
-        self.known.values().filter_map(|known| known.owner.level.uid())
+        self.standing.iter().filter_map(|(_, known)| known.owner.level.uid())
     }
 
     /// Opens a cgroup below the hierarchy that it works on.
@@ -209,131 +286,34 @@ impl Reconciler {
     /// The index that it feeds.
     #[must_use]
     pub fn index(&self) -> &Index {
-        &self.index
+        self.standing.index()
     }
 
-    fn take_in(
-        &mut self,
-        outcomes: Vec<Outcome>,
-        desired: &Desired<'_>,
-        ids: &mut BTreeMap<CgroupPath, CgroupId>,
-        report: &mut Report,
-    ) {
-        let mut failures: HashMap<CgroupPath, BTreeSet<String>> = HashMap::new();
-        for outcome in outcomes {
-            report.withheld.extend(outcome.withheld());
-            let Outcome { step, fate } = outcome;
-            match (step, fate) {
-                (Step::Create(path), Fate::Done(id)) => {
-                    report.created.extend(desired.owners.get(&path).cloned());
-                    ids.insert(path, id);
-                }
-                (Step::Enable { path, controllers }, Fate::Done(_)) => {
-                    report.enabled.push((path, controllers));
-                }
-                (Step::Write(write), Fate::Done(id)) => {
-                    self.ledger.note_write(id, &write);
-                    report.written.push(write);
-                }
-                (step, Fate::Failed(error)) => {
-                    let told = describe(&step, &error);
-                    let before = self.told.get(step.path());
-                    let repeated = before.is_some_and(|before| before.contains(&told));
-                    failures.entry(step.path().clone()).or_default().insert(told);
-                    report.failed.push(Failure { step, error, repeated });
-                }
-                // Told by `outcome.withheld()`, and by the failure that it follows from.
-                (_, Fate::Withheld { .. } | Fate::Skipped { .. }) => {}
+    /// Whether a write to the file may be somebody's to a value of ours.
+    fn concerns(&self, path: &CgroupPath, file: &str) -> bool {
+        match file {
+            // Controllers that are not handed on any longer take files away further down.
+            "cgroup.subtree_control" => {
+                self.desired.targets.keys().any(|target| target.parent().as_ref() == Some(path))
             }
-        }
-        self.told = failures;
-    }
-
-    /// Notes the planned values that were found in force, so that a later plan without them gives them back.
-    fn note_found(&mut self, desired: &Desired<'_>, ids: &BTreeMap<CgroupPath, CgroupId>, report: &Report) {
-        let open: BTreeSet<(&CgroupPath, &str)> = report
-            .withheld
-            .iter()
-            .map(|withheld| &withheld.write)
-            .chain(report.planned.iter().filter_map(|step| match step {
-                Step::Write(write) => Some(write),
-                Step::Create(_) | Step::Enable { .. } => None,
-            }))
-            .chain(report.failed.iter().filter_map(|failure| match &failure.step {
-                Step::Write(write) => Some(write),
-                Step::Create(_) | Step::Enable { .. } => None,
-            }))
-            .map(|write| (&write.path, write.file.as_ref()))
-            .chain(report.missing.iter().map(|Missing { path, file, .. }| (path, file.as_ref())))
-            .collect();
-        for plan in &desired.plans {
-            let Some(id) = ids.get(&plan.path) else { continue };
-            for (file, value) in &plan.files {
-                if !open.contains(&(&plan.path, file.as_ref())) {
-                    self.ledger.note(*id, file, value);
-                }
-            }
+            file => self.desired.targets.get(path).is_some_and(|target| target.plan.files.contains_key(file)),
         }
     }
 
-    /// Brings what is known, and the index, in line with what exists.
-    fn learn(&mut self, desired: &Desired<'_>, ids: &BTreeMap<CgroupPath, CgroupId>) {
-        for (path, owner) in &desired.owners {
-            match ids.get(path) {
-                Some(id) => self.know(path, *id, owner, false),
-                None => drop(self.bury(path)),
-            }
-        }
-        for (path, owner) in &desired.retired {
-            match self.root.open(path) {
-                Ok(dir) => self.know(path, dir.id(), owner, true),
-                Err(error) if error.is_gone() => drop(self.bury(path)),
-                // It is looked at again at the next reconciliation.
-                Err(_) => {}
-            }
-        }
-        for (path, known) in &mut self.known {
-            known.retired = !desired.owners.contains_key(path);
-        }
-    }
-
-    fn know(&mut self, path: &CgroupPath, id: CgroupId, owner: &Owner, retired: bool) {
-        if self.known.get(path).is_some_and(|known| known.id != id) {
-            // It was removed and made again behind our back.
-            self.bury(path);
-        }
-        self.index.insert(id, owner.clone());
-        self.known.insert(path.clone(), Known { id, owner: owner.clone(), retired });
-    }
-
-    fn bury(&mut self, path: &CgroupPath) -> Option<Owner> {
-        let known = self.known.remove(path)?;
-        self.index.bury(known.id);
-        self.ledger.forget(known.id);
-        Some(known.owner)
+    fn is_gone(&self, path: &CgroupPath) -> bool {
+        self.root.open(path).is_err_and(|error| error.is_gone())
     }
 
     /// Removes the retired cgroups that are empty, containers before their pods.
     fn retire(&mut self, permit: Option<&Permit>, report: &mut Report) {
-        let retired: Vec<(CgroupPath, Known)> = self
-            .known
-            .iter()
-            .rev()
-            .filter(|(_, known)| known.retired)
-            .map(|(path, known)| (path.clone(), known.clone()))
-            .collect();
-        for (path, known) in retired {
+        for (path, known) in self.standing.retired() {
             let gone = match self.root.open(&path) {
                 Ok(dir) => dir.id() != known.id,
                 Err(error) => error.is_gone(),
             };
-            let removable = match known.owner.level {
-                OwnerLevel::Pod { .. } | OwnerLevel::Container { .. } => true,
-                OwnerLevel::Node | OwnerLevel::Qos(_) => false,
-            };
             let removal = match permit {
-                _ if gone => Ok(Removal::Gone),
-                Some(permit) if removable => remove(&self.root, &path, permit),
+                _ if gone || known.is_outside => Ok(Removal::Gone),
+                Some(permit) if known.is_removable() => remove(&self.root, &path, permit),
                 Some(_) | None => Ok(Removal::Populated),
             };
             match removal {
@@ -341,45 +321,130 @@ impl Reconciler {
                 Ok(Removal::Populated | Removal::Partial) => report.draining.push(known.owner),
                 Err(error) => {
                     report.draining.push(known.owner);
+                    self.seen.errors.insert(path.to_string(), crate::chain(&error));
                     report.errors.push(error);
                 }
             }
         }
     }
 
-    /// Lists the cgroups beside the pods that no pod names.
-    fn find_strangers(&self, plan: &Plan, report: &mut Report) {
-        for above in std::iter::once(&plan.node).chain(plan.qos.iter().map(|(_, cgroup)| cgroup)) {
-            match self.root.open(&above.path).and_then(|dir| dir.children()) {
-                Ok(names) => report.strangers.extend(
-                    names
-                        .iter()
-                        .filter_map(|name| above.path.child(name).ok())
-                        .filter(|path| !self.known.contains_key(path)),
-                ),
+    fn bury(&mut self, path: &CgroupPath) -> Option<Owner> {
+        let known = self.standing.bury(path)?;
+        self.forget(known.id);
+        self.seen.frozen.remove(path);
+        Some(known.owner)
+    }
+
+    fn forget(&mut self, id: CgroupId) {
+        self.ledger.forget(id);
+        self.drift.forget(id);
+    }
+
+    /// Lists the cgroups beside the pods that no pod names. What an earlier start of ours made is no stranger: it is
+    /// retired.
+    fn find_strangers(&mut self, report: &mut Report) {
+        let is_above = |target: &&Target| match target.owner.as_ref().map(|owner| &owner.level) {
+            Some(OwnerLevel::Node | OwnerLevel::Qos(_)) => true,
+            Some(OwnerLevel::Pod { .. } | OwnerLevel::Container { .. }) | None => false,
+        };
+        let above: Vec<CgroupPath> =
+            self.desired.targets.values().filter(is_above).map(|target| target.plan.path.clone()).collect();
+        for parent in above {
+            match self.unknown_children(&parent) {
+                Ok(unknown) => {
+                    for path in unknown {
+                        if !self.recognise(&path) {
+                            report.strangers.push(path);
+                        }
+                    }
+                }
                 Err(error) if error.is_gone() => {}
-                Err(error) => report.errors.push(error),
+                Err(error) => {
+                    self.seen.errors.insert(parent.to_string(), crate::chain(&error));
+                    report.errors.push(error);
+                }
             }
         }
+        self.seen.strangers.clone_from(&report.strangers);
+    }
+
+    fn unknown_children(&self, path: &CgroupPath) -> Result<Vec<CgroupPath>, Error> {
+        let names = self.root.open(path)?.children()?;
+        let paths = names.iter().filter_map(|name| path.child(name).ok());
+        Ok(paths.filter(|path| self.standing.get(path).is_none()).collect())
+    }
+
+    /// Takes a pod's cgroup for our own of an earlier start if its mark says so, with the containers below it.
+    fn recognise(&mut self, path: &CgroupPath) -> bool {
+        let Ok(dir) = self.root.open(path) else { return false };
+        let Ok(Some(mark)) = dir.mark() else { return false };
+        let Some(owner) = mark.owner(path).filter(|_| mark.made) else { return false };
+        self.standing.know(path, Known { id: dir.id(), owner, is_retired: true, is_outside: false });
+        for below in self.unknown_children(path).unwrap_or_default() {
+            self.recognise(&below);
+        }
+        true
     }
 
     fn sweep_scores(&mut self, permit: &Permit) -> Sweep {
-        let mut sweep = Sweep::default();
-        for (path, score) in &self.scores {
-            sweep.absorb(self.keeper.sweep(&self.root, path, *score, permit));
+        let mut whole = Sweep::default();
+        self.seen.scores.clear();
+        let scores = std::mem::take(&mut self.desired.scores);
+        for (path, score) in &scores {
+            let sweep = self.keeper.sweep(&self.root, path, *score, permit);
+            self.note_scores(path, &sweep);
+            whole.absorb(sweep);
         }
-        sweep
+        self.desired.scores = scores;
+        whole
     }
 
-    fn watch_population(&mut self, report: &mut Report) {
+    /// Notes what is wrong with the scores of a container's processes.
+    fn note_scores(&mut self, path: &CgroupPath, sweep: &Sweep) {
+        let problem = |place: String, message: String| Problem { what: "scores", place, message };
+        let mut problems: Vec<Problem> =
+            sweep.errors.iter().map(|error| problem(path.to_string(), crate::chain(error))).take(1).collect();
+        if sweep.refused > 0 {
+            problems.push(problem(
+                String::from("oom_score_adj"),
+                String::from("some processes keep a lower score than planned to: no CAP_SYS_RESOURCE"),
+            ));
+        }
+        if problems.is_empty() {
+            self.seen.scores.remove(path);
+        } else {
+            self.seen.scores.insert(path.clone(), problems);
+        }
+    }
+
+    /// Notes whether a container or pod stands still.
+    fn note_frozen(&mut self, path: &CgroupPath) {
+        let events = self.root.open(path).and_then(|dir| dir.read("cgroup.events"));
+        let is_frozen =
+            events.is_ok_and(|events| events.lines().any(|line| line.trim_ascii_end() == "frozen 1"));
+        if is_frozen {
+            self.seen.frozen.insert(path.clone());
+        } else {
+            self.seen.frozen.remove(path);
+        }
+    }
+
+    fn renew_watch(&mut self, report: &mut Report) {
         let Some(watch) = &mut self.watch else { return };
-        let wanted = self
-            .known
-            .iter()
-            .filter(|(_, known)| known.retired || known.owner.level.container().is_some())
-            .map(|(path, known)| (path.clone(), known.id))
-            .collect();
-        report.errors.extend(watch.watch(&self.root, &wanted));
+        let pods = self.standing.iter().map(|(path, known)| {
+            let population = known.is_retired || known.owner.level.container().is_some();
+            (path.clone(), (known.id, population))
+        });
+        let outside = self
+            .desired
+            .outside()
+            .filter_map(|path| Some((path.clone(), (self.root.open(path).ok()?.id(), false))));
+        let mut wanted: BTreeMap<CgroupPath, (CgroupId, bool)> = outside.collect();
+        wanted.extend(pods);
+        for error in watch.watch(&self.root, &wanted) {
+            self.seen.errors.insert(String::from("inotify"), crate::chain(&error));
+            report.errors.push(error);
+        }
     }
 }
 
@@ -388,18 +453,9 @@ impl std::fmt::Debug for Reconciler {
         formatter
             .debug_struct("Reconciler")
             .field("root", &self.root)
-            .field("known", &self.known)
-            .field("scores", &self.scores)
+            .field("standing", &self.standing)
+            .field("scores", &self.desired.scores)
             .finish_non_exhaustive()
-    }
-}
-
-/// A failure's text, by which a repetition is known.
-fn describe(step: &Step, error: &ApplyError) -> String {
-    match step {
-        Step::Create(_) => format!("create: {error}"),
-        Step::Enable { .. } => format!("enable: {error}"),
-        Step::Write(write) => format!("{}: {error}", write.file),
     }
 }
 

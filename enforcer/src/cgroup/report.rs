@@ -1,4 +1,4 @@
-use super::{ApplyError, Controller, Error, Missing, Reason, Step, Sweep, Withheld, Write};
+use super::{Abandoned, ApplyError, Controller, Drift, Error, Missing, Reason, Step, Sweep, Withheld, Write};
 use crate::{
     model::{CgroupPath, Owner},
     policy::FileName,
@@ -16,6 +16,10 @@ pub struct Report {
     pub written: Vec<Write>,
     /// The writes that wait for usage to go down.
     pub withheld: Vec<Withheld>,
+    /// The limits that could not be lowered for now.
+    pub abandoned: Vec<Abandoned>,
+    /// The values that others wrote, as far as they are news.
+    pub drifted: Vec<Drift>,
     /// The steps that failed.
     pub failed: Vec<Failure>,
     /// The cgroups of retired pods and containers that are gone now.
@@ -32,6 +36,17 @@ pub struct Report {
     pub errors: Vec<Error>,
     /// Without a permit, the steps that would have been done.
     pub planned: Vec<Step>,
+}
+
+/// Something that is not as it should be, for as long as it is not.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Problem {
+    /// What it concerns, in one word.
+    pub what: &'static str,
+    /// The cgroup or file; two problems of one kind and place are the same one.
+    pub place: String,
+    /// What is wrong and what follows from it: one line.
+    pub message: String,
 }
 
 /// A step that failed.

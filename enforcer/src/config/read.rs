@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::{
-    Config, MemoryAvailableSource, Mode, Ownership,
+    Config, MemoryAvailableSource, Mode, OnDrift, Ownership,
     fields::{Fields, Pair},
     table::{ENFORCEABLE, RESERVABLE},
 };
@@ -60,6 +60,9 @@ pub(super) fn read(fields: &mut Fields) -> Config {
         state_dir: fields.text("stateDir", absolute).unwrap_or(default.state_dir),
         run_dir: fields.text("runDir", absolute).unwrap_or(default.run_dir),
         static_pod_path: fields.text("staticPodPath", absolute).unwrap_or(default.static_pod_path),
+        on_drift: fields
+            .choice("onDrift", &[("restore", OnDrift::Restore), ("report", OnDrift::Report)])
+            .unwrap_or(default.on_drift),
         memory_available_source: fields
             .choice(
                 "memoryAvailableSource",

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Config, MemoryAvailableSource, Mode, Ownership};
+use super::{Config, MemoryAvailableSource, Mode, OnDrift, Ownership};
 use crate::{
     model::{Quantity, ResourceList},
     policy::{
@@ -102,6 +102,17 @@ pub const FIELDS: &[Field] = &[
         json!(config.run_dir)
     }),
     kubelets("staticPodPath", Form::Path, "the folder of manifests", |config| json!(config.static_pod_path)),
+    ours(
+        "onDrift",
+        Form::Choice(&["restore", "report"]),
+        "what is done about a cgroup file or score of ours that somebody else writes: the planned value is written back, three times within a minute at the most; or it is told alone",
+        |config| {
+            json!(match config.on_drift {
+                OnDrift::Restore => "restore",
+                OnDrift::Report => "report",
+            })
+        },
+    ),
     ours(
         "memoryAvailableSource",
         Form::Choice(&["memAvailable", "kubelet"]),

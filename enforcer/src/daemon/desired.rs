@@ -1,26 +1,23 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use anyhow::Context as _;
 use serde_json::json;
+use tokio::sync::Notify;
 
-use super::{
-    host::{self, Host},
-    keeper::Keeper,
-    telling,
-};
+use super::{hierarchy::Hierarchy, host::Host, keeper::Keeper, problems::Problems, telling};
 use crate::{
     cgroup::{
-        CgroupDir, Index, Permit, PopulationEvent, PopulationEvents, Reconciler, Report, population_watch,
+        self, CgroupDir, Changes, DriftPolicy, Index, Lowering, Permit, Problem, Reason, Reconciler, Report,
+        WatchEvents,
     },
     config::Config,
     evict::{self, Candidate, OpenError},
-    journal::{Event, EventType, Journal, Subject},
+    journal::{Event, EventType, Journal, Slots, Subject},
     model::{CgroupId, CgroupPath, Pod, PodUid, QosClass},
     policy::{
         self, Plan, PodPlan,
@@ -33,7 +30,7 @@ use crate::{
 
 /// The street of the desired state: pods → plan → cgroups, and what is told of them.
 ///
-/// It runs on change and once a second. What may block is done on a thread that may.
+/// It runs on change, and now and then. What may block is done on a thread that may.
 pub(super) struct Desired {
     config: Config,
     host: Host,
@@ -53,7 +50,17 @@ pub(super) struct Desired {
     told: BTreeSet<String>,
     view: View,
     is_loaded: bool,
-    ticks: u32,
+    /// What is wrong with the cgroups.
+    problems: Problems,
+    /// Whether the kernel tells of changes to the cgroups.
+    is_watched: bool,
+    /// When everything, and the scores, are looked at next.
+    look_due: Instant,
+    sweep_due: Instant,
+    /// When something that waits is looked at again.
+    retry_due: Option<Instant>,
+    /// Told when a limit that is being lowered has come to an end.
+    woken: Arc<Notify>,
     /// The pods whose cgroup stands, wanted or not.
     standing: BTreeSet<PodUid>,
     /// Whether one of them, or of those that a pod waits for, is gone since it was last decided who may run.
@@ -61,8 +68,6 @@ pub(super) struct Desired {
     candidates: BTreeMap<PodUid, Standing>,
     /// The planned cgroups that stand.
     ids: BTreeMap<CgroupPath, CgroupId>,
-    /// The kubepods that is noted as ours.
-    owned: Option<CgroupId>,
 }
 
 /// A candidate, and what it was opened for.
@@ -71,29 +76,23 @@ struct Standing {
     candidate: Arc<Candidate>,
 }
 
-/// Drift is noticed this many ticks after it happened at the latest.
-const TICKS_BETWEEN_RECONCILIATIONS: u32 = 10;
+/// How often everything is looked at though nothing tells of a change: where the kernel tells of changes, and where not.
+const LOOK_WATCHED: Duration = Duration::from_mins(5);
+const LOOK_UNWATCHED: Duration = Duration::from_secs(10);
 
-/// The cgroups, shared with the threads that may block.
-#[derive(Clone)]
-struct Hierarchy {
-    reconciler: Arc<Mutex<Reconciler>>,
-    root: Arc<CgroupDir>,
-}
+/// How often processes are looked for that have not their score.
+const SWEEP: Duration = Duration::from_secs(1);
 
-impl Hierarchy {
-    async fn run<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut Reconciler) -> T + Send + 'static,
-    ) -> anyhow::Result<T> {
-        let reconciler = Arc::clone(&self.reconciler);
-        tokio::task::spawn_blocking(move || {
-            // What a panic left half done is done by the next reconciliation, which starts from what it finds.
-            work(&mut reconciler.lock().unwrap_or_else(PoisonError::into_inner))
-        })
-        .await
-        .context("the reconciler panicked")
-    }
+/// What waits to be tried again is not tried more often than this.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// What came of working on the cgroups.
+struct Worked {
+    report: Report,
+    ids: BTreeMap<CgroupPath, CgroupId>,
+    standing: BTreeSet<PodUid>,
+    problems: Vec<Problem>,
+    due: Option<Instant>,
 }
 
 impl Desired {
@@ -104,15 +103,21 @@ impl Desired {
         journal: Journal,
         index: Index,
         permit: Option<Permit>,
-    ) -> (Self, Option<PopulationEvents>) {
-        let mount = Path::new(crate::cgroup::MOUNT);
+        kubelets: bool,
+    ) -> (Self, Option<WatchEvents>) {
+        let mount = Path::new(cgroup::MOUNT);
         let mut events = None;
         let hierarchy = match Reconciler::new(mount, index)
             .map_err(anyhow::Error::from)
             .and_then(|reconciler| Ok((reconciler, CgroupDir::mount(mount)?)))
         {
             Ok((mut reconciler, root)) => {
-                match population_watch() {
+                if kubelets {
+                    reconciler.set_audit();
+                } else {
+                    reconciler.set_drift(DriftPolicy::new(config.on_drift));
+                }
+                match cgroup::watch() {
                     Ok((watch, watched)) => {
                         reconciler.set_watch(watch);
                         events = Some(watched);
@@ -120,10 +125,13 @@ impl Desired {
                     Err(error) => telling::degraded(
                         &journal,
                         "inotify",
-                        &format!("new processes get their score within a second, not at once: {error}"),
+                        &format!(
+                            "new processes get their score within a second, not at once, and values that others write are put right within {} s: {error}",
+                            LOOK_UNWATCHED.as_secs()
+                        ),
                     ),
                 }
-                Some(Hierarchy { reconciler: Arc::new(Mutex::new(reconciler)), root: Arc::new(root) })
+                Some(Hierarchy::new(reconciler, root))
             }
             // Told with everything else that the host lacks.
             Err(error) => {
@@ -148,12 +156,16 @@ impl Desired {
             told: BTreeSet::new(),
             view,
             is_loaded: false,
-            ticks: 0,
+            problems: Problems::default(),
+            is_watched: events.is_some(),
+            look_due: Instant::now(),
+            sweep_due: Instant::now(),
+            retry_due: None,
+            woken: Arc::default(),
             standing: BTreeSet::new(),
             has_new_room: false,
             candidates: BTreeMap::new(),
             ids: BTreeMap::new(),
-            owned: None,
         };
         (desired, events)
     }
@@ -206,18 +218,40 @@ impl Desired {
 
     /// Brings the cgroups in line with the plan.
     pub(super) async fn reconcile(&mut self) -> anyhow::Result<()> {
+        let look = if self.is_watched { LOOK_WATCHED } else { LOOK_UNWATCHED };
+        (self.look_due, self.sweep_due) = (Instant::now() + look, Instant::now() + SWEEP);
         let (plan, retired, permit) = (self.plan.clone(), self.retired.clone(), self.permit.clone());
         self.change(move |reconciler| reconciler.reconcile(&plan, &retired, permit.as_deref())).await
     }
 
-    /// The periodic look: scores of new processes and cgroups that have emptied; now and then everything.
-    pub(super) async fn tick(&mut self) -> anyhow::Result<()> {
-        self.ticks = self.ticks.wrapping_add(1);
-        if self.ticks.is_multiple_of(TICKS_BETWEEN_RECONCILIATIONS) {
+    /// Looks at what is due: everything, or the scores of new processes alone.
+    pub(super) async fn look(&mut self) -> anyhow::Result<()> {
+        let now = Instant::now();
+        if self.look_due <= now || self.retry_due.is_some_and(|due| due <= now) {
             return self.reconcile().await;
         }
+        self.sweep_due = now + SWEEP;
         let Some(permit) = self.permit.clone() else { return Ok(()) };
         self.change(move |reconciler| reconciler.sweep(&permit)).await
+    }
+
+    /// When [`look`](Self::look) is to be called.
+    pub(super) fn due(&self) -> Instant {
+        let sweep_due = self.permit.as_ref().map(|_| self.sweep_due);
+        [self.retry_due, sweep_due].into_iter().flatten().fold(self.look_due, Instant::min)
+    }
+
+    /// Has limits that are below usage lowered step by step, with what is lowered meanwhile kept on the intent page.
+    pub(super) fn set_intents(&mut self, slots: Slots) {
+        let Some(hierarchy) = &self.hierarchy else { return };
+        let woken = Arc::clone(&self.woken);
+        let lowering = Lowering::new(slots, move || woken.notify_one());
+        hierarchy.set_up(|reconciler| reconciler.set_lowering(lowering));
+    }
+
+    /// Told when a reconciliation is due, though nothing else tells of it.
+    pub(super) fn woken(&self) -> Arc<Notify> {
+        Arc::clone(&self.woken)
     }
 
     /// Whether the source has been read.
@@ -225,10 +259,15 @@ impl Desired {
         self.is_loaded
     }
 
-    /// Looks at the one cgroup that the kernel told of.
-    pub(super) async fn populated(&mut self, event: PopulationEvent) -> anyhow::Result<()> {
-        let Some(permit) = self.permit.clone() else { return Ok(()) };
-        self.change(move |reconciler| reconciler.populated(&event, &permit)).await
+    /// Looks at the cgroups that the kernel told of; without any, it tells of none any longer.
+    pub(super) async fn changed(&mut self, changes: Option<Changes>) -> anyhow::Result<()> {
+        let Some(changes) = changes else {
+            self.is_watched = false;
+            self.look_due = Instant::now();
+            return Ok(());
+        };
+        let permit = self.permit.clone();
+        self.change(move |reconciler| reconciler.look_at(&changes, permit.as_deref())).await
     }
 
     /// The node's condition, as it is told.
@@ -250,7 +289,7 @@ impl Desired {
     ///
     /// A pod whose cgroup does not stand is none. One that stays is handed out as it was.
     pub(super) fn new_candidates(&mut self) -> Option<Vec<Arc<Candidate>>> {
-        let root = Arc::clone(&self.hierarchy.as_ref()?.root);
+        let root = Arc::clone(self.hierarchy.as_ref()?.root());
         let mut before = std::mem::take(&mut self.candidates);
         let mut differs = false;
         let mut order = Vec::new();
@@ -279,7 +318,7 @@ impl Desired {
 
     /// Opens a pod of the plan; none if it has no cgroup, and so no processes.
     fn open_planned(&mut self, uid: &PodUid) -> Option<Arc<Candidate>> {
-        let root = Arc::clone(&self.hierarchy.as_ref()?.root);
+        let root = Arc::clone(self.hierarchy.as_ref()?.root());
         let plan = self.plan.pods.iter().find(|plan| plan.uid == *uid)?.clone();
         self.open(&root, &plan)
     }
@@ -289,7 +328,7 @@ impl Desired {
             Ok(candidate) => Some(Arc::new(candidate)),
             Err(OpenError::Cgroup(error)) if error.is_gone() => None,
             Err(error) => {
-                let message = format!("pod {} cannot be evicted: {}", plan.name, telling::chain(&error));
+                let message = format!("pod {} cannot be evicted: {}", plan.name, crate::chain(&error));
                 if self.told.insert(message.clone()) {
                     telling::degraded(&self.journal, "candidate", &message);
                 }
@@ -366,21 +405,25 @@ impl Desired {
             self.renew_view();
             return Ok(());
         };
-        let (report, ids, standing) = hierarchy
+        let Worked { report, ids, standing, problems, due } = hierarchy
             .run(move |reconciler| {
                 let report = work(reconciler);
-                let ids: BTreeMap<_, _> =
-                    reconciler.cgroups().map(|(id, owner)| (owner.path.clone(), id)).collect();
-                let standing: BTreeSet<PodUid> = reconciler.standing().cloned().collect();
-                (report, ids, standing)
+                Worked {
+                    report,
+                    ids: reconciler.cgroups().map(|(id, owner)| (owner.path.clone(), id)).collect(),
+                    standing: reconciler.standing().cloned().collect(),
+                    problems: reconciler.problems(),
+                    due: reconciler.due(),
+                }
             })
             .await?;
         self.tell_report(&report);
+        self.problems.renew(problems, &self.journal);
         self.has_new_room = !self.standing.is_subset(&standing) || self.roster.awaits_other_than(&standing);
         self.standing = standing;
         self.forget_those_without_cgroup();
         self.ids = ids;
-        self.own_kubepods();
+        self.retry_due = due.map(|due| due.max(Instant::now() + RETRY));
         self.renew_view();
         Ok(())
     }
@@ -396,25 +439,6 @@ impl Desired {
             .collect();
         for uid in leaving {
             self.roster.forget(&uid);
-        }
-    }
-
-    /// Notes the kubepods that was made here, so that the next start takes it for ours.
-    fn own_kubepods(&mut self) {
-        let kubepods = self.ids.get(&self.plan.node.path).copied();
-        if self.permit.is_none() || kubepods == self.owned {
-            return;
-        }
-        self.owned = kubepods;
-        let Some(kubepods) = kubepods else { return };
-        if let Err(error) = host::own(kubepods, &self.config.run_dir, &self.host.boot_id) {
-            telling::degraded(
-                &self.journal,
-                "ownership",
-                &format!(
-                    "after a restart kubepods will be taken for the kubelet's, unless ownership is enforcer: {error}"
-                ),
-            );
         }
     }
 
@@ -483,7 +507,7 @@ impl Desired {
             Ok(ending) => tracing::info!(pod = %name, ?ending, "made way for a critical pod"),
             Err(error) => {
                 let message =
-                    format!("pod {name} does not make way for a critical one: {}", telling::chain(&error));
+                    format!("pod {name} does not make way for a critical one: {}", crate::chain(&error));
                 telling::degraded(&journal, "preemption", &message);
             }
         };
@@ -511,33 +535,17 @@ impl Desired {
     }
 
     fn tell_report(&mut self, report: &Report) {
+        for drift in &report.drifted {
+            let (subject, data) = telling::drifted(drift, &self.plan);
+            self.tell(EventType::LimitsDrifted, subject, data);
+        }
         for applied in report.limits_applied() {
+            let kind = match applied.reason {
+                Reason::Drifted => EventType::LimitsRestored,
+                Reason::Initial | Reason::PlanChanged | Reason::Released => EventType::LimitsApplied,
+            };
             let (subject, data) = telling::limits(&applied, &self.plan);
-            self.tell(EventType::LimitsApplied, subject, data);
-        }
-        let failures = report.failed.iter().filter(|failure| !failure.repeated);
-        let mut problems: Vec<(&'static str, String)> =
-            failures.map(|failure| ("limits", telling::chain(&failure.error))).collect();
-        problems.extend(report.withheld.iter().map(|withheld| ("limits", withheld.to_string())));
-        problems.extend(report.missing.iter().map(|missing| ("limits", missing.to_string())));
-        problems.extend(
-            report
-                .strangers
-                .iter()
-                .map(|path| ("stranger", format!("cgroup {path} belongs to no pod: it is left alone"))),
-        );
-        problems.extend(report.errors.iter().map(|error| ("cgroup", telling::chain(error))));
-        problems.extend(report.scores.errors.iter().map(|error| ("scores", telling::chain(error))));
-        if report.scores.refused > 0 {
-            problems.push((
-                "scores",
-                String::from("some processes keep a lower score than planned to: no CAP_SYS_RESOURCE"),
-            ));
-        }
-        for (what, message) in problems {
-            if self.told.insert(message.clone()) {
-                telling::degraded(&self.journal, what, &message);
-            }
+            self.tell(kind, subject, data);
         }
     }
 }

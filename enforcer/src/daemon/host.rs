@@ -6,7 +6,7 @@ use rustix::thread::CapabilitySet;
 use crate::{
     cgroup::CgroupDir,
     config::Config,
-    model::{CgroupId, CgroupPath, Node},
+    model::{CgroupPath, Node},
     policy::{CgroupDriver, name},
     sense,
 };
@@ -85,34 +85,22 @@ fn has_sys_resource() -> bool {
     rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_RESOURCE))
 }
 
-/// The file in the run directory that names the kubepods which this daemon made: `<boot id> <cgroup id>`.
-const OWNED: &str = "kubepods";
-
 /// Whether the kubelet owns the pods' cgroups here: its process runs, or a kubepods stands that is not ours.
-pub(super) fn kubelet_owns(cgroup_root: &CgroupPath, run_dir: &Path, boot_id: &str) -> bool {
+pub(super) fn kubelet_owns(cgroup_root: &CgroupPath) -> bool {
     let runs = procfs::process::all_processes().is_ok_and(|processes| {
         processes
             .filter_map(Result::ok)
             .any(|process| process.stat().is_ok_and(|stat| stat.comm == "kubelet"))
     });
-    let ours = fs::read_to_string(run_dir.join(OWNED)).ok();
     let foreign = || -> Option<bool> {
         let mount = CgroupDir::mount(Path::new(crate::cgroup::MOUNT)).ok()?;
         // Of either driver, for that of a kubelet here is not known.
         let stands = [CgroupDriver::Cgroupfs, CgroupDriver::Systemd]
             .into_iter()
             .filter_map(|driver| mount.open(&name::kubepods(cgroup_root, driver)).ok())
-            .any(|kubepods| ours.as_deref() != Some(&owned(boot_id, kubepods.id())));
+            // Those that are ours carry our mark.
+            .any(|kubepods| !matches!(kubepods.mark(), Ok(Some(_))));
         Some(stands)
     };
     runs || foreign().unwrap_or(false)
-}
-
-/// Notes the kubepods that this daemon made, so that its next start knows it again.
-pub(super) fn own(kubepods: CgroupId, run_dir: &Path, boot_id: &str) -> io::Result<()> {
-    fs::write(run_dir.join(OWNED), owned(boot_id, kubepods))
-}
-
-fn owned(boot_id: &str, kubepods: CgroupId) -> String {
-    format!("{boot_id} {kubepods}\n")
 }

@@ -74,7 +74,7 @@ impl Ooms {
             }
             Err(error) => {
                 let message =
-                    format!("no eBPF, so OOM kills of the kernel are not told: {}", telling::chain(&error));
+                    format!("no eBPF, so OOM kills of the kernel are not told: {}", crate::chain(&error));
                 telling::degraded(journal, "ebpf", &message);
                 None
             }

@@ -1,4 +1,5 @@
-//! What a daemon that did not come to its end left behind: evictions that were under way.
+//! What a daemon that did not come to its end left behind: evictions that were under way, and values that were written
+//! for a while.
 
 use std::{
     collections::BTreeSet,
@@ -10,10 +11,11 @@ use std::{
 use serde_json::{Map, Value, json};
 use ulid::Ulid;
 
+use super::telling;
 use crate::{
-    cgroup::CgroupDir,
+    cgroup::{self, CgroupDir, Knob, PageSize},
     journal::{Batch, Event, EventType, Filter, Intent, Journal, Subject},
-    model::{CgroupPath, PodName},
+    model::{CgroupId, CgroupPath, PodName},
     source::{EndedPod, Why},
 };
 
@@ -69,6 +71,42 @@ pub(super) fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod>
     ended
 }
 
+/// Gives the files back what they held that were written for a while only.
+///
+/// This is done in every mode: it undoes what a start before did, and never outlives it.
+pub(super) fn knobs(left: &[Intent<'_>], journal: &Journal) {
+    for intent in left {
+        let Intent::Knob { path, cgroup, file, old, new } = intent else { continue };
+        let problem = match restore(path, *cgroup, file, (old, new)) {
+            Ok(false) => continue,
+            Ok(true) => None,
+            Err(error) if error.is_gone() => continue,
+            Err(error) => Some(error),
+        };
+        if let Some(error) = problem {
+            let message = format!("{path}/{file} is still at {new}, and was {old}: {}", crate::chain(&error));
+            telling::degraded(journal, "limits", &message);
+        } else {
+            let files = json!([{"file": file, "old": new, "new": old}]);
+            let data = json!({"cgroup": path, "reason": "interrupted", "files": files});
+            journal.append(Event { kind: EventType::LimitsRestored, subject: Subject::Node, data });
+        }
+    }
+}
+
+/// Writes the old value, if the cgroup is the same and still holds the new one. Answers whether it did.
+fn restore(path: &str, id: CgroupId, file: &str, (old, new): (&str, &str)) -> Result<bool, cgroup::Error> {
+    let Ok(path) = CgroupPath::parse(path) else { return Ok(false) };
+    let dir = CgroupDir::mount(Path::new(cgroup::MOUNT))?.open(&path)?;
+    let page = PageSize::of_this_machine();
+    let held = Knob::parse(file, &dir.read(file)?, page);
+    if dir.id() != id || held != Knob::parse(file, new, page) {
+        return Ok(false);
+    }
+    dir.write(file, old)?;
+    Ok(true)
+}
+
 fn subject(pod: &str) -> Subject {
     pod.split_once('/').map_or(Subject::Node, |(namespace, name)| {
         Subject::Pod(PodName { namespace: namespace.to_owned(), name: name.to_owned() })
@@ -89,7 +127,7 @@ fn is_gone(path: &str, id: u64) -> bool {
 
 fn is_populated(path: &str, id: u64) -> bool {
     let events = || {
-        let root = CgroupDir::mount(Path::new(crate::cgroup::MOUNT)).ok()?;
+        let root = CgroupDir::mount(Path::new(cgroup::MOUNT)).ok()?;
         let dir = root.open(&CgroupPath::parse(path).ok()?).ok()?;
         (dir.id().0 == id).then(|| dir.read("cgroup.events").ok()).flatten()
     };
@@ -117,7 +155,6 @@ fn told(journal: &Journal) -> BTreeSet<(EventType, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::CgroupId;
 
     #[test]
     fn an_eviction_is_told_once_and_its_pod_stays_evicted() {

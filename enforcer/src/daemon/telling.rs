@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    cgroup::Applied,
+    cgroup::{Applied, Drift},
     journal::{Event, EventType, Journal, Subject},
     model::{CgroupPath, ContainerKind, Pod, PodName, Quantity, ResourceList},
     policy::{Plan, PodPlan, admission::Rejection},
@@ -67,13 +67,30 @@ pub(super) fn kind(kind: ContainerKind) -> &'static str {
 /// Files that were written to one cgroup: about its pod, or about the node.
 pub(super) fn limits(applied: &Applied, plan: &Plan) -> (Subject, Value) {
     let Applied { path, reason, files } = applied;
-    let owner = owner(path, plan);
     let files: Vec<_> = files
         .iter()
         .map(|change| json!({"file": change.file, "old": change.old, "new": change.new}))
         .collect();
-    let mut data = json!({"cgroup": path.as_str(), "reason": reason.as_str(), "files": files});
-    let subject = match owner {
+    about(path, plan, json!({"cgroup": path.as_str(), "reason": reason.as_str(), "files": files}))
+}
+
+/// A value that somebody else wrote.
+pub(super) fn drifted(drift: &Drift, plan: &Plan) -> (Subject, Value) {
+    let Drift { path, cgroup, file, planned, found, action } = drift;
+    let data = json!({
+        "cgroup": path.as_str(),
+        "cgroupId": cgroup.0,
+        "file": file,
+        "old": planned,
+        "new": found,
+        "action": action.as_str(),
+    });
+    about(path, plan, data)
+}
+
+/// Names the pod and the container that a cgroup belongs to.
+fn about(path: &CgroupPath, plan: &Plan, mut data: Value) -> (Subject, Value) {
+    let subject = match owner(path, plan) {
         None => Subject::Node,
         Some((pod, container)) => {
             data["namespace"] = json!(pod.namespace);
@@ -95,15 +112,4 @@ fn owner<'a>(path: &CgroupPath, plan: &'a Plan) -> Option<(&'a PodName, Option<&
         let container = pod.containers.iter().find(|container| container.cgroup.path == *path)?;
         Some((&pod.name, Some(container.name.as_str())))
     })
-}
-
-/// An error and its causes on one line.
-pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
 }

@@ -12,11 +12,11 @@ pub struct Unfit {
 }
 
 /// Whether the kubelet owns the pods' cgroups here, so that they are not ours to write.
-pub(super) fn is_kubelets(config: &Config, host: &Host) -> bool {
+pub(super) fn is_kubelets(config: &Config) -> bool {
     match config.ownership {
         Ownership::Enforcer => false,
         Ownership::Kubelet => true,
-        Ownership::Auto => host::kubelet_owns(&config.settings.cgroup_root, &config.run_dir, &host.boot_id),
+        Ownership::Auto => host::kubelet_owns(&config.settings.cgroup_root),
     }
 }
 

@@ -7,10 +7,7 @@ use std::{
 };
 
 use enforcer::{
-    cgroup::{
-        ApplyError, Index, Permit, PopulationEvent, PopulationEvents, Reason, Reconciler, Report, Step,
-        population_watch,
-    },
+    cgroup::{self, ApplyError, Changes, Index, Permit, Reason, Reconciler, Report, Step, WatchEvents},
     model::{CgroupPath, Node, PodName, ResourceList},
     policy::{Plan, Settings, plan},
     source::manifest,
@@ -274,7 +271,7 @@ fn a_child_inherits_the_score_and_a_joining_process_is_seen_at_once() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut scene = Scene::new("joins");
-        let (watch, mut events) = population_watch().unwrap();
+        let (watch, mut events) = cgroup::watch().unwrap();
         scene.reconciler.set_watch(watch);
         drop(scene.reconcile(PODS));
         let fifo = "/tmp/fork";
@@ -288,8 +285,8 @@ fn a_child_inherits_the_score_and_a_joining_process_is_seen_at_once() {
         .unwrap();
         let start = Instant::now();
         scene.run("podg1/app", &format!("(read go < {fifo}; sleep 600) & echo ready; wait"));
-        let event = populated(&mut events, "/joins/kubepods/podg1/app").await;
-        let report = scene.reconciler.populated(&event, &scene.permit);
+        let changes = populated(&mut events, "/joins/kubepods/podg1/app").await;
+        let report = scene.reconciler.look_at(&changes, Some(&scene.permit));
         println!("start of the process to its score: {} ms", start.elapsed().as_millis());
         assert_eq!(report.scores.changed.len(), 2, "{report:?}");
         fs::write(fifo, "go\n").unwrap();
@@ -324,7 +321,7 @@ fn a_removed_pods_cgroups_go_once_they_are_empty() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut scene = Scene::new("removal");
-        let (watch, mut events) = population_watch().unwrap();
+        let (watch, mut events) = cgroup::watch().unwrap();
         scene.reconciler.set_watch(watch);
         drop(scene.reconcile(PODS));
         fs::create_dir(scene.file("podg1/app/nested")).unwrap();
@@ -342,8 +339,8 @@ fn a_removed_pods_cgroups_go_once_they_are_empty() {
             child.wait().unwrap();
         }
         while scene.file("podg1").exists() {
-            let event = populated(&mut events, "/removal/kubepods/podg1").await;
-            drop(scene.reconciler.populated(&event, &scene.permit));
+            let changes = populated(&mut events, "/removal/kubepods/podg1").await;
+            drop(scene.reconciler.look_at(&changes, Some(&scene.permit)));
             assert!(start.elapsed() < Duration::from_secs(10));
         }
         println!("last exit to gone: {} ms", start.elapsed().as_millis());
@@ -376,16 +373,14 @@ fn a_pod_cgroup_that_holds_processes_itself_is_named() {
 }
 
 /// Waits for the kernel to tell of a change at or below `path`.
-async fn populated(events: &mut PopulationEvents, path: &str) -> PopulationEvent {
+async fn populated(events: &mut WatchEvents, path: &str) -> Changes {
     loop {
-        let event = tokio::time::timeout(Duration::from_secs(10), events.next())
+        let changes = tokio::time::timeout(Duration::from_secs(10), events.next())
             .await
             .unwrap_or_else(|_| panic!("no event for {path} within 10 s"))
             .unwrap();
-        match &event {
-            PopulationEvent::Changed(changed) if changed.as_str().starts_with(path) => return event,
-            PopulationEvent::Changed(_) => {}
-            PopulationEvent::Overflow => return event,
+        if changes.overflow || changes.populated.iter().any(|changed| changed.as_str().starts_with(path)) {
+            return changes;
         }
     }
 }

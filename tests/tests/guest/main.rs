@@ -5,6 +5,7 @@ mod cgroup;
 mod daemon;
 mod evict;
 mod eviction;
+mod limits;
 mod rig;
 #[cfg(test)]
 mod sense;

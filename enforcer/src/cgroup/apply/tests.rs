@@ -64,7 +64,8 @@ fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, CgroupDir) {
 }
 
 fn run(root: &CgroupDir, limits: &dyn LimitWriter, steps: Vec<Step>) -> Vec<Fate> {
-    apply(root, limits, steps, PageSize::new(4096), &Permit::for_enforce_mode())
+    apply(root, limits, steps, &BTreeMap::new(), PageSize::new(4096), &Permit::for_enforce_mode())
+        .0
         .into_iter()
         .map(|outcome| outcome.fate)
         .collect()

@@ -25,6 +25,7 @@ fn cgroup(id: u64, files: &[(&'static str, &str)]) -> Observed {
         available: Controller::ALL.into_iter().collect(),
         enabled: Controller::ALL.into_iter().collect(),
         files: files.iter().map(|(file, value)| ((*file).into(), (*value).to_owned())).collect(),
+        mark: None,
         usage_bytes: None,
     }
 }
@@ -34,7 +35,7 @@ fn snapshot(cgroups: &[(&str, Observed)]) -> Snapshot {
 }
 
 fn run(plans: &[CgroupPlan], observed: &Snapshot, ledger: &Ledger) -> Diff {
-    diff(&plans.iter().collect::<Vec<_>>(), observed, ledger, page())
+    diff(&plans.iter().collect::<Vec<_>>(), &BTreeSet::new(), observed, ledger, page())
 }
 
 fn written(diff: &Diff) -> Vec<String> {

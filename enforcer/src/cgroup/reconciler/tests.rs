@@ -1,8 +1,16 @@
-use std::fs;
+use std::{
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use super::*;
 use crate::{
-    cgroup::Reason,
+    cgroup::{DriftAction, OnDrift, Reason, Step},
+    journal::Intents,
     model::{ContainerKind, QosClass, ResourceList},
     policy::{CgroupPlan, ContainerPlan, PodPlan, admission::Admission},
 };
@@ -11,6 +19,8 @@ const CONTROLLERS: &str = "cpuset cpu io memory hugetlb pids\n";
 
 struct Fixture {
     temp: tempfile::TempDir,
+    /// How far the reconciler's clock is ahead, in milliseconds.
+    ahead_ms: Arc<AtomicU64>,
     reconciler: Reconciler,
     permit: Permit,
 }
@@ -37,8 +47,20 @@ impl Fixture {
         }
         let root = CgroupDir::unchecked(temp.path()).unwrap();
         let (page, index) = (PageSize::new(4096), Index::new());
-        let reconciler = Reconciler::on(root, Path::new("/proc"), Box::new(CgroupsRs), page, index).unwrap();
-        Self { temp, reconciler, permit: Permit::for_enforce_mode() }
+        let mut reconciler =
+            Reconciler::on(root, Path::new("/proc"), Box::new(CgroupsRs), page, index).unwrap();
+        let (ahead_ms, start) = (Arc::new(AtomicU64::new(0)), Instant::now());
+        let ahead = Arc::clone(&ahead_ms);
+        reconciler.clock = Box::new(move || start + Duration::from_millis(ahead.load(Ordering::Relaxed)));
+        Self { temp, ahead_ms, reconciler, permit: Permit::for_enforce_mode() }
+    }
+
+    fn wait(&self, time: Duration) {
+        self.ahead_ms.fetch_add(u64::try_from(time.as_millis()).unwrap(), Ordering::Relaxed);
+    }
+
+    fn write(&self, file: &str, content: &str) {
+        fs::write(self.temp.path().join(file), content).unwrap();
     }
 
     fn reconcile(&mut self, plan: &Plan) -> Report {
@@ -128,8 +150,10 @@ fn reserved_cgroups_are_written_and_never_made_nor_removed() {
     assert_eq!(report.written.len(), 1, "a foreign write is put right");
     assert!(report.errors.is_empty());
     let report = fixture.reconcile(&with(Vec::new()));
-    assert!(report.is_converged());
-    assert_eq!(fixture.read("system.slice/cpu.weight"), "39");
+    let released: Vec<_> = report.written.iter().map(|write| (write.reason, write.file.as_ref())).collect();
+    assert_eq!(released, [(Reason::Released, "memory.max"), (Reason::Released, "cpu.weight")]);
+    assert_eq!(fixture.read("system.slice/cpu.weight"), "100", "it has back what it held");
+    assert!(fixture.reconcile(&with(Vec::new())).is_converged());
 }
 
 const TREE: &[&str] = &["kubepods", "kubepods/pod1", "kubepods/pod1/app"];
@@ -211,7 +235,7 @@ fn a_limit_below_usage_waits() {
     assert_eq!(fixture.read("kubepods/pod1/memory.max"), "16384");
     fs::write(fixture.temp.path().join("kubepods/pod1/app/memory.current"), "4096\n").unwrap();
     let report = fixture.reconcile(&plan("16384"));
-    assert_eq!((report.withheld.len(), report.written.len()), (0, 1));
+    assert_eq!((report.withheld.len(), report.written.len()), (0, 1), "{report:?}");
     assert_eq!(report.written[0].reason, Reason::PlanChanged, "what was withheld was never written");
 }
 
@@ -222,7 +246,11 @@ fn a_failure_is_told_once_and_then_marked_as_repeated() {
     assert!(!first.failed.is_empty(), "cgroups without files refuse writes");
     assert!(first.failed.iter().all(|failure| !failure.repeated));
     let told = first.failed.len();
+    assert!(!fixture.reconciler.problems().is_empty());
     fs::create_dir_all(fixture.temp.path().join("kubepods/pod1/app")).unwrap();
+    let soon = fixture.reconcile(&plan("8192"));
+    assert!(soon.failed.is_empty(), "it is not tried again at once: {soon:?}");
+    fixture.wait(Duration::from_secs(1));
     let second = fixture.reconcile(&plan("8192"));
     assert!(second.failed.iter().all(|failure| failure.repeated), "{second:?}");
     assert!(second.failed.len() <= told);
@@ -303,4 +331,131 @@ fn strangers_are_told_and_never_touched() {
     }
     drop(fixture.reconcile(&without_pods()));
     assert!(fixture.temp.path().join("kubepods/other").exists());
+}
+
+#[test]
+fn a_file_that_another_insists_on_is_left_after_three_rounds() {
+    let mut fixture = Fixture::new(TREE);
+    drop(fixture.reconcile(&plan("8192")));
+    let round = |fixture: &mut Fixture| {
+        fixture.write("kubepods/pod1/cpu.weight", "1\n");
+        let changes = Changes {
+            written: [(CgroupPath::parse("/kubepods/pod1").unwrap(), String::from("cpu.weight"))].into(),
+            ..Changes::default()
+        };
+        let report = fixture.reconciler.look_at(&changes, Some(&fixture.permit));
+        let told: Vec<DriftAction> = report.drifted.iter().map(|drift| drift.action).collect();
+        (told, report.written.len(), fixture.read("kubepods/pod1/cpu.weight"))
+    };
+    for _ in 0..3 {
+        assert_eq!(round(&mut fixture), (vec![DriftAction::Restored], 1, String::from("79")));
+    }
+    assert_eq!(round(&mut fixture), (vec![DriftAction::Yielded], 0, String::from("1\n")));
+    assert_eq!(round(&mut fixture), (vec![], 0, String::from("1\n")));
+    fixture.wait(Duration::from_mins(10));
+    assert_eq!(round(&mut fixture), (vec![], 0, String::from("1\n")), "it was given up for good");
+    assert!(fixture.reconcile(&plan("8192")).written.is_empty());
+    // Until somebody writes the planned value, or it is planned to be another.
+    fixture.write("kubepods/pod1/cpu.weight", "79\n");
+    drop(fixture.reconcile(&plan("8192")));
+    assert_eq!(round(&mut fixture), (vec![DriftAction::Restored], 1, String::from("79")));
+}
+
+#[test]
+fn what_is_only_reported_stays_and_what_is_the_kubelets_is_audited() {
+    let mut fixture = Fixture::new(TREE);
+    fixture.reconciler.set_drift(DriftPolicy::new(OnDrift::Report));
+    drop(fixture.reconcile(&plan("8192")));
+    fixture.write("kubepods/pod1/cpu.weight", "1\n");
+    let report = fixture.reconcile(&plan("8192"));
+    let [drift] = &report.drifted[..] else { panic!("{report:?}") };
+    assert_eq!(
+        (drift.action, drift.planned.as_str(), drift.found.as_str()),
+        (DriftAction::Reported, "79", "1")
+    );
+    assert_eq!((report.written.len(), fixture.read("kubepods/pod1/cpu.weight").as_str()), (0, "1\n"));
+
+    let mut fixture = Fixture::new(TREE);
+    fixture.reconciler.set_audit();
+    let report = fixture.reconciler.reconcile(&plan("8192"), &[], None);
+    let audited: Vec<_> = report.drifted.iter().map(|drift| (drift.action, drift.file.as_ref())).collect();
+    assert_eq!(audited.len(), 4, "{report:?}");
+    assert!(audited.iter().all(|(action, _)| *action == DriftAction::Audited));
+    let again = fixture.reconciler.reconcile(&plan("8192"), &[], None);
+    assert!(again.drifted.is_empty(), "each difference is told once");
+    assert_eq!(fixture.read("kubepods/cpu.weight"), "100\n");
+}
+
+#[test]
+fn a_limit_below_usage_is_reached_by_reclaim() {
+    let mut fixture = Fixture::new(TREE);
+    let run_dir = tempfile::tempdir().unwrap();
+    let intents = Intents::open(run_dir.path(), "b").unwrap();
+    let (wake, woken) = std::sync::mpsc::channel();
+    let lowering = Lowering::new(intents.limits, move || wake.send(()).unwrap_or_default());
+    fixture.reconciler.set_lowering(lowering.patience(Duration::from_mins(1)));
+    drop(fixture.reconcile(&plan("8192000")));
+    for (file, content) in [("memory.current", "4096000\n"), ("memory.high", "max\n"), ("memory.reclaim", "")]
+    {
+        fixture.write(&format!("kubepods/pod1/app/{file}"), content);
+    }
+    let report = fixture.reconcile(&plan("1638400"));
+    assert_eq!((report.withheld.len(), report.abandoned.len()), (1, 0), "{report:?}");
+    // As the kernel does when it is asked to.
+    while fixture.read("kubepods/pod1/app/memory.reclaim").is_empty() {
+        std::thread::yield_now();
+    }
+    assert_eq!(fixture.read("kubepods/pod1/app/memory.high"), "1587200", "a little below the limit");
+    let again = fixture.reconcile(&plan("1638400"));
+    assert!(again.written.is_empty() && again.drifted.is_empty(), "memory.high is left alone: {again:?}");
+    fixture.write("kubepods/pod1/app/memory.current", "1500000\n");
+    woken.recv_timeout(Duration::from_mins(1)).unwrap();
+    let report = fixture.reconcile(&plan("1638400"));
+    assert_eq!(report.written.len(), 1, "{report:?}");
+    assert_eq!(fixture.read("kubepods/pod1/app/memory.max"), "1638400");
+    assert!(fixture.read("kubepods/pod1/app/memory.high").starts_with("max"), "it has its value back");
+    drop(fixture);
+    assert_eq!(Intents::open(run_dir.path(), "b").unwrap().left, []);
+}
+
+#[test]
+fn a_limit_that_cannot_be_reached_is_given_up_and_tried_again_later() {
+    let mut fixture = Fixture::new(TREE);
+    let run_dir = tempfile::tempdir().unwrap();
+    let intents = Intents::open(run_dir.path(), "b").unwrap();
+    let (wake, woken) = std::sync::mpsc::channel();
+    let lowering = Lowering::new(intents.limits, move || wake.send(()).unwrap_or_default());
+    fixture.reconciler.set_lowering(lowering.patience(Duration::ZERO));
+    drop(fixture.reconcile(&plan("8192000")));
+    for (file, content) in [("memory.current", "4096000\n"), ("memory.high", "max\n"), ("memory.reclaim", "")]
+    {
+        fixture.write(&format!("kubepods/pod1/app/{file}"), content);
+    }
+    drop(fixture.reconcile(&plan("1638400")));
+    woken.recv_timeout(Duration::from_mins(1)).unwrap();
+    let report = fixture.reconcile(&plan("1638400"));
+    let [abandoned] = &report.abandoned[..] else { panic!("{report:?}") };
+    assert!(abandoned.message.contains("4096000 bytes are in use"), "{abandoned:?}");
+    assert_eq!(fixture.read("kubepods/pod1/app/memory.max"), "8192000");
+    assert!(fixture.read("kubepods/pod1/app/memory.high").starts_with("max"));
+    assert_eq!(fixture.reconciler.problems().len(), 1);
+    assert!(fixture.reconciler.due().is_some());
+    // Less is used: it is written without more ado, and no problem any longer.
+    fixture.write("kubepods/pod1/app/memory.current", "4096\n");
+    let report = fixture.reconcile(&plan("1638400"));
+    assert_eq!(report.written.len(), 1);
+    assert_eq!((fixture.reconciler.problems(), fixture.reconciler.due()), (vec![], None));
+}
+
+#[test]
+fn what_is_frozen_is_told_for_as_long_as_it_is() {
+    let mut fixture = Fixture::new(TREE);
+    drop(fixture.reconcile(&plan("8192")));
+    let app = CgroupPath::parse("/kubepods/pod1/app").unwrap();
+    for (events, count) in [("populated 1\nfrozen 1\n", 1), ("populated 1\nfrozen 0\n", 0)] {
+        fixture.write("kubepods/pod1/app/cgroup.events", events);
+        let changes = Changes { populated: [app.clone()].into(), ..Changes::default() };
+        drop(fixture.reconciler.look_at(&changes, Some(&fixture.permit)));
+        assert_eq!(fixture.reconciler.problems().len(), count);
+    }
 }

@@ -1,0 +1,147 @@
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use super::{Step, report::Problem};
+use crate::{model::CgroupPath, policy::FileName};
+
+/// How soon a step that failed is tried again, and how seldom one that goes on failing.
+const DELAY_MIN: Duration = Duration::from_secs(1);
+const DELAY_MAX: Duration = Duration::from_mins(1);
+
+/// The steps that failed and were not done since: when each is tried again.
+///
+/// A refusal that lasts, such as that of a read-only file system, costs a try a minute, and keeps nothing else waiting.
+#[derive(Debug, Default)]
+pub(super) struct Failing {
+    entries: BTreeMap<(CgroupPath, Target), Entry>,
+}
+
+/// What of a cgroup could not be done.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+enum Target {
+    Create,
+    Enable,
+    File(FileName),
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// What was to be written: another value is tried at once.
+    value: String,
+    message: String,
+    delay: Duration,
+    due: Instant,
+}
+
+impl Failing {
+    /// Whether a step failed lately, and is to wait.
+    pub(super) fn holds_back(&self, step: &Step, now: Instant) -> bool {
+        let (target, value) = parts(step);
+        self.entries
+            .get(&(step.path().clone(), target))
+            .is_some_and(|entry| entry.value == value && now < entry.due)
+    }
+
+    /// Notes that a step failed. Answers whether that is news.
+    pub(super) fn failed(&mut self, step: &Step, message: String, now: Instant) -> bool {
+        let (target, value) = parts(step);
+        let key = (step.path().clone(), target);
+        let before = self.entries.get(&key);
+        let delay = before.map_or(DELAY_MIN, |entry| (entry.delay * 2).min(DELAY_MAX));
+        let is_news = before.is_none_or(|entry| entry.message != message);
+        self.entries.insert(key, Entry { value, message, delay, due: now + delay });
+        is_news
+    }
+
+    /// Notes that a step was done.
+    pub(super) fn done(&mut self, step: &Step) {
+        self.entries.remove(&(step.path().clone(), parts(step).0));
+    }
+
+    /// Forgets what is no longer wanted: steps that the whole plan did not lead to.
+    pub(super) fn retain(&mut self, wanted: &[Step]) {
+        let wanted: std::collections::BTreeSet<_> =
+            wanted.iter().map(|step| (step.path().clone(), parts(step).0)).collect();
+        self.entries.retain(|key, _| wanted.contains(key));
+    }
+
+    /// When the next one is to be tried again.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.entries.values().map(|entry| entry.due).min()
+    }
+
+    /// Everything that fails, for as long as it does.
+    pub(super) fn problems(&self) -> impl Iterator<Item = Problem> {
+        self.entries.iter().map(|((path, target), entry)| Problem {
+            what: "limits",
+            place: match target {
+                Target::Create => path.to_string(),
+                Target::Enable => format!("{path}/cgroup.subtree_control"),
+                Target::File(file) => format!("{path}/{file}"),
+            },
+            message: entry.message.clone(),
+        })
+    }
+}
+
+fn parts(step: &Step) -> (Target, String) {
+    match step {
+        Step::Create(_) => (Target::Create, String::new()),
+        Step::Enable { path: _, controllers } => {
+            (Target::Enable, controllers.iter().map(|controller| controller.name()).collect())
+        }
+        Step::Write(write) => (Target::File(write.file.clone()), write.value.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::{Reason, Write};
+
+    fn step(value: &str) -> Step {
+        Step::Write(Write {
+            path: CgroupPath::parse("/a").unwrap(),
+            file: "memory.max".into(),
+            value: value.into(),
+            old: None,
+            reason: Reason::Initial,
+        })
+    }
+
+    #[test]
+    fn a_step_that_goes_on_failing_is_tried_ever_more_seldom() {
+        let (mut failing, start) = (Failing::default(), Instant::now());
+        assert!(!failing.holds_back(&step("1"), start));
+        assert!(failing.failed(&step("1"), String::from("no"), start));
+        assert!(failing.holds_back(&step("1"), start));
+        assert!(!failing.holds_back(&step("2"), start), "another value is another step");
+        let mut now = start;
+        let mut tries = 0;
+        while now < start + Duration::from_mins(10) {
+            if !failing.holds_back(&step("1"), now) {
+                assert!(!failing.failed(&step("1"), String::from("no"), now), "it was told already");
+                tries += 1;
+            }
+            now += Duration::from_secs(1);
+        }
+        assert_eq!(tries, 14, "after 1, 2, 4, … 32 seconds, then once a minute");
+        assert!(failing.failed(&step("1"), String::from("other"), now));
+        assert_eq!(failing.due(), Some(now + DELAY_MAX));
+    }
+
+    #[test]
+    fn what_was_done_or_is_wanted_no_more_fails_no_more() {
+        let (mut failing, now) = (Failing::default(), Instant::now());
+        failing.failed(&step("1"), String::from("no"), now);
+        assert_eq!(failing.problems().map(|problem| problem.place).collect::<Vec<_>>(), ["/a/memory.max"]);
+        failing.retain(&[step("1")]);
+        failing.done(&step("1"));
+        assert_eq!((failing.due(), failing.problems().count()), (None, 0));
+        failing.failed(&step("1"), String::from("no"), now);
+        failing.retain(&[]);
+        assert_eq!(failing.due(), None);
+    }
+}

@@ -1,0 +1,340 @@
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use super::{CgroupDir, Error, PageSize, Permit, Withheld, observe::usage_bytes, report::Problem};
+use crate::{
+    journal::{Intent, Slot, Slots},
+    model::{CgroupPath, Limit},
+};
+
+/// The file that throttles, and has the kernel reclaim, without killing.
+pub(super) const HIGH: &str = "memory.high";
+/// The part of the limit by which `memory.high` lies below it meanwhile.
+const HEADROOM_SHARE: u64 = 32;
+/// How much is reclaimed between two looks at the clock.
+const CHUNK_BYTES: u64 = 64 << 20;
+/// How long the kernel is left alone after it could reclaim nothing more.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How long after giving up it is tried again, and how seldom at last.
+const RETRY_MIN: Duration = Duration::from_mins(1);
+const RETRY_MAX: Duration = Duration::from_mins(15);
+/// The most limits that are lowered at once; the others wait.
+const AT_ONCE: usize = 8;
+
+/// Lowers `memory.max` below what is in use, where that can be done without a kill.
+///
+/// The kernel answers such a write with an OOM kill if it cannot reclaim enough (`mm/memcontrol.c`, `memory_max_write`).
+/// So `memory.high` goes down first, which holds the cgroup back without killing, and memory is asked back through
+/// `memory.reclaim`. Once usage fits, the limit is written as any other. If it does not fit within the deadline,
+/// `memory.high` gets its value back, and it is tried again later.
+///
+/// All this takes as long as reclaim takes, so each cgroup has a thread of its own. `memory.high` is on the intent page
+/// for as long as it is lowered: it never outlives the daemon.
+pub struct Lowering {
+    slots: Option<Arc<Mutex<Slots>>>,
+    patience: Duration,
+    wake: Arc<dyn Fn() + Send + Sync>,
+    running: BTreeMap<CgroupPath, Running>,
+    given_up: BTreeMap<CgroupPath, GivenUp>,
+}
+
+struct Running {
+    limit_bytes: u64,
+    stop: Arc<AtomicBool>,
+    is_done: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<Lowered, Error>>>,
+}
+
+struct Lowered {
+    /// What is left of the usage.
+    usage_bytes: u64,
+    fits: bool,
+    /// Its end is the end of holding `memory.high` down.
+    _held: Held,
+}
+
+struct GivenUp {
+    limit_bytes: u64,
+    message: String,
+    delay: Duration,
+    due: Instant,
+}
+
+/// A lowered `memory.high`, which gets its value back when this is dropped.
+struct Held {
+    dir: CgroupDir,
+    old: String,
+    slot: Option<Slot>,
+    slots: Arc<Mutex<Slots>>,
+}
+
+/// What came of lowering a limit.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Abandoned {
+    /// The cgroup.
+    pub path: CgroupPath,
+    /// Why, and what is done next.
+    pub message: String,
+}
+
+impl Default for Lowering {
+    fn default() -> Self {
+        Self {
+            slots: None,
+            patience: Duration::from_secs(5),
+            wake: Arc::new(|| {}),
+            running: BTreeMap::new(),
+            given_up: BTreeMap::new(),
+        }
+    }
+}
+
+impl Lowering {
+    /// With slots for its intents, and a call for when one limit has come to an end: a reconciliation is due then.
+    #[must_use]
+    pub fn new(slots: Slots, wake: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { slots: Some(Arc::new(Mutex::new(slots))), wake: Arc::new(wake), ..Self::default() }
+    }
+
+    /// Waits that long for memory to come back; 5 s if nothing else is said.
+    #[must_use]
+    pub fn patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// Whether the cgroup's `memory.high` is held down just now, so that nobody else is to write it.
+    pub(super) fn holds(&self, path: &CgroupPath) -> bool {
+        self.running.contains_key(path)
+    }
+
+    /// Begins with what is withheld, goes on with what is under way, and ends what is withheld no longer: it was
+    /// written, or is planned otherwise. Answers what was given up.
+    pub(super) fn turn(
+        &mut self,
+        root: &CgroupDir,
+        withheld: &[Withheld],
+        looked_at: impl Fn(&CgroupPath) -> bool,
+        page: PageSize,
+        now: Instant,
+        _permit: &Permit,
+    ) -> Vec<Abandoned> {
+        let wanted: BTreeMap<&CgroupPath, u64> = withheld
+            .iter()
+            .filter_map(|withheld| Some((&withheld.write.path, limit_bytes(withheld, page)?)))
+            .collect();
+        let ended: Vec<CgroupPath> = self
+            .running
+            .iter()
+            .filter(|(path, running)| {
+                (looked_at(path) && wanted.get(*path) != Some(&running.limit_bytes)) || running.is_done()
+            })
+            .map(|(path, _)| path.clone())
+            .collect();
+        if !ended.is_empty() {
+            // memory.high was nobody's to write while it was held down.
+            (self.wake)();
+        }
+        let mut abandoned = Vec::new();
+        for path in ended {
+            let Some(running) = self.running.remove(&path) else { continue };
+            let limit_bytes = running.limit_bytes;
+            // Dropping what it answers gives memory.high its value back.
+            let why = match running.end() {
+                Ok(Some(Lowered { fits: false, usage_bytes, .. })) => Some(format!(
+                    "{path}/memory.max stays above {limit_bytes}: {usage_bytes} bytes are in use, and could not be reclaimed within {} s",
+                    self.patience.as_secs_f32()
+                )),
+                // It fitted; if it is still withheld, usage has grown since.
+                Ok(Some(Lowered { fits: true, usage_bytes, .. })) if wanted.contains_key(&path) => {
+                    Some(format!(
+                        "{path}/memory.max stays above {limit_bytes}: usage went down to {usage_bytes} bytes and up again"
+                    ))
+                }
+                Ok(_) => None,
+                Err(error) if error.is_gone() => None,
+                Err(error) => {
+                    Some(format!("{path}/memory.max stays above {limit_bytes}: {}", crate::chain(&error)))
+                }
+            };
+            if let Some(why) = why.filter(|_| wanted.get(&path) == Some(&limit_bytes)) {
+                abandoned.push(self.give_up(path, limit_bytes, &why, now));
+            }
+        }
+        self.given_up
+            .retain(|path, given_up| !looked_at(path) || wanted.get(path) == Some(&given_up.limit_bytes));
+        for withheld in withheld {
+            let path = &withheld.write.path;
+            let Some(limit_bytes) = limit_bytes(withheld, page) else { continue };
+            let is_early = self.given_up.get(path).is_some_and(|given_up| now < given_up.due);
+            let is_free = !self.running.contains_key(path) && self.running.len() < AT_ONCE;
+            if is_free
+                && !is_early
+                && let Err(why) = self.begin(root, path, limit_bytes)
+            {
+                abandoned.push(self.give_up(path.clone(), limit_bytes, &why, now));
+            }
+        }
+        abandoned
+    }
+
+    fn begin(&mut self, root: &CgroupDir, path: &CgroupPath, limit_bytes: u64) -> Result<(), String> {
+        let stays = |why: &str| format!("{path}/memory.max stays above {limit_bytes}: {why}");
+        let slots = self
+            .slots
+            .clone()
+            .ok_or_else(|| stays("there is no intent page, so memory.high cannot be lowered safely"))?;
+        let dir = root.open(path).map_err(|error| stays(&crate::chain(&error)))?;
+        let (stop, is_done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let work = {
+            let (stop, is_done, wake) = (Arc::clone(&stop), Arc::clone(&is_done), Arc::clone(&self.wake));
+            let patience = self.patience;
+            move || {
+                let lowered = squeeze(dir, slots, limit_bytes, patience, &stop);
+                is_done.store(true, Ordering::Release);
+                wake();
+                lowered
+            }
+        };
+        let thread = thread::Builder::new()
+            .name(String::from("lowering"))
+            .spawn(work)
+            .map_err(|error| stays(&format!("no thread: {error}")))?;
+        self.running.insert(path.clone(), Running { limit_bytes, stop, is_done, thread: Some(thread) });
+        Ok(())
+    }
+
+    fn give_up(&mut self, path: CgroupPath, limit_bytes: u64, why: &str, now: Instant) -> Abandoned {
+        let before = self.given_up.get(&path).filter(|before| before.limit_bytes == limit_bytes);
+        let delay = before.map_or(RETRY_MIN, |before| (before.delay * 2).min(RETRY_MAX));
+        let message = format!("{why}; it is tried again in {} min", delay.as_secs() / 60);
+        let given_up = GivenUp { limit_bytes, message: message.clone(), delay, due: now + delay };
+        self.given_up.insert(path.clone(), given_up);
+        Abandoned { path, message }
+    }
+
+    /// When something is to be tried again.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let waiting = self.given_up.iter().filter(|(path, _)| !self.running.contains_key(*path));
+        waiting.map(|(_, given_up)| given_up.due).min()
+    }
+
+    /// The limits that stay above what is planned, for as long as they do.
+    pub(super) fn problems(&self) -> impl Iterator<Item = Problem> {
+        self.given_up.iter().map(|(path, given_up)| Problem {
+            what: "limits",
+            place: format!("{path}/memory.max"),
+            message: given_up.message.clone(),
+        })
+    }
+}
+
+impl std::fmt::Debug for Lowering {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Lowering")
+            .field("running", &self.running.keys().collect::<Vec<_>>())
+            .field("given_up", &self.given_up.keys().collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Running {
+    fn is_done(&self) -> bool {
+        self.is_done.load(Ordering::Acquire)
+    }
+
+    /// Stops it, and waits for what the kernel is about to reclaim.
+    fn end(mut self) -> Result<Option<Lowered>, Error> {
+        self.stop.store(true, Ordering::Release);
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(lowered)) => lowered.map(Some),
+            // A panic: what it held was given back while it unwound.
+            Some(Err(_)) | None => Ok(None),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            // What it answers gives memory.high its value back.
+            drop(thread.join());
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        match self.dir.write(HIGH, &self.old) {
+            Ok(()) => {}
+            Err(error) if error.is_gone() => {}
+            Err(error) => tracing::error!("{}", crate::chain(&error)),
+        }
+        if let Some(slot) = self.slot.take() {
+            self.slots.lock().unwrap_or_else(PoisonError::into_inner).release(slot);
+        }
+    }
+}
+
+/// Holds a cgroup at `limit_bytes` and reclaims from it, until it fits, time is up, or it is told to stop.
+fn squeeze(
+    dir: CgroupDir,
+    slots: Arc<Mutex<Slots>>,
+    limit_bytes: u64,
+    patience: Duration,
+    stop: &AtomicBool,
+) -> Result<Lowered, Error> {
+    let deadline = Instant::now() + patience;
+    let old = dir.read(HIGH)?.trim_ascii().to_owned();
+    // A little below the limit, as a cgroup slips over memory.high before it is held.
+    let high_bytes = limit_bytes - limit_bytes / HEADROOM_SHARE;
+    let new = high_bytes.to_string();
+    let intent = Intent::Knob {
+        path: dir.path().as_str().into(),
+        cgroup: dir.id(),
+        file: HIGH.into(),
+        old: old.as_str().into(),
+        new: new.as_str().into(),
+    };
+    let slot = slots.lock().unwrap_or_else(PoisonError::into_inner).hold(&intent);
+    if slot.is_none() {
+        let source = std::io::Error::other("the intent page has no room for it");
+        return Err(Error::Write { path: dir.path().to_string(), file: HIGH.to_owned(), value: new, source });
+    }
+    let held = Held { dir, old, slot, slots };
+    let is_lower = match Limit::parse(&held.old) {
+        Some(Limit::Bytes(old)) => old <= high_bytes,
+        Some(Limit::Max) | None => false,
+    };
+    if !is_lower {
+        held.dir.write(HIGH, &new)?;
+    }
+    loop {
+        let usage_bytes = usage_bytes(&held.dir)?.unwrap_or(0);
+        let fits = usage_bytes <= limit_bytes;
+        if fits || Instant::now() >= deadline || stop.load(Ordering::Acquire) {
+            return Ok(Lowered { usage_bytes, fits, _held: held });
+        }
+        let chunk_bytes = (usage_bytes - high_bytes).min(CHUNK_BYTES);
+        match held.dir.write("memory.reclaim", &chunk_bytes.to_string()) {
+            Ok(()) => {}
+            // EAGAIN: less than that could be reclaimed. No such file before Linux 5.19: memory.high reclaims too.
+            Err(_) => thread::sleep(PAUSE),
+        }
+    }
+}
+
+fn limit_bytes(withheld: &Withheld, page: PageSize) -> Option<u64> {
+    match super::Knob::parse(&withheld.write.file, &withheld.write.value, page) {
+        super::Knob::Limit(Limit::Bytes(bytes)) => Some(bytes),
+        _ => None,
+    }
+}

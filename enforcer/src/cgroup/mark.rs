@@ -1,0 +1,115 @@
+use std::{collections::BTreeMap, io};
+
+use rustix::{fs::XattrFlags, io::Errno};
+use serde::{Deserialize, Serialize};
+
+use super::{CgroupDir, Error};
+use crate::{
+    model::{CgroupPath, Owner, OwnerLevel, PodName, PodUid},
+    policy::FileName,
+};
+
+/// The extended attribute. Only a process with `CAP_SYS_ADMIN` reads or writes one that begins so.
+const NAME: &str = "trusted.enforcer";
+/// A mark's size; the kernel takes 64 KiB.
+const MAX_BYTES: usize = 16 * 1024;
+
+/// What this daemon has to do with a cgroup, kept on the cgroup itself, as an extended attribute of its directory.
+///
+/// So it lives exactly as long as the cgroup, and the next start knows which ones it made, which files it wrote, and
+/// what they held before.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Mark {
+    /// Whether the cgroup was made by this daemon. Only such a one is ever removed.
+    pub made: bool,
+    /// The pod's namespace, name and uid, and the container, where it belongs to one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pod: Option<PodMark>,
+    /// The files that were written, and what each held before; none for what the kernel gives a new cgroup.
+    pub files: BTreeMap<FileName, Option<String>>,
+}
+
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PodMark {
+    namespace: String,
+    name: String,
+    uid: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    container: Option<String>,
+}
+
+impl Mark {
+    /// A mark without files.
+    #[must_use]
+    pub fn new(made: bool, level: Option<&OwnerLevel>) -> Self {
+        let pod = level.and_then(|level| {
+            let (pod, uid) = (level.pod()?, level.uid()?);
+            Some(PodMark {
+                namespace: pod.namespace.clone(),
+                name: pod.name.clone(),
+                uid: uid.to_string(),
+                container: level.container().map(str::to_owned),
+            })
+        });
+        Self { made, pod, files: BTreeMap::new() }
+    }
+
+    /// Whose the cgroup at `path` is, if it is a pod's or a container's.
+    #[must_use]
+    pub fn owner(&self, path: &CgroupPath) -> Option<Owner> {
+        let PodMark { namespace, name, uid, container } = self.pod.clone()?;
+        let (pod, uid) = (PodName { namespace, name }, PodUid::new(&uid)?);
+        let level = match container {
+            Some(container) => OwnerLevel::Container { pod, uid, container },
+            None => OwnerLevel::Pod { pod, uid },
+        };
+        Some(Owner { path: path.clone(), level })
+    }
+}
+
+impl CgroupDir {
+    /// Its mark; none if it has none, or one that is not readable as such.
+    pub fn mark(&self) -> Result<Option<Mark>, Error> {
+        let mut content = vec![0_u8; MAX_BYTES];
+        match rustix::fs::fgetxattr(self, NAME, content.as_mut_slice()) {
+            Ok(len) => Ok(serde_json::from_slice(content.get(..len).unwrap_or_default()).ok()),
+            // NODATA: there is none. The others: this file system or process can have none.
+            Err(Errno::NODATA | Errno::NOTSUP | Errno::PERM | Errno::RANGE) => Ok(None),
+            Err(errno) => Err(Error::Read {
+                path: self.path().to_string(),
+                file: NAME.to_owned(),
+                source: errno.into(),
+            }),
+        }
+    }
+
+    /// Gives it another mark.
+    pub fn set_mark(&self, mark: &Mark) -> Result<(), Error> {
+        let failed = |source: io::Error| Error::Write {
+            path: self.path().to_string(),
+            file: NAME.to_owned(),
+            value: String::from("a mark"),
+            source,
+        };
+        let content = serde_json::to_vec(mark).map_err(|error| failed(error.into()))?;
+        if content.len() > MAX_BYTES {
+            return Err(failed(Errno::FBIG.into()));
+        }
+        rustix::fs::fsetxattr(self, NAME, &content, XattrFlags::empty()).map_err(|errno| failed(errno.into()))
+    }
+
+    /// Takes its mark off.
+    pub fn unmark(&self) -> Result<(), Error> {
+        match rustix::fs::fremovexattr(self, NAME) {
+            Ok(()) | Err(Errno::NODATA) => Ok(()),
+            Err(errno) => Err(Error::Write {
+                path: self.path().to_string(),
+                file: NAME.to_owned(),
+                value: String::new(),
+                source: errno.into(),
+            }),
+        }
+    }
+}

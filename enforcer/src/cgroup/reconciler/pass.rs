@@ -1,0 +1,385 @@
+//! One look at the planned cgroups: observe, compare, judge, apply, and take in what came of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Desired, Known, Reconciler};
+use crate::{
+    cgroup::{
+        Diff, Drift, DriftAction, Error, Failure, Fate, Mark, Outcome, Permit, Reason, Report, Snapshot,
+        Step, Withheld, Write, apply, desired::Target, diff, lowering::HIGH, observe,
+    },
+    model::{CgroupId, CgroupPath},
+    policy::CgroupPlan,
+};
+
+/// The ids of the cgroups that stand.
+type Ids = BTreeMap<CgroupPath, CgroupId>;
+
+impl Reconciler {
+    /// Looks at the planned cgroups, or at those among `only`, and makes them as planned.
+    pub(super) fn pass(
+        &mut self,
+        only: Option<&BTreeSet<CgroupPath>>,
+        permit: Option<&Permit>,
+        report: &mut Report,
+    ) {
+        let desired = std::mem::take(&mut self.desired);
+        self.pass_over(&desired, only, permit, report);
+        self.desired = desired;
+    }
+
+    fn pass_over(
+        &mut self,
+        desired: &Desired,
+        only: Option<&BTreeSet<CgroupPath>>,
+        permit: Option<&Permit>,
+        report: &mut Report,
+    ) {
+        let now = (self.clock)();
+        let is_looked_at = |path: &CgroupPath| only.is_none_or(|only| only.contains(path));
+        let targets: Vec<&Target> =
+            desired.targets.iter().filter(|(path, _)| is_looked_at(path)).map(|(_, target)| target).collect();
+        let plans: Vec<&CgroupPlan> = targets.iter().map(|target| &target.plan).collect();
+        let (snapshot, errors) = observe(&self.root, &plans, &self.ledger, self.page);
+        self.note_errors(only, errors, report);
+        let mut ids: Ids =
+            snapshot.cgroups.iter().map(|(path, observed)| (path.clone(), observed.id)).collect();
+        for target in &targets {
+            if let Some(observed) = snapshot.cgroups.get(&target.plan.path) {
+                let level = target.owner.as_ref().map(|owner| &owner.level);
+                self.ledger.meet(observed.id, level, observed.mark.clone());
+            }
+        }
+        let (plans, outside) = self.present(&targets, &ids, report);
+        let Diff { mut steps, withheld, missing } =
+            diff(&plans, &outside, &snapshot, &self.ledger, self.page);
+        if only.is_none() {
+            self.seen.missing.clone_from(&missing);
+            self.failing.retain(&steps);
+        }
+        report.missing.extend(missing);
+        report.withheld.extend(withheld);
+        let unwritten: BTreeSet<(CgroupPath, String)>;
+        if let Some(permit) = permit {
+            steps.retain(|step| !self.failing.holds_back(step, now));
+            let (steps, held_back) = self.judge(steps, &ids, report);
+            let marks = self.marks(&steps, desired, &ids, &snapshot);
+            let (outcomes, unmarked) =
+                apply(&self.root, self.limits.as_ref(), steps, &marks, self.page, permit);
+            self.note_unmarked(&unmarked);
+            self.take_in(outcomes, desired, &mut ids, unmarked.is_empty(), report);
+            let looked_at = |path: &CgroupPath| is_looked_at(path);
+            report.abandoned.extend(self.lowering.turn(
+                &self.root,
+                &report.withheld,
+                looked_at,
+                self.page,
+                now,
+                permit,
+            ));
+            unwritten = open_files(report.failed.iter().map(|failure| &failure.step), &report.withheld)
+                .chain(held_back)
+                .collect();
+        } else {
+            let mut left = Vec::new();
+            if self.is_audit {
+                (steps, left) = self.judge(steps, &ids, report);
+            }
+            report.planned.extend(steps);
+            unwritten = open_files(report.planned.iter(), &report.withheld).chain(left).collect();
+        }
+        self.note_found(&plans, &ids, &unwritten, report);
+        self.learn(desired, only, &ids);
+    }
+
+    /// The cgroups without those that somebody else is to make and has not, nor may be had; and which are somebody else's.
+    fn present<'desired>(
+        &mut self,
+        targets: &[&'desired Target],
+        ids: &Ids,
+        report: &mut Report,
+    ) -> (Vec<&'desired CgroupPlan>, BTreeSet<&'desired CgroupPath>) {
+        let (mut plans, mut outside) = (Vec::new(), BTreeSet::new());
+        for Target { plan, named_by, .. } in targets.iter().copied() {
+            if let Some(named_by) = named_by {
+                if !ids.contains_key(&plan.path) {
+                    // One that is there and cannot be read was told of already.
+                    if self.is_gone(&plan.path) {
+                        let error = Error::NotThere { path: plan.path.to_string(), named_by };
+                        self.seen.errors.insert(plan.path.to_string(), error.to_string());
+                        report.errors.push(error);
+                    }
+                    continue;
+                }
+                outside.insert(&plan.path);
+            }
+            plans.push(plan);
+        }
+        (plans, outside)
+    }
+
+    /// Decides about each file that another wrote, and leaves out what is not to be written now. Answers also the files
+    /// that are left as they are.
+    fn judge(
+        &mut self,
+        steps: Vec<Step>,
+        ids: &Ids,
+        report: &mut Report,
+    ) -> (Vec<Step>, Vec<(CgroupPath, String)>) {
+        let now = (self.clock)();
+        let mut left = Vec::new();
+        let mut kept = Vec::with_capacity(steps.len());
+        for step in steps {
+            let Step::Write(write) = &step else {
+                kept.push(step);
+                continue;
+            };
+            let is_held = write.file == HIGH && self.lowering.holds(&write.path);
+            let drifted = (write.reason == Reason::Drifted || self.is_audit) && !is_held;
+            let (id, found) = (ids.get(&write.path), write.old.as_deref());
+            let action = match (id, found) {
+                (Some(id), Some(found)) if drifted => {
+                    let (action, is_told) = self.drift.judge((*id, &write.file), (&write.value, found), now);
+                    if is_told {
+                        report.drifted.push(Drift {
+                            path: write.path.clone(),
+                            cgroup: *id,
+                            file: write.file.clone(),
+                            planned: write.value.clone(),
+                            found: found.to_owned(),
+                            action,
+                        });
+                    }
+                    action
+                }
+                _ => DriftAction::Restored,
+            };
+            if is_held || action != DriftAction::Restored {
+                left.push((write.path.clone(), write.file.to_string()));
+            } else {
+                kept.push(step);
+            }
+        }
+        (kept, left)
+    }
+
+    /// The marks that the cgroups are to have before the steps are done.
+    fn marks(
+        &mut self,
+        steps: &[Step],
+        desired: &Desired,
+        ids: &Ids,
+        snapshot: &Snapshot,
+    ) -> BTreeMap<CgroupPath, Mark> {
+        let mut marks: BTreeMap<CgroupPath, Mark> = BTreeMap::new();
+        for step in steps {
+            match step {
+                Step::Create(path) => {
+                    let owner = desired.targets.get(path).and_then(|target| target.owner.as_ref());
+                    marks.insert(path.clone(), Mark::new(true, owner.map(|owner| &owner.level)));
+                }
+                Step::Enable { .. } => {}
+                Step::Write(Write { path, file, reason, .. }) => match ids.get(path) {
+                    Some(_) if *reason == Reason::Released => {}
+                    Some(id) => {
+                        let is_outside =
+                            desired.targets.get(path).is_some_and(|target| target.named_by.is_some());
+                        let held = snapshot.cgroups.get(path).and_then(|observed| observed.files.get(file));
+                        self.ledger.claim(*id, file, held.filter(|_| is_outside).map(String::as_str));
+                    }
+                    None => {
+                        if let Some(mark) = marks.get_mut(path) {
+                            mark.files.insert(file.clone(), None);
+                        }
+                    }
+                },
+            }
+        }
+        for (path, id) in ids {
+            if let Some(mark) = self.ledger.new_mark(*id) {
+                marks.insert(path.clone(), mark.clone());
+            }
+        }
+        marks
+    }
+
+    fn take_in(
+        &mut self,
+        outcomes: Vec<Outcome>,
+        desired: &Desired,
+        ids: &mut Ids,
+        is_marked: bool,
+        report: &mut Report,
+    ) {
+        let now = (self.clock)();
+        let mut released: BTreeSet<CgroupPath> = BTreeSet::new();
+        for outcome in outcomes {
+            report.withheld.extend(outcome.withheld());
+            let Outcome { step, fate } = outcome;
+            if let Fate::Done(_) = fate {
+                self.failing.done(&step);
+            }
+            match (step, fate) {
+                (Step::Create(path), Fate::Done(id)) => {
+                    let owner = desired.targets.get(&path).and_then(|target| target.owner.clone());
+                    self.ledger.make(id, owner.as_ref().map(|owner| &owner.level));
+                    report.created.extend(owner);
+                    ids.insert(path, id);
+                }
+                (Step::Enable { path, controllers }, Fate::Done(_)) => {
+                    report.enabled.push((path, controllers));
+                }
+                (Step::Write(write), Fate::Done(id)) => {
+                    self.ledger.note_write(id, &write);
+                    if is_marked {
+                        self.ledger.marked(id);
+                    }
+                    if write.reason == Reason::Released {
+                        released.insert(write.path.clone());
+                    }
+                    report.written.push(write);
+                }
+                (step, Fate::Failed(error)) => {
+                    let repeated = !self.failing.failed(&step, crate::chain(&error), now);
+                    report.failed.push(Failure { step, error, repeated });
+                }
+                // Told by `outcome.withheld()`, and by the failure that it follows from.
+                (_, Fate::Withheld { .. } | Fate::Skipped { .. }) => {}
+            }
+        }
+        for path in released {
+            self.shrink_mark(&path, ids.get(&path).copied());
+        }
+    }
+
+    /// Has a cgroup's mark say no more than it must, after files were given back.
+    fn shrink_mark(&mut self, path: &CgroupPath, id: Option<CgroupId>) {
+        let Some((id, Ok(dir))) = id.map(|id| (id, self.root.open(path))) else { return };
+        let is_done = match self.ledger.new_mark(id) {
+            Some(mark) if mark.files.is_empty() && !mark.made => dir.unmark().is_ok(),
+            Some(mark) => dir.set_mark(mark).is_ok(),
+            None => false,
+        };
+        // Otherwise the next start gives back once more what was given back.
+        if is_done {
+            self.ledger.marked(id);
+        }
+    }
+
+    /// Notes the planned values that were found in force, so that a later plan without them gives them back.
+    fn note_found(
+        &mut self,
+        plans: &[&CgroupPlan],
+        ids: &Ids,
+        unwritten: &BTreeSet<(CgroupPath, String)>,
+        report: &Report,
+    ) {
+        let missing: BTreeSet<(&CgroupPath, &str)> =
+            report.missing.iter().map(|missing| (&missing.path, missing.file.as_ref())).collect();
+        let restored: BTreeSet<(&CgroupPath, &str)> =
+            report.written.iter().map(|write| (&write.path, write.file.as_ref())).collect();
+        for plan in plans {
+            let Some(id) = ids.get(&plan.path) else { continue };
+            for (file, value) in &plan.files {
+                let key = (plan.path.clone(), file.to_string());
+                if unwritten.contains(&key) || missing.contains(&(&plan.path, file.as_ref())) {
+                    continue;
+                }
+                self.ledger.note(*id, file, value);
+                if !restored.contains(&(&plan.path, file.as_ref())) {
+                    self.drift.settled(*id, file);
+                }
+            }
+        }
+    }
+
+    /// Brings what is known, and the index, in line with what exists.
+    fn learn(&mut self, desired: &Desired, only: Option<&BTreeSet<CgroupPath>>, ids: &Ids) {
+        let is_looked_at = |path: &CgroupPath| only.is_none_or(|only| only.contains(path));
+        for (path, target) in desired.targets.iter().filter(|(path, _)| is_looked_at(path)) {
+            let Some(owner) = &target.owner else { continue };
+            match ids.get(path) {
+                Some(id) => {
+                    let is_outside = target.named_by.is_some();
+                    self.know(path, Known { id: *id, owner: owner.clone(), is_retired: false, is_outside });
+                }
+                None => drop(self.bury(path)),
+            }
+        }
+        if only.is_some() {
+            return;
+        }
+        for (path, owner) in &desired.retired {
+            match self.root.open(path) {
+                Ok(dir) => self.know(
+                    path,
+                    Known { id: dir.id(), owner: owner.clone(), is_retired: true, is_outside: false },
+                ),
+                Err(error) if error.is_gone() => drop(self.bury(path)),
+                // It is looked at again at the next reconciliation.
+                Err(_) => {}
+            }
+        }
+        self.standing.retire_all_but(|path| desired.targets.contains_key(path));
+    }
+
+    fn know(&mut self, path: &CgroupPath, known: Known) {
+        if let Some(replaced) = self.standing.know(path, known) {
+            self.forget(replaced.id);
+        }
+    }
+
+    /// The desired state together with the cgroups of others that it names no longer, until they have back what they
+    /// held.
+    pub(super) fn with_forsaken(&self, desired: Desired) -> Desired {
+        let mut desired = desired;
+        for path in self.desired.outside() {
+            let Some(before) = self.desired.targets.get(path) else { continue };
+            let owes = || {
+                let id = self.root.open(path).ok()?.id();
+                self.ledger.files(id).next().map(|_| ())
+            };
+            if !desired.targets.contains_key(path) && owes().is_some() {
+                let plan = CgroupPlan { path: path.clone(), files: BTreeMap::new() };
+                let target = Target { plan, owner: None, named_by: before.named_by };
+                desired.targets.insert(path.clone(), target);
+            }
+        }
+        desired
+    }
+
+    fn note_errors(&mut self, only: Option<&BTreeSet<CgroupPath>>, errors: Vec<Error>, report: &mut Report) {
+        match only {
+            None => self.seen.errors.clear(),
+            Some(only) => self.seen.errors.retain(|path, _| !only.iter().any(|only| only.as_str() == path)),
+        }
+        for error in &errors {
+            self.seen.errors.insert(error.path().to_owned(), crate::chain(error));
+        }
+        report.errors.extend(errors);
+    }
+
+    fn note_unmarked(&mut self, unmarked: &[Error]) {
+        if let Some(error) = unmarked.first() {
+            let message = format!(
+                "cgroups cannot be marked, so after a restart values that are planned no longer stay: {}",
+                crate::chain(error)
+            );
+            self.seen.errors.insert(String::from("mark"), message);
+        }
+    }
+}
+
+/// The files that were to be written, and were not.
+fn open_files<'steps>(
+    steps: impl Iterator<Item = &'steps Step>,
+    withheld: &'steps [Withheld],
+) -> impl Iterator<Item = (CgroupPath, String)> {
+    steps
+        .filter_map(|step| match step {
+            Step::Write(write) => Some(write),
+            Step::Create(_) | Step::Enable { .. } => None,
+        })
+        .chain(withheld.iter().map(|withheld| &withheld.write))
+        .map(|write| (write.path.clone(), write.file.to_string()))
+}

@@ -1,0 +1,72 @@
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use super::telling;
+use crate::{
+    cgroup::Problem,
+    journal::{Event, EventType, Journal, Subject},
+};
+
+/// What of the hierarchy is not as it should be, so that each problem is told when it comes and when it goes.
+#[derive(Debug, Default)]
+pub(super) struct Problems {
+    /// The messages, by what is concerned and where.
+    present: BTreeMap<(&'static str, String), String>,
+}
+
+impl Problems {
+    /// Takes over everything that is wrong now, and tells what that changes.
+    pub(super) fn renew(&mut self, problems: Vec<Problem>, journal: &Journal) {
+        let mut before = std::mem::take(&mut self.present);
+        for Problem { what, place, message } in problems {
+            let key = (what, place);
+            // Its words may change, with the bytes in use for instance: that is no news.
+            let message = if let Some(told) = before.remove(&key) {
+                told
+            } else if self.present.contains_key(&key) {
+                continue;
+            } else {
+                telling::degraded(journal, what, &message);
+                message
+            };
+            self.present.insert(key, message);
+        }
+        for ((what, place), message) in before {
+            tracing::info!(what, place, "no longer so: {message}");
+            let data = json!({"what": what, "place": place, "message": format!("no longer so: {message}")});
+            journal.append(Event { kind: EventType::DegradedLeft, subject: Subject::Node, data });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::{Batch, Filter};
+
+    fn problem(place: &str, message: &str) -> Problem {
+        Problem { what: "limits", place: place.to_owned(), message: message.to_owned() }
+    }
+
+    #[test]
+    fn a_problem_is_told_when_it_comes_and_when_it_goes() {
+        let journal = Journal::new("n", "b");
+        let mut problems = Problems::default();
+        problems.renew(vec![problem("/a", "1 byte"), problem("/a", "again"), problem("/b", "no")], &journal);
+        problems.renew(vec![problem("/a", "2 bytes"), problem("/b", "no")], &journal);
+        problems.renew(vec![problem("/b", "no")], &journal);
+        let mut reader = journal.reader(None, Filter::default());
+        let Some(Batch::Records(records)) = reader.read() else { panic!() };
+        let told: Vec<_> = records
+            .iter()
+            .map(|record| {
+                let event: serde_json::Value = serde_json::from_slice(&record.line).unwrap();
+                (record.kind, event["data"]["message"].as_str().unwrap().to_owned())
+            })
+            .collect();
+        let entered = |message: &str| (EventType::DegradedEntered, message.to_owned());
+        let left = (EventType::DegradedLeft, String::from("no longer so: 1 byte"));
+        assert_eq!(told, [entered("1 byte"), entered("no"), left]);
+    }
+}
