@@ -11,6 +11,7 @@ mod diff;
 mod dir;
 mod drift;
 mod failing;
+pub(crate) mod guard;
 mod index;
 mod knob;
 mod ledger;
@@ -33,6 +34,7 @@ pub use self::{
     diff::{Diff, diff},
     dir::{CgroupDir, Error},
     drift::{Drift, DriftAction, DriftPolicy, OnDrift},
+    guard::Forbidden,
     index::{Index, Resolved},
     knob::{Knob, PageSize},
     ledger::Ledger,

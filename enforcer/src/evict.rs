@@ -14,7 +14,6 @@
 mod candidate;
 mod executor;
 mod gentle;
-mod guard;
 mod pledge;
 mod queue;
 mod reap;
@@ -29,7 +28,6 @@ mod turn;
 pub use self::{
     candidate::{Candidate, Identity, OpenError},
     gentle::{EndError, Ending, end},
-    guard::Forbidden,
     pledge::Pledges,
     reflex::{Reflex, ReflexConfig, ReflexError, ReflexStats},
     report::{Report, Teller},

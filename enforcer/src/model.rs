@@ -1,5 +1,6 @@
 //! What a pod, a container, a node and their resources are. Pure data: no IO, no clock.
 
+mod adoption;
 mod cgroup;
 mod fingerprint;
 mod id;
@@ -13,6 +14,7 @@ mod resources;
 mod toleration;
 
 pub use self::{
+    adoption::Adoption,
     cgroup::{CgroupId, CgroupPath, InvalidCgroupName},
     id::{PodName, PodUid},
     limit::Limit,

@@ -59,6 +59,7 @@ fn pod(root: &Path, name: &str, used_bytes: u64) -> PodPlan {
         limits: BTreeMap::new(),
         ranking_request_bytes: 0,
         cgroup: CgroupPlan { path: CgroupPath::parse(name).unwrap(), files: BTreeMap::new() },
+        adopted: false,
         containers: Vec::new(),
         admission: Admission::plain(),
     }

@@ -1,17 +1,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::Error;
 use crate::{
     model::{CgroupPath, Owner, OwnerLevel, PodUid},
     policy::{CgroupPlan, Plan, PodPlan},
 };
 
 /// A plan in the form that the reconciler works with: by cgroup.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Desired {
     /// The cgroups that are to hold values.
     pub(super) targets: BTreeMap<CgroupPath, Target>,
     /// The scores of the containers' processes.
     pub(super) scores: BTreeMap<CgroupPath, i16>,
+    /// The containers' cgroups, by their pod's; of pods that are not adopted.
+    pub(super) containers: BTreeMap<CgroupPath, Vec<CgroupPath>>,
+    /// Why cgroups are not adopted.
+    pub(super) refused: Vec<Error>,
     /// The cgroups of pods that are in the plan but retired, such as evicted ones: to be removed once they are empty.
     pub(super) retired: BTreeMap<CgroupPath, Owner>,
 }
@@ -26,6 +31,8 @@ pub(super) struct Target {
     pub(super) named_by: Option<&'static str>,
 }
 
+/// What names the cgroups that pods adopt.
+const ANNOTATION: &str = "an annotation of a pod";
 /// What names the cgroups that are held to a reservation.
 const RESERVED: &str = "systemReservedCgroup or kubeReservedCgroup";
 
@@ -37,22 +44,31 @@ impl Desired {
             desired.add(cgroup, OwnerLevel::Qos(*class));
         }
         for pod in &plan.pods {
+            let own = cgroups(pod).filter(|(_, _, adopted)| !adopted);
             if retired.contains(&pod.uid) {
                 desired
                     .retired
-                    .extend(owners(pod).map(|(cgroup, level)| (cgroup.path.clone(), owner(cgroup, level))));
+                    .extend(own.map(|(cgroup, level, _)| (cgroup.path.clone(), owner(cgroup, level))));
                 continue;
             }
-            for (cgroup, level) in owners(pod) {
+            for (cgroup, level, _) in own {
                 desired.add(cgroup, level);
             }
-            for container in &pod.containers {
+            let containers = || pod.containers.iter().filter(|container| !container.adopted);
+            if !pod.adopted {
+                let paths = containers().map(|container| container.cgroup.path.clone());
+                desired.containers.insert(pod.cgroup.path.clone(), paths.collect());
+            }
+            for container in containers() {
                 desired.scores.insert(container.cgroup.path.clone(), container.oom_score_adj);
             }
         }
         for cgroup in &plan.reserved {
             let target = Target { plan: cgroup.clone(), owner: None, named_by: Some(RESERVED) };
             desired.targets.insert(cgroup.path.clone(), target);
+        }
+        for pod in &plan.pods {
+            desired.adopt(pod);
         }
         // A pod that took over a retired one's cgroup keeps it.
         desired.retired.retain(|path, _| !desired.targets.contains_key(path));
@@ -62,6 +78,36 @@ impl Desired {
     /// The cgroups that are written to, and neither made nor removed.
     pub(super) fn outside(&self) -> impl Iterator<Item = &CgroupPath> {
         self.targets.iter().filter(|(_, target)| target.named_by.is_some()).map(|(path, _)| path)
+    }
+
+    /// Takes over the cgroups that a pod names, as far as they are nobody's yet. They keep their values while the pod is
+    /// retired: somebody else may start processes in them again.
+    fn adopt(&mut self, pod: &PodPlan) {
+        let mut taken: BTreeSet<&CgroupPath> = BTreeSet::new();
+        for (cgroup, level, _) in cgroups(pod).filter(|(_, _, adopted)| *adopted) {
+            let path = &cgroup.path;
+            let others = self.targets.keys().filter(|target| !taken.contains(target));
+            let below = format!("{}/", path.as_str().trim_end_matches('/'));
+            let is_or_holds =
+                others.into_iter().find(|target| *target == path || target.as_str().starts_with(&below));
+            if let Some(target) = is_or_holds {
+                let why = format!("it is or holds {target}, which is planned already");
+                let error = Error::Forbidden { path: path.to_string(), named_by: ANNOTATION, why };
+                self.refused.push(error);
+                continue;
+            }
+            let target = Target {
+                plan: cgroup.clone(),
+                owner: Some(owner(cgroup, level)),
+                named_by: Some(ANNOTATION),
+            };
+            self.targets.insert(path.clone(), target);
+            taken.insert(path);
+        }
+        // Of those that share a cgroup the last counts: app containers stand last.
+        for container in pod.containers.iter().filter(|container| taken.contains(&container.cgroup.path)) {
+            self.scores.insert(container.cgroup.path.clone(), container.oom_score_adj);
+        }
     }
 
     fn add(&mut self, plan: &CgroupPlan, level: OwnerLevel) {
@@ -74,8 +120,8 @@ fn owner(plan: &CgroupPlan, level: OwnerLevel) -> Owner {
     Owner { path: plan.path.clone(), level }
 }
 
-/// The pod's cgroup and its containers'.
-fn owners(pod: &PodPlan) -> impl Iterator<Item = (&CgroupPlan, OwnerLevel)> {
+/// The pod's cgroup and its containers', and whether each is adopted.
+fn cgroups(pod: &PodPlan) -> impl Iterator<Item = (&CgroupPlan, OwnerLevel, bool)> {
     let own = OwnerLevel::Pod { pod: pod.name.clone(), uid: pod.uid.clone() };
     let containers = pod.containers.iter().map(|container| {
         let level = OwnerLevel::Container {
@@ -83,7 +129,7 @@ fn owners(pod: &PodPlan) -> impl Iterator<Item = (&CgroupPlan, OwnerLevel)> {
             uid: pod.uid.clone(),
             container: container.name.clone(),
         };
-        (&container.cgroup, level)
+        (&container.cgroup, level, container.adopted)
     });
-    std::iter::once((&pod.cgroup, own)).chain(containers)
+    std::iter::once((&pod.cgroup, own, pod.adopted)).chain(containers)
 }

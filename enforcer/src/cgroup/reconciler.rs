@@ -1,4 +1,5 @@
 mod pass;
+mod runtime;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,6 +37,8 @@ pub struct Reconciler {
     failing: Failing,
     drift: DriftPolicy,
     lowering: Lowering,
+    /// The cgroups that pods name and must not have: their processes keep their scores too.
+    refused: BTreeSet<CgroupPath>,
     /// Whether what differs is only told, as the kubelet's doing.
     is_audit: bool,
     seen: Seen,
@@ -51,6 +54,8 @@ struct Seen {
     errors: BTreeMap<String, String>,
     scores: BTreeMap<CgroupPath, Vec<Problem>>,
     frozen: BTreeSet<CgroupPath>,
+    /// Cgroups in pods, of which nobody says whose they are.
+    unnamed: BTreeMap<CgroupPath, Problem>,
 }
 
 /// Why the reconciler cannot start.
@@ -100,6 +105,7 @@ impl Reconciler {
             failing: Failing::default(),
             drift: DriftPolicy::default(),
             lowering: Lowering::default(),
+            refused: BTreeSet::new(),
             is_audit: false,
             seen: Seen::default(),
             clock: Box::new(Instant::now),
@@ -134,9 +140,15 @@ impl Reconciler {
     /// is empty it is removed. The same goes for the pods of the plan whose uid is among `retired`, such as evicted
     /// ones, which stay in the plan while their manifest does.
     pub fn reconcile(&mut self, plan: &Plan, retired: &[PodUid], permit: Option<&Permit>) -> Report {
-        self.desired = self.with_forsaken(Desired::new(plan, &retired.iter().collect()));
+        let before = std::mem::replace(&mut self.desired, Desired::new(plan, &retired.iter().collect()));
+        self.adopt_runtimes(None);
+        self.keep_forsaken(&before);
         let mut report = Report::default();
         self.pass(None, permit, &mut report);
+        for error in std::mem::take(&mut self.desired.refused) {
+            self.seen.errors.insert(error.path().to_owned(), error.to_string());
+            report.errors.push(error);
+        }
         self.keeper.retain(&self.desired.scores);
         self.retire(permit, &mut report);
         self.find_strangers(&mut report);
@@ -150,6 +162,8 @@ impl Reconciler {
     /// Looks at everything once more, as the last plan has it.
     pub fn look_at_all(&mut self, permit: Option<&Permit>) -> Report {
         let mut report = Report::default();
+        self.drop_gone_runtimes();
+        self.adopt_runtimes(None);
         self.pass(None, permit, &mut report);
         self.retire(permit, &mut report);
         if let Some(permit) = permit {
@@ -174,6 +188,10 @@ impl Reconciler {
         }
         let written = changes.written.iter().filter(|(path, file)| self.concerns(path, file));
         let mut paths: BTreeSet<CgroupPath> = written.map(|(path, _)| path.clone()).collect();
+        if !changes.children.is_empty() {
+            self.drop_gone_runtimes();
+            paths.extend(self.adopt_runtimes(Some(&changes.children)));
+        }
         // One that is gone is made again, by its name alone.
         paths.extend(
             self.desired
@@ -193,7 +211,7 @@ impl Reconciler {
         for path in &changes.populated {
             self.note_frozen(path);
             match (permit, self.desired.scores.get(path)) {
-                (Some(permit), Some(score)) => {
+                (Some(permit), Some(score)) if !self.refused.contains(path) => {
                     let sweep = self.keeper.sweep(&self.root, path, *score, permit);
                     self.note_scores(path, &sweep);
                     report.scores.absorb(sweep);
@@ -246,7 +264,7 @@ impl Reconciler {
             ),
         });
         let failing = self.failing.problems().chain(self.lowering.problems());
-        let scores = seen.scores.values().flatten().cloned();
+        let scores = seen.scores.values().flatten().chain(seen.unnamed.values()).cloned();
         missing.chain(strangers).chain(errors).chain(frozen).chain(failing).chain(scores).collect()
     }
 
@@ -330,7 +348,10 @@ impl Reconciler {
 
     fn bury(&mut self, path: &CgroupPath) -> Option<Owner> {
         let known = self.standing.bury(path)?;
-        self.forget(known.id);
+        // One that is somebody else's stands on, and may be owed values still.
+        if !known.is_outside || self.is_gone(path) {
+            self.forget(known.id);
+        }
         self.seen.frozen.remove(path);
         Some(known.owner)
     }
@@ -391,6 +412,9 @@ impl Reconciler {
         self.seen.scores.clear();
         let scores = std::mem::take(&mut self.desired.scores);
         for (path, score) in &scores {
+            if self.refused.contains(path) {
+                continue;
+            }
             let sweep = self.keeper.sweep(&self.root, path, *score, permit);
             self.note_scores(path, &sweep);
             whole.absorb(sweep);

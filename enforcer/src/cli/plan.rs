@@ -1,6 +1,7 @@
 //! `enforcer plan`: everything that is computed for these pods, touching nothing.
 
 mod document;
+mod live;
 mod table;
 
 use std::io::{self, Write as _};
@@ -20,8 +21,9 @@ use crate::{
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// A manifest, a folder of them, or - for standard input; may be repeated
-    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-", required = true, value_parser = given)]
+    /// A manifest, a folder of them, or - for standard input; may be repeated;
+    /// with --live the daemon's folder if none is named
+    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-", value_parser = given)]
     pub(super) given: Vec<Given>,
     /// Plan for a machine with this: cpu and memory not named are this
     /// machine's, of everything else it has what is named
@@ -37,12 +39,33 @@ pub(super) fn given(text: &str) -> Result<Given, String> {
 pub(super) fn plan(context: &Context, args: &Args) -> Result<(), Failure> {
     let settings = &context.config.settings;
     settings.check().map_err(|errors| Failure::usage(anyhow!("{}", joined(&errors))))?;
+    if context.live {
+        return live(context, args);
+    }
+    if args.given.is_empty() {
+        return Err(Failure::usage(anyhow!(
+            "plan for which pods? Name manifests with -f, or what would be written on this machine with --live"
+        )));
+    }
     let node = capacity::node(args.capacity.as_ref(), &context.config)?;
     let Gathered { pods, errors } = source::gather(&args.given);
     let plan = policy::plan(&node, settings, &pods);
     let document = Document::new(&node, settings, &plan, &errors);
     format::print(context.output, &document, || table::table(&document, context.verbose > 0))?;
     told(context, &errors, "planned")
+}
+
+fn live(context: &Context, args: &Args) -> Result<(), Failure> {
+    if args.capacity.is_some() {
+        return Err(Failure::usage(anyhow!("--live is about this machine as it is: leave --capacity out")));
+    }
+    let node = capacity::node(None, &context.config)?;
+    let folder = [Given::Path(context.config.static_pod_path.clone())];
+    let given = if args.given.is_empty() { &folder[..] } else { &args.given };
+    let Gathered { pods, errors } = source::gather(given);
+    let document = live::Document::compute(context, &node, &pods)?;
+    format::print(context.output, &document, || document.table())?;
+    told(context, &errors, "compared")
 }
 
 fn joined(errors: &[SettingsError]) -> String {

@@ -297,9 +297,9 @@ impl Desired {
             self.plan.pods.iter().filter(|pod| !self.retired.contains(&pod.uid)).cloned().collect();
         for plan in wanted {
             let id = self.ids.get(&plan.cgroup.path);
-            let standing = before
-                .remove(&plan.uid)
-                .filter(|standing| standing.plan == plan && Some(&standing.candidate.facts().cgroup) == id);
+            let standing = before.remove(&plan.uid).filter(|standing| {
+                standing.plan == plan && self.stands_as_opened(&plan, &standing.candidate)
+            });
             let candidate = match standing {
                 Some(standing) => Some(standing.candidate),
                 None if id.is_none() => None,
@@ -314,6 +314,18 @@ impl Desired {
             }
         }
         (differs || !before.is_empty()).then_some(order)
+    }
+
+    /// Whether a candidate's cgroups are those that stand now: others may make and remove what a container adopted.
+    fn stands_as_opened(&self, plan: &PodPlan, candidate: &Candidate) -> bool {
+        let opened: BTreeMap<_, _> = candidate.targets().collect();
+        let adopted = plan.containers.iter().filter(|container| container.adopted);
+        let elsewhere = adopted.map(|container| &container.cgroup.path);
+        let is_same = |path: &CgroupPath| opened.get(path) == self.ids.get(path);
+        let below = format!("{}/", plan.cgroup.path);
+        self.ids.contains_key(&plan.cgroup.path)
+            && is_same(&plan.cgroup.path)
+            && elsewhere.filter(|path| !path.as_str().starts_with(&below)).all(is_same)
     }
 
     /// Opens a pod of the plan; none if it has no cgroup, and so no processes.

@@ -2,16 +2,13 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
-use super::{
-    guard::{self, Forbidden},
-    stat,
-};
+use super::stat;
 use crate::{
-    cgroup::{self, CgroupDir},
+    cgroup::{self, CgroupDir, Forbidden, guard},
     model::{CgroupId, CgroupPath, PodName, PodUid, QosClass, ResourceName},
     policy::{
         PodPlan,
-        engine::{CandidateFacts, Reading},
+        engine::{CandidateFacts, Reading, Usage},
     },
 };
 
@@ -38,11 +35,18 @@ pub struct Candidate {
     pub(super) label: String,
     pub(super) facts: CandidateFacts,
     pub(super) dir: CgroupDir,
-    pub(super) current: OwnedFd,
-    pub(super) stat: OwnedFd,
+    /// Where its memory is charged: its own cgroup, and those that its containers took elsewhere.
+    pub(super) charged: Vec<Charged>,
     /// `cpu.max` and `memory.high` of the pod and its containers, as far as they are there.
     pub(super) brakes: Vec<OwnedFd>,
     pub(super) targets: Vec<Target>,
+}
+
+/// The counters of a cgroup.
+#[derive(Debug)]
+pub(super) struct Charged {
+    pub(super) current: OwnedFd,
+    pub(super) stat: OwnedFd,
 }
 
 /// A cgroup that is killed.
@@ -71,9 +75,19 @@ pub enum OpenError {
 }
 
 impl Candidate {
-    /// Opens a pod whose own cgroup is killed. `root` is the root of the hierarchy, which the plan's paths begin at.
+    /// Opens a pod whose own cgroup is killed, and those that its containers took elsewhere. `root` is the root of the hierarchy, which the plan's paths begin at.
     pub fn open(root: &CgroupDir, plan: &PodPlan) -> Result<Self, OpenError> {
-        Self::open_with_targets(root, plan, std::slice::from_ref(&plan.cgroup.path))
+        let below = format!("{}/", plan.cgroup.path);
+        let elsewhere = plan
+            .containers
+            .iter()
+            .filter(|container| container.adopted)
+            .map(|container| &container.cgroup.path)
+            .filter(|path| **path != plan.cgroup.path && !path.as_str().starts_with(&below))
+            // One that nobody made holds nobody.
+            .filter(|path| !root.open(path).is_err_and(|error| error.is_gone()));
+        let targets: Vec<_> = std::iter::once(&plan.cgroup.path).chain(elsewhere).cloned().collect();
+        Self::open_with_targets(root, plan, &targets)
     }
 
     /// Opens a pod of which only `targets` are killed: beside a kubelet the cgroups of its app containers, never the
@@ -84,8 +98,16 @@ impl Candidate {
         targets: &[CgroupPath],
     ) -> Result<Self, OpenError> {
         let dir = open_allowed(root, &plan.cgroup.path)?;
-        let current = dir.open_read("memory.current")?;
-        let stat = dir.open_read("memory.stat")?;
+        let charged_to = |dir: &CgroupDir| -> Result<Charged, cgroup::Error> {
+            Ok(Charged { current: dir.open_read("memory.current")?, stat: dir.open_read("memory.stat")? })
+        };
+        let mut charged = vec![charged_to(&dir)?];
+        let below = format!("{}/", plan.cgroup.path);
+        for path in targets {
+            if *path != plan.cgroup.path && !path.as_str().starts_with(&below) {
+                charged.push(charged_to(&root.open(path)?)?);
+            }
+        }
         let mut brakes = Vec::new();
         open_brakes(&dir, &mut brakes)?;
         for container in &plan.containers {
@@ -107,8 +129,7 @@ impl Candidate {
             label: plan.name.to_string(),
             facts: facts(plan, dir.id()),
             dir,
-            current,
-            stat,
+            charged,
             brakes,
             targets,
         })
@@ -133,19 +154,49 @@ impl Candidate {
         self.facts
     }
 
-    /// Reads its usage: two system calls, no allocation.
+    /// The cgroups that are killed, with their ids.
+    pub fn targets(&self) -> impl Iterator<Item = (&CgroupPath, CgroupId)> {
+        self.targets.iter().map(|target| (target.dir.path(), target.dir.id()))
+    }
+
+    /// Reads what it is charged for; none once its cgroups are gone.
+    pub(super) fn current_bytes(&self, buffer: &mut [u8]) -> rustix::io::Result<Option<u64>> {
+        let mut whole: Option<u64> = None;
+        for charged in &self.charged {
+            match stat::read_into(&charged.current, buffer).map(stat::number) {
+                Ok(Some(bytes)) => whole = Some(whole.unwrap_or(0).saturating_add(bytes)),
+                Ok(None) => return Err(Errno::INVAL),
+                Err(Errno::NODEV | Errno::NOENT) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(whole)
+    }
+
+    /// Reads its usage: two system calls, no allocation; two more for each container elsewhere.
     pub(super) fn read_usage(&self, buffer: &mut [u8]) -> Reading {
-        let read = |buffer: &mut [u8]| {
-            let Some(current) = stat::number(stat::read_into(&self.current, buffer)?) else {
-                return Ok(None);
-            };
-            Ok(stat::usage(current, stat::read_into(&self.stat, buffer)?))
+        let mut read = || {
+            let mut whole: Option<Usage> = None;
+            for charged in &self.charged {
+                let Some(usage) = charged.read(buffer)? else { return Ok(None) };
+                whole = Some(whole.map_or(usage, |whole| whole.plus(usage)));
+            }
+            Ok(whole)
         };
-        match read(buffer) {
+        match read() {
             Ok(Some(usage)) => Reading::Usage(usage),
             Err(Errno::NODEV | Errno::NOENT) => Reading::Gone,
             Ok(None) | Err(_) => Reading::Missing,
         }
+    }
+}
+
+impl Charged {
+    fn read(&self, buffer: &mut [u8]) -> rustix::io::Result<Option<Usage>> {
+        let Some(current) = stat::number(stat::read_into(&self.current, buffer)?) else {
+            return Ok(None);
+        };
+        Ok(stat::usage(current, stat::read_into(&self.stat, buffer)?))
     }
 }
 

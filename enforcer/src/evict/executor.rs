@@ -69,15 +69,10 @@ pub(super) fn progress(candidate: &Candidate, buffer: &mut [u8]) -> Progress {
         // One that is gone is not populated; one that cannot be read is not known to be dead.
         populated |= is_populated(target).unwrap_or(true);
     }
-    let current_bytes = match stat::read_into(&candidate.current, buffer).map(stat::number) {
-        Ok(Some(bytes)) => Some(bytes),
-        Err(Errno::NODEV | Errno::NOENT) => None,
-        Ok(None) | Err(_) => {
-            populated = true;
-            None
-        }
-    };
-    Progress { populated, current_bytes }
+    match candidate.current_bytes(buffer) {
+        Ok(current_bytes) => Progress { populated, current_bytes },
+        Err(_) => Progress { populated: true, current_bytes: None },
+    }
 }
 
 /// The handle's own id never changes, and a cgroup made anew under the same name has another handle: this catches

@@ -15,9 +15,14 @@ use rustix::{
 use super::{
     candidate::{Candidate, Target},
     executor,
-    guard::{self, Forbidden, each_process},
 };
-use crate::{cgroup, policy::engine::Refusal};
+use crate::{
+    cgroup::{
+        self, Forbidden,
+        guard::{self, each_process},
+    },
+    policy::engine::Refusal,
+};
 
 /// How often it is looked whether the pod has ended.
 const LOOK: Duration = Duration::from_millis(50);

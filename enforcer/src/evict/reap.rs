@@ -4,7 +4,8 @@ use std::{os::fd::AsFd as _, sync::Arc};
 
 use rustix::process::{Pid, PidfdFlags};
 
-use super::{candidate::Candidate, guard::each_process, queue::Receiver, reflex::PreparedSet};
+use super::{candidate::Candidate, queue::Receiver, reflex::PreparedSet};
+use crate::cgroup::guard::each_process;
 use crate::raw;
 
 /// What the reflex hands over.

@@ -5,7 +5,7 @@ use std::{io, os::fd::OwnedFd, path::Path};
 use rustix::fs::MemfdFlags;
 
 use super::{
-    candidate::{Candidate, Identity, Target},
+    candidate::{Candidate, Charged, Identity, Target},
     executor, stat,
 };
 use crate::{
@@ -76,8 +76,10 @@ fn decoy() -> io::Result<Candidate> {
             protected: false,
         },
         dir,
-        current: file("4096\n")?,
-        stat: file("anon 4096\nfile 0\nshmem 0\ninactive_file 0\n")?,
+        charged: vec![Charged {
+            current: file("4096\n")?,
+            stat: file("anon 4096\nfile 0\nshmem 0\ninactive_file 0\n")?,
+        }],
         brakes: vec![file("")?],
         targets: vec![Target { dir: open()?, kill: file("")?, events: file("populated 1\n")? }],
     })

@@ -25,6 +25,8 @@ impl Pod {
             overhead,
             resources,
             containers,
+            // Follows from the annotations.
+            adopts: _,
             stored_qos_class,
         } = self;
         let mut text = String::new();

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use super::{PodName, PodUid, QosClass, Requirements, ResourceList, Toleration};
+use super::{Adoption, PodName, PodUid, QosClass, Requirements, ResourceList, Toleration};
 
 /// A pod as a source hands it on: checked, and with the API server's defaults applied.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -26,6 +26,9 @@ pub struct Pod {
     pub resources: Option<Requirements>,
     /// Init containers and sidecars in the order of `spec.initContainers`, then the app containers in the order of `spec.containers`.
     pub containers: Vec<Container>,
+    /// The existing cgroups that it takes; none where it gets its own. Only a source that the node's operator writes
+    /// may set it: whoever says so has limits written to any cgroup.
+    pub adopts: Option<Adoption>,
     /// `status.qosClass` as the API server stored it, which then holds; none where the manifest has no status.
     pub stored_qos_class: Option<QosClass>,
 }

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use crate::model::{
-    CgroupPath, ContainerKind, Node, Pod, PodName, PodUid, QosClass, ResourceList, ResourceName,
+    CgroupPath, Container, ContainerKind, Node, Pod, PodName, PodUid, QosClass, ResourceList, ResourceName,
 };
 
 use super::{
@@ -59,6 +59,8 @@ pub struct PodPlan {
     pub ranking_request_bytes: u64,
     /// Its cgroup.
     pub cgroup: CgroupPlan,
+    /// Whether its cgroup is somebody else's to make and remove.
+    pub adopted: bool,
     /// Its containers, init containers first.
     pub containers: Vec<ContainerPlan>,
     /// Whether it may run. One that may not is computed in full, but is to have no cgroup, and counts in no sum.
@@ -76,6 +78,8 @@ pub struct ContainerPlan {
     pub oom_score_adj: i16,
     /// Its cgroup.
     pub cgroup: CgroupPlan,
+    /// Whether its cgroup is somebody else's to make and remove.
+    pub adopted: bool,
 }
 
 /// Computes the desired state of the node for these pods, which are admitted in their order.
@@ -149,6 +153,10 @@ fn plan_pod(
     let path = name::pod(kubepods, qos_class, cgroup_uid, driver);
     let scores = oom_score::Scores::of(pod, node.memory_bytes);
     let container_values = values::ContainerValues::of(pod, node, settings);
+    let pods_own = pod.adopts.as_ref().and_then(|adopts| adopts.pod.clone());
+    let (path, is_adopted) = (pods_own.clone().unwrap_or(path), pods_own.is_some());
+    let adopted = |container: &Container| pod.adopts.as_ref()?.container(&container.name);
+    let mut files = values::pod(pod, node, settings);
     let containers = pod
         .containers
         .iter()
@@ -157,10 +165,14 @@ fn plan_pod(
             kind: container.kind,
             oom_score_adj: scores.score(container),
             cgroup: CgroupPlan {
-                path: name::container(&path, cgroup_uid, &container.name, driver),
+                path: adopted(container)
+                    .cloned()
+                    .unwrap_or_else(|| name::container(&path, cgroup_uid, &container.name, driver)),
                 files: container_values.files(container),
             },
+            adopted: adopted(container).is_some(),
         })
+        .map(|container| share(container, &path, pod.containers.len() == 1, &mut files))
         .collect();
     PodPlan {
         name: pod.name.clone(),
@@ -171,10 +183,28 @@ fn plan_pod(
         requests: effective::requests(pod),
         limits: effective::limits(pod),
         ranking_request_bytes: effective::ranking_request(pod, ResourceName::MEMORY).units(),
-        cgroup: CgroupPlan { path, files: values::pod(pod, node, settings) },
+        cgroup: CgroupPlan { path, files },
+        adopted: is_adopted,
         containers,
         admission,
     }
+}
+
+/// A container that is in its pod's own cgroup has the pod's values; the only one adds those that the pod does not set.
+fn share(
+    container: ContainerPlan,
+    pod: &CgroupPath,
+    is_only: bool,
+    files: &mut BTreeMap<FileName, String>,
+) -> ContainerPlan {
+    if container.cgroup.path != *pod {
+        return container;
+    }
+    for (file, value) in container.cgroup.files.into_iter().filter(|_| is_only) {
+        files.entry(file).or_insert(value);
+    }
+    let cgroup = CgroupPlan { path: container.cgroup.path, files: files.clone() };
+    ContainerPlan { cgroup, ..container }
 }
 
 #[cfg(test)]

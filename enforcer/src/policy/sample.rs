@@ -40,6 +40,7 @@ pub(super) fn pod(name: &str, containers: Vec<Container>) -> Pod {
         overhead: ResourceList::new(),
         resources: None,
         containers,
+        adopts: None,
         stored_qos_class: None,
     }
 }

@@ -4,6 +4,7 @@
 //! do not concern us are ignored; those that do are taken as strictly as the API server takes them, and get its
 //! defaults.
 
+mod adoption;
 mod defaults;
 mod document;
 mod error;

@@ -157,6 +157,7 @@ impl PodCase {
             overhead: list(&self.overhead)?,
             resources,
             containers,
+            adopts: None,
             stored_qos_class: None,
         })
     }

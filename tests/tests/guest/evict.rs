@@ -42,6 +42,7 @@ fn plan(name: &str, path: &str, request_bytes: u64) -> PodPlan {
         limits: BTreeMap::new(),
         ranking_request_bytes: request_bytes,
         cgroup: CgroupPlan { path: CgroupPath::parse(path).unwrap(), files: BTreeMap::new() },
+        adopted: false,
         containers: Vec::new(),
         admission: Admission::plain(),
     }

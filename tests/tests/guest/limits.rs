@@ -31,7 +31,9 @@ fn app(daemon: &Daemon, pod: &str) -> PathBuf {
     let pods = plan["pods"].as_array().unwrap();
     let pod = pods.iter().find(|planned| planned["name"] == pod).unwrap();
     let path = pod["containers"][0]["cgroup"]["path"].as_str().unwrap();
-    Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/'))
+    let cgroup = Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/'));
+    wait_until("the container's cgroup", || cgroup.join("memory.max").exists());
+    cgroup
 }
 
 fn read(cgroup: &Path, file: &str) -> String {

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Desired, Known, Reconciler};
+use super::{Desired, Known, Reconciler, runtime::RUNTIME};
 use crate::{
     cgroup::{
         Diff, Drift, DriftAction, Error, Failure, Fate, Mark, Outcome, Permit, Reason, Report, Snapshot,
-        Step, Withheld, Write, apply, desired::Target, diff, lowering::HIGH, observe,
+        Step, Withheld, Write, apply, desired::Target, diff, guard, lowering::HIGH, observe,
     },
     model::{CgroupId, CgroupPath},
     policy::CgroupPlan,
@@ -50,7 +50,7 @@ impl Reconciler {
                 self.ledger.meet(observed.id, level, observed.mark.clone());
             }
         }
-        let (plans, outside) = self.present(&targets, &ids, report);
+        let (plans, outside) = self.present(&targets, &mut ids, only.is_none(), report);
         let Diff { mut steps, withheld, missing } =
             diff(&plans, &outside, &snapshot, &self.ledger, self.page);
         if only.is_none() {
@@ -96,19 +96,29 @@ impl Reconciler {
     fn present<'desired>(
         &mut self,
         targets: &[&'desired Target],
-        ids: &Ids,
+        ids: &mut Ids,
+        is_whole: bool,
         report: &mut Report,
     ) -> (Vec<&'desired CgroupPlan>, BTreeSet<&'desired CgroupPath>) {
         let (mut plans, mut outside) = (Vec::new(), BTreeSet::new());
-        for Target { plan, named_by, .. } in targets.iter().copied() {
-            if let Some(named_by) = named_by {
+        for target in targets.iter().copied() {
+            let Target { plan, named_by, .. } = target;
+            if let Some(named_by) = *named_by {
                 if !ids.contains_key(&plan.path) {
                     // One that is there and cannot be read was told of already.
-                    if self.is_gone(&plan.path) {
+                    if named_by != RUNTIME && self.is_gone(&plan.path) {
                         let error = Error::NotThere { path: plan.path.to_string(), named_by };
                         self.seen.errors.insert(plan.path.to_string(), error.to_string());
                         report.errors.push(error);
                     }
+                    continue;
+                }
+                if target.owner.is_some()
+                    && named_by != RUNTIME
+                    && !self.may_adopt(&plan.path, named_by, is_whole, report)
+                {
+                    // Not ours, so not known either.
+                    ids.remove(&plan.path);
                     continue;
                 }
                 outside.insert(&plan.path);
@@ -116,6 +126,33 @@ impl Reconciler {
             plans.push(plan);
         }
         (plans, outside)
+    }
+
+    /// Whether a cgroup that a pod names may be taken: it is looked at when it is first taken, and with every whole look.
+    fn may_adopt(
+        &mut self,
+        path: &CgroupPath,
+        named_by: &'static str,
+        is_whole: bool,
+        report: &mut Report,
+    ) -> bool {
+        let is_taken = self.standing.get(path).is_some_and(|known| !known.is_retired);
+        if is_taken && !is_whole {
+            return true;
+        }
+        self.refused.insert(path.clone());
+        let error = match self.root.open(path).and_then(|dir| guard::forbidden(&dir)) {
+            Ok(None) => {
+                self.refused.remove(path);
+                return true;
+            }
+            Ok(Some(why)) => Error::Forbidden { path: path.to_string(), named_by, why: why.to_string() },
+            Err(error) if error.is_gone() => return false,
+            Err(error) => error,
+        };
+        self.seen.errors.insert(path.to_string(), crate::chain(&error));
+        report.errors.push(error);
+        false
     }
 
     /// Decides about each file that another wrote, and leaves out what is not to be written now. Answers also the files
@@ -320,7 +357,8 @@ impl Reconciler {
                 Err(_) => {}
             }
         }
-        self.standing.retire_all_but(|path| desired.targets.contains_key(path));
+        self.standing
+            .retire_all_but(|path| desired.targets.get(path).is_some_and(|target| target.owner.is_some()));
     }
 
     fn know(&mut self, path: &CgroupPath, known: Known) {
@@ -329,23 +367,20 @@ impl Reconciler {
         }
     }
 
-    /// The desired state together with the cgroups of others that it names no longer, until they have back what they
-    /// held.
-    pub(super) fn with_forsaken(&self, desired: Desired) -> Desired {
-        let mut desired = desired;
-        for path in self.desired.outside() {
-            let Some(before) = self.desired.targets.get(path) else { continue };
+    /// Keeps the cgroups of others that are planned no longer among the desired ones, until they have back what they held.
+    pub(super) fn keep_forsaken(&mut self, before: &Desired) {
+        for path in before.outside() {
+            let Some(before) = before.targets.get(path) else { continue };
             let owes = || {
                 let id = self.root.open(path).ok()?.id();
                 self.ledger.files(id).next().map(|_| ())
             };
-            if !desired.targets.contains_key(path) && owes().is_some() {
+            if !self.desired.targets.contains_key(path) && owes().is_some() {
                 let plan = CgroupPlan { path: path.clone(), files: BTreeMap::new() };
                 let target = Target { plan, owner: None, named_by: before.named_by };
-                desired.targets.insert(path.clone(), target);
+                self.desired.targets.insert(path.clone(), target);
             }
         }
-        desired
     }
 
     fn note_errors(&mut self, only: Option<&BTreeSet<CgroupPath>>, errors: Vec<Error>, report: &mut Report) {

@@ -7,7 +7,10 @@ use std::{
 };
 
 use super::node::{MIB, Node, Pod};
-use crate::evict::{EndError, Ending, Forbidden, end};
+use crate::{
+    cgroup::Forbidden,
+    evict::{EndError, Ending, end},
+};
 
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(100);

@@ -45,7 +45,9 @@ impl Pod {
             requests: BTreeMap::new(),
             limits: BTreeMap::new(),
             ranking_request_bytes: self.request_bytes,
+            adopted: false,
             containers: vec![ContainerPlan {
+                adopted: false,
                 name: "app".into(),
                 kind: ContainerKind::App,
                 oom_score_adj: 1000,

@@ -3,7 +3,8 @@ use std::fs;
 
 use super::node::{MIB, Node, Pod};
 use crate::{
-    evict::{Candidate, Forbidden, OpenError, stat},
+    cgroup::Forbidden,
+    evict::{Candidate, OpenError, stat},
     model::CgroupPath,
     policy::engine::Reading,
 };

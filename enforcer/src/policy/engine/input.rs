@@ -39,6 +39,18 @@ impl Usage {
     pub fn freed_by_death_bytes(&self) -> u64 {
         self.anon_bytes
     }
+
+    /// Both together, for a pod that is charged in more than one place.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            current_bytes: self.current_bytes.saturating_add(other.current_bytes),
+            working_set_bytes: self.working_set_bytes.saturating_add(other.working_set_bytes),
+            anon_bytes: self.anon_bytes.saturating_add(other.anon_bytes),
+            file_bytes: self.file_bytes.saturating_add(other.file_bytes),
+            shmem_bytes: self.shmem_bytes.saturating_add(other.shmem_bytes),
+        }
+    }
 }
 
 /// What reading a candidate's usage gave.

@@ -11,7 +11,7 @@ use crate::{
 };
 
 use super::{
-    defaults,
+    adoption, defaults,
     error::Problem,
     name,
     place::{Place, Report},
@@ -57,6 +57,7 @@ pub(super) fn read(place: &Place<'_>, report: &mut Report<'_>) -> Option<Pod> {
     let overhead = report.map(&spec, "overhead").map(|list| read_list(&list, report)).unwrap_or_default();
     let resources = report.map(&spec, "resources").map(|resources| read_requirements(&resources, report));
     let (container_places, containers): (Vec<_>, Vec<_>) = read_containers(&spec, report).into_iter().unzip();
+    let adopts = adoption::read(&metadata, &annotations, &containers, report);
     let mut pod = Pod {
         name: name?,
         uid: uid?,
@@ -70,6 +71,7 @@ pub(super) fn read(place: &Place<'_>, report: &mut Report<'_>) -> Option<Pod> {
         overhead,
         resources,
         containers,
+        adopts,
         stored_qos_class: read_stored_qos_class(place, report),
     };
     defaults::apply(&mut pod);

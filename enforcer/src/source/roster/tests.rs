@@ -16,6 +16,7 @@ fn pod(name: &str, uid: &str, priority: i32) -> Pod {
         overhead: ResourceList::new(),
         resources: None,
         containers: Vec::new(),
+        adopts: None,
         stored_qos_class: None,
     }
 }

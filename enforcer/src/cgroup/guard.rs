@@ -1,9 +1,10 @@
-use std::os::fd::OwnedFd;
-
-use crate::{
-    cgroup::{self, CgroupDir},
-    model::CgroupPath,
+use std::{
+    fs,
+    os::{fd::OwnedFd, unix::fs::MetadataExt as _},
 };
+
+use super::{CgroupDir, Error};
+use crate::model::CgroupPath;
 
 /// Deeper than this nobody nests cgroups below a pod.
 const MAX_DEPTH: u32 = 16;
@@ -11,7 +12,11 @@ const MAX_DEPTH: u32 = 16;
 /// A process with this score is not to be killed for memory by anybody.
 const OOM_SCORE_ADJ_MIN: i32 = -1000;
 
-/// Why a cgroup can never be evicted.
+/// The executables of the kubelet and of container runtimes' daemons. Their shims are not among them: those may stand
+/// in a pod's cgroup.
+const COMPONENTS: &[&str] = &["kubelet", "containerd", "crio", "dockerd"];
+
+/// Why a cgroup can neither be adopted nor evicted.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Forbidden {
@@ -24,6 +29,14 @@ pub enum Forbidden {
     /// It holds process 1.
     #[error("it holds process 1")]
     HoldsInit,
+    /// It holds the kubelet or a container runtime.
+    #[error("it holds process {pid}, which is {name}")]
+    HoldsComponent {
+        /// The process.
+        pid: u32,
+        /// Its executable.
+        name: &'static str,
+    },
     /// It holds a process that no shortage of memory may kill.
     #[error("it holds process {pid} with an oom_score_adj of -1000")]
     HoldsUnkillable {
@@ -32,12 +45,12 @@ pub enum Forbidden {
     },
 }
 
-/// Whether the cgroup must never be evicted, by its place and by every process at or below it.
+/// Whether the cgroup must never be adopted or evicted, by its place and by every process at or below it.
 ///
 /// It is looked at once, when a candidate is opened: a pod's processes do not get into the daemon's ancestors, and
 /// a score of -1000 takes a capability that pods do not have by default. One that is raised later is seen when the
 /// candidate is next opened.
-pub(super) fn forbidden(dir: &CgroupDir) -> Result<Option<Forbidden>, cgroup::Error> {
+pub(crate) fn forbidden(dir: &CgroupDir) -> Result<Option<Forbidden>, Error> {
     if dir.path().is_root() {
         return Ok(Some(Forbidden::Root));
     }
@@ -47,9 +60,8 @@ pub(super) fn forbidden(dir: &CgroupDir) -> Result<Option<Forbidden>, cgroup::Er
         let reason = match pid {
             1 => Some(Forbidden::HoldsInit),
             pid if pid == own => Some(Forbidden::HoldsDaemon),
-            pid => {
-                (oom_score_adj(pid) == Some(OOM_SCORE_ADJ_MIN)).then_some(Forbidden::HoldsUnkillable { pid })
-            }
+            pid if oom_score_adj(pid) == Some(OOM_SCORE_ADJ_MIN) => Some(Forbidden::HoldsUnkillable { pid }),
+            pid => component(pid).map(|name| Forbidden::HoldsComponent { pid, name }),
         };
         if found.is_none() {
             found = reason;
@@ -59,11 +71,7 @@ pub(super) fn forbidden(dir: &CgroupDir) -> Result<Option<Forbidden>, cgroup::Er
 }
 
 /// Calls `visit` for every process at or below the cgroup that this daemon's pid namespace knows.
-pub(super) fn each_process(
-    dir: &CgroupDir,
-    depth: u32,
-    visit: &mut dyn FnMut(u32),
-) -> Result<(), cgroup::Error> {
+pub(crate) fn each_process(dir: &CgroupDir, depth: u32, visit: &mut dyn FnMut(u32)) -> Result<(), Error> {
     match dir.open_read("cgroup.procs") {
         Ok(procs) => each_number(&procs, visit),
         Err(error) if error.is_gone() => {}
@@ -111,14 +119,30 @@ fn each_number(fd: &OwnedFd, visit: &mut dyn FnMut(u32)) {
     }
 }
 
+/// The component of the node that a process is, by its executable: anybody can give a process another's name.
+fn component(pid: u32) -> Option<&'static str> {
+    let name = host_executable(pid)?;
+    COMPONENTS.iter().copied().find(|component| *component == name)
+}
+
+/// The name of a process's executable, if only the host's root can have made it: in the mount namespace of process 1,
+/// owned by root, and written by nobody else. What a container names so is not believed.
+pub(super) fn host_executable(pid: u32) -> Option<String> {
+    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    let exe = format!("/proc/{pid}/exe");
+    let path = fs::read_link(&exe).ok()?;
+    let name = path.file_name()?.to_str()?.to_owned();
+    let is_roots =
+        fs::metadata(&exe).is_ok_and(|metadata| metadata.uid() == 0 && metadata.mode() & 0o022 == 0);
+    (is_roots && namespace("1")? == namespace(&pid.to_string())?).then_some(name)
+}
+
 fn oom_score_adj(pid: u32) -> Option<i32> {
-    std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok()?.trim_ascii().parse().ok()
+    fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok()?.trim_ascii().parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     fn check(procs: &str) -> Option<Forbidden> {

@@ -1,0 +1,87 @@
+//! The cgroups that a container runtime made below a pod's.
+
+use std::collections::BTreeSet;
+
+use super::Reconciler;
+use crate::{
+    cgroup::{desired::Target, report::Problem},
+    model::{CgroupPath, Owner},
+};
+
+/// What names such a cgroup.
+pub(super) const RUNTIME: &str = "a container runtime";
+
+impl Reconciler {
+    /// Takes the cgroups below these pods, or below all, that no plan names into the desired state: a runtime made them
+    /// for the pod's container. Answers those that are new.
+    ///
+    /// Which container it is, is plain where the pod has one. Where it has several, nothing says so: the pod's own values
+    /// hold them, and the annotation that would tell is asked for.
+    pub(super) fn adopt_runtimes(&mut self, only: Option<&BTreeSet<CgroupPath>>) -> BTreeSet<CgroupPath> {
+        let pods: Vec<CgroupPath> = self
+            .desired
+            .containers
+            .keys()
+            .filter(|pod| only.is_none_or(|only| only.contains(*pod)))
+            .cloned()
+            .collect();
+        let mut new = BTreeSet::new();
+        for pod in pods {
+            self.seen.unnamed.retain(|path, _| path.parent().as_ref() != Some(&pod));
+            let Ok(names) = self.root.open(&pod).and_then(|dir| dir.children()) else { continue };
+            for path in names.iter().filter_map(|name| pod.child(name).ok()) {
+                if self.desired.targets.contains_key(&path) {
+                    continue;
+                }
+                if let Some((target, score)) = self.runtime_target(&pod, &path) {
+                    self.desired.targets.insert(path.clone(), target);
+                    self.desired.scores.insert(path.clone(), score);
+                    new.insert(path);
+                } else {
+                    let problem = unnamed(&pod, &path);
+                    self.seen.unnamed.insert(path, problem);
+                }
+            }
+        }
+        new
+    }
+
+    fn runtime_target(&self, pod: &CgroupPath, path: &CgroupPath) -> Option<(Target, i16)> {
+        let [only] = &self.desired.containers.get(pod)?[..] else { return None };
+        let planned = self.desired.targets.get(only)?;
+        let score = *self.desired.scores.get(only)?;
+        let mut plan = planned.plan.clone();
+        plan.path = path.clone();
+        let level = planned.owner.as_ref()?.level.clone();
+        let owner = Some(Owner { path: path.clone(), level });
+        Some((Target { plan, owner, named_by: Some(RUNTIME) }, score))
+    }
+
+    /// Forgets the runtimes' cgroups that are gone.
+    pub(super) fn drop_gone_runtimes(&mut self) {
+        let gone: Vec<CgroupPath> = self
+            .desired
+            .targets
+            .iter()
+            .filter(|(path, target)| target.named_by == Some(RUNTIME) && self.is_gone(path))
+            .map(|(path, _)| path.clone())
+            .collect();
+        for path in gone {
+            self.desired.targets.remove(&path);
+            self.desired.scores.remove(&path);
+            self.bury(&path);
+        }
+    }
+}
+
+fn unnamed(pod: &CgroupPath, path: &CgroupPath) -> Problem {
+    Problem {
+        what: "stranger",
+        place: path.to_string(),
+        message: format!(
+            "cgroup {path} is in a pod of several containers, and nothing says which one it is: the pod's values hold it, \
+             its processes keep their score; name it in the pod's annotations, with enforcer.dev/cgroup: {pod} and \
+             cgroup.enforcer.dev/<container>: {path}"
+        ),
+    }
+}

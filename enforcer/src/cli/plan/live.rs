@@ -1,0 +1,174 @@
+//! `enforcer plan --live`: what would be written to this machine's cgroups now, writing nothing.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde::Serialize;
+
+use crate::{
+    cgroup::{self, Index, Reconciler, Report, Step, Write},
+    cli::{Context, Failure, client, render},
+    model::{Node, Pod, PodUid},
+    policy::{
+        self,
+        admission::{Admission, Rejection},
+    },
+    serve::{PodState, View},
+};
+
+/// What would be done, and what would wait or cannot be done.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Document {
+    /// What would be done, in this order.
+    steps: Vec<StepDocument>,
+    /// What would be written once less memory is in use.
+    waiting: Vec<Waiting>,
+    /// What is planned and cannot be.
+    problems: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase", tag = "do")]
+enum StepDocument {
+    Create {
+        cgroup: String,
+    },
+    Enable {
+        cgroup: String,
+        controllers: Vec<&'static str>,
+    },
+    #[serde(rename_all = "camelCase")]
+    Write {
+        cgroup: String,
+        file: String,
+        old: Option<String>,
+        new: String,
+        reason: &'static str,
+    },
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Waiting {
+    cgroup: String,
+    file: String,
+    old: Option<String>,
+    new: String,
+    usage_bytes: u64,
+}
+
+impl Document {
+    /// Compares the plan for these pods, as the daemon admitted them, with what the kernel holds.
+    pub(super) fn compute(context: &Context, node: &Node, pods: &[Pod]) -> Result<Self, Failure> {
+        let view: View = client::block_on(client::get_json(&context.config.run_dir, "/v1/pods"))?;
+        let decided: Vec<(&Pod, Admission)> =
+            pods.iter().map(|pod| (pod, admission(&view, &pod.uid))).collect();
+        let plan = policy::plan_decided(node, &context.config.settings, &decided);
+        let retired: Vec<PodUid> = decided
+            .iter()
+            .filter(|(_, admission)| !admission.is_admitted())
+            .map(|(pod, _)| pod.uid.clone())
+            .collect();
+        let mut reconciler = Reconciler::new(Path::new(cgroup::MOUNT), Index::new())
+            .context("cannot look at this machine's cgroups")?;
+        let report = reconciler.reconcile(&plan, &retired, None);
+        let problems = reconciler.problems().into_iter().map(|problem| problem.message).collect();
+        Ok(Self { problems, ..Self::from(report) })
+    }
+
+    pub(super) fn table(&self) -> String {
+        let Self { steps, waiting, problems } = self;
+        let mut text = String::new();
+        let shown = |old: Option<&str>| old.unwrap_or("(none)").to_owned();
+        for step in steps {
+            text.push_str(&match step {
+                StepDocument::Create { cgroup } => format!("create  {}\n", render::escape(cgroup)),
+                StepDocument::Enable { cgroup, controllers } => {
+                    format!("enable  {}: {}\n", render::escape(cgroup), controllers.join(" "))
+                }
+                StepDocument::Write { cgroup, file, old, new, reason } => format!(
+                    "write   {}/{file}: {} -> {new} ({reason})\n",
+                    render::escape(cgroup),
+                    render::escape(&shown(old.as_deref()))
+                ),
+            });
+        }
+        for Waiting { cgroup, file, old, new, usage_bytes } in waiting {
+            text.push_str(&format!(
+                "lower   {}/{file}: {} -> {new}, by reclaim: {usage_bytes} bytes are in use\n",
+                render::escape(cgroup),
+                render::escape(&shown(old.as_deref()))
+            ));
+        }
+        for problem in problems {
+            text.push_str(&format!("problem {}\n", render::escape(problem)));
+        }
+        if text.is_empty() { String::from("nothing would be written\n") } else { text }
+    }
+}
+
+/// Whether a pod may have cgroups; what the daemon does not know yet, it will look at.
+fn admission(view: &View, uid: &PodUid) -> Admission {
+    let known = view.pods.iter().find(|pod| pod.uid == uid.as_str());
+    match known.map(|pod| pod.state) {
+        Some(PodState::Evicted | PodState::Rejected | PodState::Removed) => {
+            Admission::Rejected(Rejection::Evicted)
+        }
+        Some(PodState::Pending | PodState::Active) | None => Admission::plain(),
+    }
+}
+
+impl From<Report> for Document {
+    fn from(report: Report) -> Self {
+        let steps = report.planned.into_iter().map(|step| match step {
+            Step::Create(path) => StepDocument::Create { cgroup: path.to_string() },
+            Step::Enable { path, controllers } => StepDocument::Enable {
+                cgroup: path.to_string(),
+                controllers: controllers.iter().map(|controller| controller.name()).collect(),
+            },
+            Step::Write(Write { path, file, value, old, reason }) => StepDocument::Write {
+                cgroup: path.to_string(),
+                file: file.into_owned(),
+                old,
+                new: value,
+                reason: reason.as_str(),
+            },
+        });
+        let waiting = report.withheld.into_iter().map(|withheld| Waiting {
+            cgroup: withheld.write.path.to_string(),
+            file: withheld.write.file.into_owned(),
+            old: withheld.write.old,
+            new: withheld.write.value,
+            usage_bytes: withheld.usage_bytes,
+        });
+        Self { steps: steps.collect(), waiting: waiting.collect(), problems: Vec::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{cgroup::Reason, model::CgroupPath};
+
+    #[test]
+    fn steps_are_shown_in_their_order() {
+        let path = CgroupPath::parse("/kubepods/pod1").unwrap();
+        let write = Write {
+            path: path.clone(),
+            file: "memory.max".into(),
+            value: "1".into(),
+            old: Some("max".into()),
+            reason: Reason::Drifted,
+        };
+        let report = Report { planned: vec![Step::Create(path), Step::Write(write)], ..Report::default() };
+        let document = Document::from(report);
+        assert_eq!(
+            document.table(),
+            "create  /kubepods/pod1\nwrite   /kubepods/pod1/memory.max: max -> 1 (drifted)\n"
+        );
+        let json = serde_json::to_value(&document).unwrap();
+        assert_eq!(json["steps"][1]["do"], "write");
+        assert_eq!(Document::default().table(), "nothing would be written\n");
+    }
+}
