@@ -21,6 +21,7 @@ mod remove;
 mod report;
 mod score;
 mod step;
+mod units;
 
 pub use self::{
     apply::{ApplyError, Fate, Outcome, apply},
@@ -39,6 +40,10 @@ pub use self::{
     report::{Applied, Failure, FileChange, Report},
     score::{ScoreChange, ScoreError, ScoreKeeper, Sweep},
     step::{Missing, Reason, Step, Withheld, Write},
+    units::{
+        Absent, Blocking, Driver, Property, Systemd, SystemdDriver, UnitError, UnitKind, UnitName, Units,
+        is_there,
+    },
 };
 
 /// Where cgroup v2 is mounted.

@@ -1,5 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::{UnitKind, UnitName};
 use crate::{
     model::{CgroupPath, Owner, OwnerLevel, PodUid},
     policy::{CgroupPlan, Plan, PodPlan},
@@ -12,6 +13,8 @@ pub(super) struct Desired<'plan> {
     pub(super) plans: Vec<&'plan CgroupPlan>,
     /// Of these, the ones that are written to and never made: the system's own.
     pub(super) reserved: BTreeSet<&'plan CgroupPath>,
+    /// Of these, the ones that come with their first process and are never made: containers' scopes.
+    pub(super) awaited: BTreeSet<&'plan CgroupPath>,
     /// Whose they are.
     pub(super) owners: BTreeMap<CgroupPath, Owner>,
     /// The scores of the containers' processes.
@@ -39,6 +42,9 @@ impl<'plan> Desired<'plan> {
             }
             for container in &pod.containers {
                 desired.scores.insert(container.cgroup.path.clone(), container.oom_score_adj);
+                if UnitName::of(&container.cgroup.path).is_some_and(|unit| unit.kind() == UnitKind::Scope) {
+                    desired.awaited.insert(&container.cgroup.path);
+                }
             }
         }
         for cgroup in &plan.reserved {

@@ -9,6 +9,7 @@ use rustix::{
     io::Errno,
 };
 
+use super::UnitError;
 use crate::model::{CgroupId, CgroupPath};
 
 /// The magic number of a cgroup v2 file system (`include/uapi/linux/magic.h`).
@@ -99,6 +100,9 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// systemd did not do its part.
+    #[error(transparent)]
+    Unit(#[from] UnitError),
 }
 
 impl Error {
@@ -107,6 +111,7 @@ impl Error {
     pub fn is_gone(&self) -> bool {
         match self {
             Self::NotCgroup2 { .. } | Self::NoReserved { .. } => false,
+            Self::Unit(error) => error.is_gone(),
             Self::Open { source, .. }
             | Self::Create { source, .. }
             | Self::Remove { source, .. }
@@ -127,6 +132,7 @@ impl Error {
             }
             Self::NotCgroup2 { .. }
             | Self::NoReserved { .. }
+            | Self::Unit(_)
             | Self::Open { .. }
             | Self::Create { .. }
             | Self::Read { .. } => false,
@@ -142,6 +148,7 @@ impl Error {
             }
             Self::NotCgroup2 { .. }
             | Self::NoReserved { .. }
+            | Self::Unit(_)
             | Self::Open { .. }
             | Self::Create { .. }
             | Self::Remove { .. } => false,

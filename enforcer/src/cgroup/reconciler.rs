@@ -5,9 +5,9 @@ use std::{
 };
 
 use super::{
-    ApplyError, CgroupDir, CgroupsRs, Diff, Error, Failure, Fate, Index, Ledger, LimitWriter, Missing,
-    Outcome, PageSize, Permit, PopulationEvent, PopulationWatch, Removal, Report, ScoreKeeper, Step, Sweep,
-    apply, desired::Desired, diff, observe, remove,
+    ApplyError, CgroupDir, CgroupsRs, Diff, Driver, Error, Failure, Fate, Index, Ledger, Missing, Outcome,
+    PageSize, Permit, PopulationEvent, PopulationWatch, Removal, Report, ScoreKeeper, Step, Sweep, apply,
+    desired::Desired, diff, observe,
 };
 use crate::{
     model::{CgroupId, CgroupPath, Owner, OwnerLevel, PodName, PodUid},
@@ -20,7 +20,7 @@ use crate::{
 pub struct Reconciler {
     root: CgroupDir,
     page: PageSize,
-    limits: Box<dyn LimitWriter + Send>,
+    driver: Box<dyn Driver + Send>,
     ledger: Ledger,
     index: Index,
     keeper: ScoreKeeper,
@@ -70,7 +70,7 @@ impl Reconciler {
     pub fn on(
         root: CgroupDir,
         proc: &Path,
-        limits: Box<dyn LimitWriter + Send>,
+        driver: Box<dyn Driver + Send>,
         page: PageSize,
         index: Index,
     ) -> Result<Self, StartError> {
@@ -79,7 +79,7 @@ impl Reconciler {
         Ok(Self {
             root,
             page,
-            limits,
+            driver,
             ledger: Ledger::default(),
             index,
             keeper,
@@ -88,6 +88,11 @@ impl Reconciler {
             scores: BTreeMap::new(),
             told: HashMap::new(),
         })
+    }
+
+    /// Has cgroups made and values kept that way from now on; it begins with files alone.
+    pub fn set_driver(&mut self, driver: Box<dyn Driver + Send>) {
+        self.driver = driver;
     }
 
     /// Has the planned containers and the retired cgroups watched from the next reconciliation on.
@@ -105,9 +110,11 @@ impl Reconciler {
         let (snapshot, mut errors) = observe(&self.root, &desired.plans, &self.ledger, self.page);
         // What is not there now is not made, even if it was there a moment ago.
         desired.plans.retain(|plan| {
-            let lacks = desired.reserved.contains(&plan.path) && !snapshot.cgroups.contains_key(&plan.path);
+            let is_reserved = desired.reserved.contains(&plan.path);
+            let lacks = (is_reserved || desired.awaited.contains(&plan.path))
+                && !snapshot.cgroups.contains_key(&plan.path);
             // One that is there and cannot be read was told of already.
-            if lacks && self.root.open(&plan.path).is_err_and(|error| error.is_gone()) {
+            if lacks && is_reserved && self.root.open(&plan.path).is_err_and(|error| error.is_gone()) {
                 errors.push(Error::NoReserved { path: plan.path.to_string() });
             }
             !lacks
@@ -117,7 +124,7 @@ impl Reconciler {
         let mut ids: BTreeMap<CgroupPath, CgroupId> =
             snapshot.cgroups.iter().map(|(path, observed)| (path.clone(), observed.id)).collect();
         if let Some(permit) = permit {
-            let outcomes = apply(&self.root, self.limits.as_ref(), steps, self.page, permit);
+            let outcomes = apply(&self.root, self.driver.as_ref(), steps, self.page, permit);
             self.take_in(outcomes, &desired, &mut ids, &mut report);
         } else {
             report.planned = steps;
@@ -333,7 +340,7 @@ impl Reconciler {
             };
             let removal = match permit {
                 _ if gone => Ok(Removal::Gone),
-                Some(permit) if removable => remove(&self.root, &path, permit),
+                Some(permit) if removable => self.driver.remove(&self.root, &path, permit),
                 Some(_) | None => Ok(Removal::Populated),
             };
             match removal {
