@@ -6,6 +6,7 @@
 #![cfg_attr(not(feature = "user"), forbid(unsafe_code))]
 
 pub mod counter;
+pub mod guard;
 pub mod offsets;
 pub mod plain;
 pub mod reclaim;
@@ -25,4 +26,4 @@ macro_rules! pod {
 }
 
 #[cfg(feature = "user")]
-pod!(offsets::Offsets, plain::PlainFormat, reclaim::ReclaimTotals);
+pod!(guard::Guarded, guard::Own, guard::Wanted, offsets::Offsets, plain::PlainFormat, reclaim::ReclaimTotals,);

@@ -69,6 +69,12 @@ offsets! {
     cgroup_kn,
     /// `kernfs_node.id`.
     kernfs_node_id,
+    /// `kernfs_node.parent`, or `__parent`.
+    kernfs_node_parent,
+    /// `kernfs_node.name`, a pointer.
+    kernfs_node_name,
+    /// `kernfs_open_file.kn`.
+    kernfs_open_file_kn,
     /// `mem_cgroup.css`.
     mem_cgroup_css,
     /// `oom_control.memcg`.
@@ -105,7 +111,7 @@ pub const fn pages_to_bytes(pages: i64, page_shift: u32) -> u64 {
     if pages <= 0 || page_shift >= 32 { 0 } else { pages.unsigned_abs() << page_shift }
 }
 
-const _: () = assert!(size_of::<Offsets>() == 31 * 4);
+const _: () = assert!(size_of::<Offsets>() == 34 * 4);
 
 #[cfg(test)]
 mod tests {

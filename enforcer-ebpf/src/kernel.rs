@@ -1,10 +1,18 @@
 //! Reading the kernel's structures by offsets that the daemon resolved.
-use aya_ebpf::helpers::{
-    bpf_get_current_cgroup_id, bpf_get_current_task, bpf_ktime_get_boot_ns, bpf_probe_read_kernel, generated,
+use aya_ebpf::{
+    bindings::bpf_pidns_info,
+    helpers::{
+        bpf_get_current_cgroup_id, bpf_get_current_task, bpf_ktime_get_boot_ns, bpf_probe_read_kernel,
+        generated,
+    },
 };
-use enforcer_common::{offsets::ABSENT, record::COMM_LEN};
+use enforcer_common::{
+    guard::{FILE_LEN, FileWords},
+    offsets::ABSENT,
+    record::COMM_LEN,
+};
 
-use crate::maps::UNIFIED;
+use crate::maps::{OWN, UNIFIED};
 
 /// One offset. It is read by itself, so that the verifier sees a constant instead of a copy of them all.
 macro_rules! offset {
@@ -97,4 +105,56 @@ pub(crate) fn current_cgroup_id() -> Option<u64> {
         return Some(unsafe { bpf_get_current_cgroup_id() });
     }
     task_cgroup_id(current_task())
+}
+
+/// The directory, a `kernfs_node`, of a task's cgroup on the unified hierarchy.
+#[inline(always)]
+pub(crate) fn task_cgroup_node(task: u64) -> Option<u64> {
+    let css_set = pointer(task, offset!(task_cgroups))?;
+    pointer(pointer(css_set, offset!(css_set_dfl_cgrp))?, offset!(cgroup_kn))
+}
+
+/// The id of a `kernfs_node`: for a directory that of its cgroup.
+#[inline(always)]
+pub(crate) fn node_id(node: u64) -> Option<u64> {
+    read(node, offset!(kernfs_node_id))
+}
+
+/// The directory that a `kernfs_node` lies in; none for the root's.
+#[inline(always)]
+pub(crate) fn node_parent(node: u64) -> Option<u64> {
+    pointer(node, offset!(kernfs_node_parent))
+}
+
+/// The name of a `kernfs_node`, cut off where it is too long.
+#[inline(always)]
+pub(crate) fn node_name(node: u64) -> Option<FileWords> {
+    let name = pointer(node, offset!(kernfs_node_name))?;
+    let mut words: FileWords = [0; FILE_LEN / 8];
+    // SAFETY: the helper writes at most the size passed, which is the buffer's, and checks the address it reads from.
+    let read = unsafe {
+        generated::bpf_probe_read_kernel_str(words.as_mut_ptr().cast(), FILE_LEN as u32, name as *const _)
+    };
+    (read > 0).then_some(words)
+}
+
+/// When a task's process started; 0 if it cannot be told.
+#[inline(always)]
+pub(crate) fn process_start_ns(task: u64) -> u64 {
+    pointer(task, offset!(task_group_leader))
+        .and_then(|leader| read(leader, offset!(task_start_boottime)))
+        .unwrap_or(0)
+}
+
+/// Whether the current task is one of the daemon's.
+#[inline(always)]
+pub(crate) fn is_own() -> bool {
+    let own = OWN.load();
+    let mut info = bpf_pidns_info { pid: 0, tgid: 0 };
+    let size = size_of::<bpf_pidns_info>() as u32;
+    // SAFETY: the helper writes that many bytes, and refuses if the current task is of another namespace.
+    let result = unsafe {
+        generated::bpf_get_ns_current_pid_tgid(own.namespace_dev, own.namespace_ino, &raw mut info, size)
+    };
+    own.pid != 0 && result == 0 && u64::from(info.tgid) == own.pid
 }

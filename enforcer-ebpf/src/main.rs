@@ -5,6 +5,7 @@
 #![no_std]
 #![no_main]
 
+mod cgroup;
 #[macro_use]
 mod diagnostics;
 mod kernel;

@@ -2,10 +2,11 @@
 use aya_ebpf::{
     Global,
     macros::map,
-    maps::{Array, LruHashMap, PerCpuArray, RingBuf},
+    maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf},
 };
 use enforcer_common::{
     counter::{drops, seen},
+    guard::{self, Guarded, Own, Wanted},
     offsets::Offsets,
     plain::PlainFormat,
     reclaim::{self, ReclaimTotals, TaskReclaim},
@@ -25,6 +26,10 @@ pub(crate) static PLAIN_FORMAT: Global<PlainFormat> = Global::new(PlainFormat::N
 #[unsafe(no_mangle)]
 pub(crate) static UNIFIED: Global<u32> = Global::new(1);
 
+/// The daemon, whose own doings are not told.
+#[unsafe(no_mangle)]
+pub(crate) static OWN: Global<Own> = Global::new(Own::NOBODY);
+
 /// OOM records. Room for some 3,000 marks that come before the daemon has run.
 #[map]
 pub(crate) static EVENTS: RingBuf = RingBuf::with_byte_size(512 * 1024, 0);
@@ -32,6 +37,22 @@ pub(crate) static EVENTS: RingBuf = RingBuf::with_byte_size(512 * 1024, 0);
 /// Wake-ups, in a ring of their own: the reflex thread reads it, and a storm of them costs no OOM record.
 #[map]
 pub(crate) static EDGES: RingBuf = RingBuf::with_byte_size(16 * 1024, 0);
+
+/// Wrong scores and foreign writes, in a ring of their own: whoever floods it costs no OOM record. Room for some 600.
+#[map]
+pub(crate) static GUARD: RingBuf = RingBuf::with_byte_size(64 * 1024, 0);
+
+/// The containers whose processes' scores are guarded, by cgroup id.
+#[map]
+pub(crate) static WANTED: HashMap<u64, Wanted> = HashMap::with_max_entries(guard::MAX_WANTED, 0);
+
+/// The cgroups whose files are guarded, by cgroup id.
+#[map]
+pub(crate) static GUARDED: HashMap<u64, Guarded> = HashMap::with_max_entries(guard::MAX_GUARDED, 0);
+
+/// What the guard saw, and what of it was not told.
+#[map]
+static GUARD_COUNTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(guard::counts::COUNT, 0);
 
 /// Losses by stage.
 #[map]
@@ -89,6 +110,12 @@ pub(crate) fn dropped(stage: u32) {
 #[inline(always)]
 pub(crate) fn saw(kind: u32) {
     count(&SEEN, kind);
+}
+
+/// Counts something that the guard saw or did not tell.
+#[inline(always)]
+pub(crate) fn guard_counted(index: u32) {
+    count(&GUARD_COUNTS, index);
 }
 
 /// Puts a record into a ring, or counts its loss under `stage`.

@@ -1,15 +1,21 @@
-//! The end of marked victims.
+//! The end of marked victims, and processes that have not their container's score.
 use aya_ebpf::{
     EbpfContext, helpers::bpf_get_current_pid_tgid, macros::raw_tracepoint, programs::RawTracePointContext,
 };
 use enforcer_common::{
     counter::{drops, seen},
+    guard::{
+        CAUSE_ATTACHED, CAUSE_EXECUTED, CAUSE_FORKED, CAUSE_WRITTEN, CREDIT, MAX_LEVELS, ScoreEdge, counts,
+    },
     record::{EXIT_CODE_KNOWN, GROUP_DEAD, ProcessExit},
 };
 
 use crate::{
-    kernel::{current_cgroup_id, current_task, now_ns, offset, pointer, read},
-    maps::{EVENTS, MARKED, RECLAIMING, saw, tell},
+    kernel::{
+        comm, current_cgroup_id, current_comm, current_task, is_own, node_id, node_parent, now_ns, offset,
+        pointer, process_start_ns, read, task_cgroup_node,
+    },
+    maps::{EVENTS, GUARD, MARKED, RECLAIMING, WANTED, guard_counted, saw, tell},
 };
 
 /// A thread exits, in its own context. The raw form serves with and without BTF alike.
@@ -64,4 +70,87 @@ fn try_process_exit<C: EbpfContext>(ctx: &C) {
     saw(seen::PROCESS_EXIT);
     tell(&EVENTS, &exit, drops::PROCESS_EXIT);
     say!(ctx, "exit of marked tid {} tgid {}", tid, tgid);
+}
+
+/// A process was moved to another cgroup: `struct cgroup *dst_cgrp, const char *path, struct task_struct *task, …`.
+#[raw_tracepoint(tracepoint = "cgroup_attach_task")]
+pub fn score_attached(ctx: RawTracePointContext) -> i32 {
+    try_score(ctx.arg::<u64>(2), CAUSE_ATTACHED);
+    0
+}
+
+/// A process or thread was made: `struct task_struct *parent, struct task_struct *child`. It is in its cgroup already,
+/// which need not be its parent's (`CLONE_INTO_CGROUP`).
+#[raw_tracepoint(tracepoint = "sched_process_fork")]
+pub fn score_forked(ctx: RawTracePointContext) -> i32 {
+    let child = ctx.arg::<u64>(1);
+    // A thread has its process's score.
+    if read::<u64>(child, offset!(task_group_leader)) == Some(child) {
+        try_score(child, CAUSE_FORKED);
+    }
+    0
+}
+
+/// A process began another program: `struct task_struct *p, pid_t old_pid, struct linux_binprm *bprm`.
+#[raw_tracepoint(tracepoint = "sched_process_exec")]
+pub fn score_executed(ctx: RawTracePointContext) -> i32 {
+    try_score(ctx.arg::<u64>(0), CAUSE_EXECUTED);
+    0
+}
+
+/// Somebody wrote a score, which is in force by now: `struct task_struct *task`.
+#[raw_tracepoint(tracepoint = "oom_score_adj_update")]
+pub fn score_written(ctx: RawTracePointContext) -> i32 {
+    if !is_own() {
+        try_score(ctx.arg::<u64>(0), CAUSE_WRITTEN);
+    }
+    0
+}
+
+#[inline(always)]
+fn try_score(task: u64, cause: u32) {
+    let Some(signal) = pointer(task, offset!(task_signal)) else { return };
+    let Some(score) = read::<i16>(signal, offset!(signal_oom_score_adj)) else { return };
+    let score = i32::from(score);
+    let Some(mut node) = task_cgroup_node(task) else { return };
+    for _ in 0..MAX_LEVELS {
+        let Some(id) = node_id(node) else { return };
+        if let Some(wanted) = WANTED.get_ptr_mut(id) {
+            // SAFETY: the entry stays mapped while the program runs. One that is exchanged meanwhile makes a record too
+            // many or too few out of the credit, and the daemon checks every record before it acts.
+            let wanted = unsafe { &mut *wanted };
+            if wanted.score != score {
+                if wanted.told < CREDIT {
+                    wanted.told += 1;
+                    tell_score(task, cause, id, score, wanted.score);
+                } else {
+                    guard_counted(counts::SCORE_SEEN);
+                    guard_counted(counts::SCORE_HELD);
+                }
+            }
+            return;
+        }
+        let Some(parent) = node_parent(node) else { return };
+        node = parent;
+    }
+}
+
+#[inline(always)]
+fn tell_score(task: u64, cause: u32, cgroup_id: u64, score: i32, wanted: i32) {
+    let mut edge = ScoreEdge::EMPTY;
+    edge.time_ns = now_ns();
+    edge.cgroup_id = cgroup_id;
+    edge.start_boottime_ns = process_start_ns(task);
+    edge.writer_start_boottime_ns = process_start_ns(current_task());
+    edge.tgid = read(task, offset!(task_tgid)).unwrap_or(0);
+    edge.writer_tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
+    edge.cause = cause;
+    edge.score = score;
+    edge.wanted = wanted;
+    edge.comm = comm(task, offset!(task_comm));
+    edge.writer_comm = current_comm();
+    guard_counted(counts::SCORE_SEEN);
+    if GUARD.output::<ScoreEdge>(&edge, 0).is_err() {
+        guard_counted(counts::SCORE_DROPPED);
+    }
 }

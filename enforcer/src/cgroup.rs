@@ -26,6 +26,7 @@ mod report;
 mod score;
 mod standing;
 mod step;
+mod units;
 mod watch;
 
 pub use self::{
@@ -48,6 +49,10 @@ pub use self::{
     report::{Applied, Failure, FileChange, Problem, Report},
     score::{ScoreChange, ScoreError, ScoreKeeper, Sweep},
     step::{Missing, Reason, Step, Withheld, Write},
+    units::{
+        Absent, Blocking, Driver, Property, Systemd, SystemdDriver, UnitError, UnitKind, UnitName, Units,
+        is_there,
+    },
     watch::{Changes, Watch, WatchEvents, watch},
 };
 

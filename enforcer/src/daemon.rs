@@ -83,7 +83,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 
     let index = Index::new();
     let being_evicted = BeingEvicted::default();
-    let (ooms, edges) = Ooms::attach(&journal, index.clone(), being_evicted.clone());
+    let (ooms, edges, _guard) = Ooms::attach(&journal, index.clone(), being_evicted.clone());
 
     let permit = permit(&config, kubelets, &journal);
     let (mut desired, watched) =

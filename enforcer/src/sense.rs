@@ -9,6 +9,7 @@ pub mod btf;
 mod edge;
 mod edge_ring;
 mod error;
+mod guard;
 mod hugepages;
 pub mod incident;
 mod meminfo;
@@ -25,6 +26,10 @@ pub use self::{
     edge::EdgeSource,
     edge_ring::EdgeRing,
     error::SenseError,
+    guard::{
+        ForeignWrite, Guard, GuardCounts, GuardError, GuardEvent, Kept, KindCounts, PidNamespace, Process,
+        ScoreCause, Sight, WrongScore,
+    },
     meminfo::{Meminfo, MeminfoError, MemoryInfo, PROC_MEMINFO},
     node::{NodeError, node, page_bytes},
     offsets::{MemoryHierarchy, Resolved, resolve},

@@ -5,7 +5,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::{
     fuzz::Target,
-    guest::{initramfs::FileToAdd, kernel::KernelName},
+    guest::{Init, initramfs::FileToAdd, kernel::KernelName},
 };
 
 /// Development commands: set-up, build, guests, tests and the demonstration.
@@ -138,6 +138,9 @@ pub(crate) struct MachineArgs {
     /// Its processors
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) cpus: u32,
+    /// Its init
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) init: Init,
     /// A file of this host to put into the guest; folders are made
     #[arg(long, value_name = "HOST:GUEST")]
     pub(crate) file: Vec<FileToAdd>,
@@ -145,7 +148,7 @@ pub(crate) struct MachineArgs {
 
 impl Default for MachineArgs {
     fn default() -> Self {
-        Self { kernel: KernelName::V6_12, memory: 2048, cpus: 2, file: Vec::new() }
+        Self { kernel: KernelName::V6_12, memory: 2048, cpus: 2, init: Init::Own, file: Vec::new() }
     }
 }
 

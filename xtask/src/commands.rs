@@ -59,7 +59,8 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<u8> {
 fn vm(places: &Places, vm: Vm) -> anyhow::Result<u8> {
     match vm {
         Vm::Exec { machine, timeout, script } => {
-            let guests = Guests::prepare(places, Steps::Aside, &[machine.kernel])?;
+            let guests = Guests::prepare(places, Steps::Aside, &[machine.kernel])?
+                .with_init(machine.init, Steps::Aside)?;
             let script = script.as_bytes();
             prepared(&machine, seconds(timeout), only(&guests)?, script).exec(
                 &guests,
@@ -68,7 +69,8 @@ fn vm(places: &Places, vm: Vm) -> anyhow::Result<u8> {
             )
         }
         Vm::Shell { machine } => {
-            let guests = Guests::prepare(places, Steps::Out, &[machine.kernel])?;
+            let guests = Guests::prepare(places, Steps::Out, &[machine.kernel])?
+                .with_init(machine.init, Steps::Out)?;
             shell::shell(&guests, &prepared(&machine, Duration::MAX, only(&guests)?, b""))?;
             Ok(0)
         }
@@ -85,8 +87,8 @@ fn prepared<'a>(
     kernel: &'a Kernel,
     script: &'a [u8],
 ) -> Run<'a> {
-    let MachineArgs { kernel: _, memory, cpus, file } = machine;
-    Run { kernel, memory_mib: *memory, cpus: *cpus, timeout, files: file, programs: &[], script }
+    let MachineArgs { kernel: _, memory, cpus, init, file } = machine;
+    Run { kernel, init: *init, memory_mib: *memory, cpus: *cpus, timeout, files: file, programs: &[], script }
 }
 
 fn only(guests: &Guests) -> anyhow::Result<&Kernel> {
@@ -94,7 +96,8 @@ fn only(guests: &Guests) -> anyhow::Result<&Kernel> {
 }
 
 fn demonstration(places: &Places, machine: &MachineArgs, timeout: Duration) -> anyhow::Result<u8> {
-    let guests = Guests::prepare(places, Steps::Out, &[machine.kernel])?;
+    let guests =
+        Guests::prepare(places, Steps::Out, &[machine.kernel])?.with_init(machine.init, Steps::Out)?;
     if !guests.programs.iter().any(|(name, _)| name == "demo") {
         bail!("the package enforcer-tests has no program `demo`");
     }

@@ -1,19 +1,27 @@
 //! Runs the guest tests on some kernels.
 use std::{
     io,
+    process::Command,
     time::{Duration, Instant},
 };
 
 use crate::{
     build,
-    guest::{Guests, exec::Run, kernel::KernelName},
+    guest::{Guests, Init, exec::Run, kernel::KernelName},
     places::Places,
+    run,
     steps::Steps,
     tally::{Counter, Tally},
 };
 
 const MEMORY_MIB: u32 = 2048;
 const CPUS: u32 = 2;
+
+/// The module whose tests need systemd, and so a guest of their own.
+const WITH_SYSTEMD: &str = "units::";
+
+/// Where those run when everything is tested: what they are about is systemd, not the kernel.
+const SYSTEMD_KERNELS: &[KernelName] = &[KernelName::V6_12];
 
 /// `cargo xtask vm test`.
 pub(crate) fn command(
@@ -22,31 +30,54 @@ pub(crate) fn command(
     timeout: Duration,
     filter: Option<&str>,
 ) -> anyhow::Result<u8> {
-    let kernels = if kernels.is_empty() { &KernelName::ALL } else { kernels };
-    let tally = on_kernels(places, kernels, timeout, filter)?;
+    let tally = match kernels {
+        [] => everything(places, timeout, filter)?,
+        chosen => on_kernels(places, chosen, chosen, timeout, filter)?,
+    };
     Steps::Out.say(format_args!("\n{tally}"));
     Ok(u8::from(tally.failed > 0))
 }
 
+/// Runs the tests on every kernel.
+pub(crate) fn everything(places: &Places, timeout: Duration, filter: Option<&str>) -> anyhow::Result<Tally> {
+    on_kernels(places, &KernelName::ALL, SYSTEMD_KERNELS, timeout, filter)
+}
+
 /// Builds the tests and runs them on each kernel; a guest that fails as a whole counts as one failed test.
-pub(crate) fn on_kernels(
+fn on_kernels(
     places: &Places,
     kernels: &[KernelName],
+    systemd_kernels: &[KernelName],
     timeout: Duration,
     filter: Option<&str>,
 ) -> anyhow::Result<Tally> {
     let steps = Steps::Out;
-    let guests = Guests::prepare(places, steps, kernels)?;
+    let mut guests = Guests::prepare(places, steps, kernels)?;
     let test = steps.work("guest tests", || build::guest_tests(places, &guests.object))?;
+    let [own, systemd] =
+        parts(&run::text(Command::new(&test).args(["--list", "--format", "terse"]))?, filter);
+    if !systemd.is_empty() {
+        guests = guests.with_init(Init::Systemd, steps)?;
+    }
     let programs = [("guest".to_owned(), test)];
     let mut sum = Tally::default();
-    for kernel in &guests.kernels {
-        steps.say(format_args!("\n--- kernel {} ---", kernel.name));
+    let boots = guests.kernels.iter().flat_map(|kernel| [(kernel, Init::Own), (kernel, Init::Systemd)]);
+    for (kernel, init) in boots {
+        let (tests, with) = match init {
+            Init::Own => (&own, ""),
+            Init::Systemd if systemd_kernels.contains(&kernel.name) => (&systemd, ", systemd"),
+            Init::Systemd => continue,
+        };
+        if tests.is_empty() {
+            continue;
+        }
+        steps.say(format_args!("\n--- kernel {}{with} ---", kernel.name));
         let counter = Counter::new(io::stdout());
         let count = counter.count();
-        let script = script(filter);
+        let script = script(tests);
         let run = Run {
             kernel,
+            init,
             memory_mib: MEMORY_MIB,
             cpus: CPUS,
             timeout,
@@ -58,7 +89,7 @@ pub(crate) fn on_kernels(
         let ended = run.exec(&guests, Box::new(counter), Box::new(io::stderr()));
         let tally = outcome(&ended, count.tally());
         sum += tally;
-        steps.line(tally.failed == 0, format_args!("kernel {}: {tally}", kernel.name), begin.elapsed());
+        steps.line(tally.failed == 0, format_args!("kernel {}{with}: {tally}", kernel.name), begin.elapsed());
         if let Err(error) = ended {
             steps.say(format_args!("{error:#}"));
         }
@@ -66,9 +97,20 @@ pub(crate) fn on_kernels(
     Ok(sum)
 }
 
-fn script(filter: Option<&str>) -> String {
-    const ALL: &str = "exec guest --test-threads=1";
-    filter.map_or_else(|| ALL.to_owned(), |filter| format!("{ALL} '{}'", filter.replace('\'', r"'\''")))
+/// The tests' names that contain `filter`, from the list that the binary prints: those for guests with our own init,
+/// and those for guests with systemd.
+fn parts(list: &str, filter: Option<&str>) -> [Vec<String>; 2] {
+    let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
+    let (systemd, own) = names
+        .filter(|name| filter.is_none_or(|filter| name.contains(filter)))
+        .map(str::to_owned)
+        .partition(|name| name.starts_with(WITH_SYSTEMD));
+    [own, systemd]
+}
+
+/// Runs these tests; their names are paths of Rust, which mean nothing to the shell.
+fn script(tests: &[String]) -> String {
+    format!("exec guest --test-threads=1 --exact {}", tests.join(" "))
 }
 
 fn outcome(ended: &anyhow::Result<u8>, counted: Option<Tally>) -> Tally {
@@ -89,8 +131,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filter_is_quoted_for_the_shell() {
-        assert_eq!(script(Some("a'b $(x)")), r"exec guest --test-threads=1 'a'\''b $(x)'");
+    fn tests_run_where_they_belong() {
+        let list = "rig::a: test\nunits::b: test\nrig::units: test\n";
+        assert_eq!(parts(list, None), [vec!["rig::a", "rig::units"], vec!["units::b"]]);
+        assert_eq!(parts(list, Some("a")), [vec!["rig::a"], vec![]]);
+        assert_eq!(script(&parts(list, None)[0]), "exec guest --test-threads=1 --exact rig::a rig::units");
     }
 
     #[test]

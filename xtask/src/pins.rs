@@ -22,6 +22,39 @@ pub(crate) const QEMU_PACKAGES: &[&str] =
 /// What the daemon is measured beside, and the C library that takes.
 pub(crate) const CONTENDERS: &[&str] = &["earlyoom", "libc6"];
 
+/// What makes systemd the guests' init: itself, a system bus, and the libraries of both.
+pub(crate) const SYSTEMD: &[&str] = &[
+    "systemd",
+    "libsystemd-shared",
+    "libsystemd0",
+    "dbus",
+    "dbus-daemon",
+    "dbus-system-bus-common",
+    "libacl1",
+    "libapparmor1",
+    "libaudit1",
+    "libblkid1",
+    "libc6",
+    "libcap-ng0",
+    "libcap2",
+    "libcrypt1",
+    "libdbus-1-3",
+    "libexpat1",
+    "libgcrypt20",
+    "libgpg-error0",
+    "libip4tc2",
+    "libkmod2",
+    "liblz4-1",
+    "liblzma5",
+    "libmount1",
+    "libpam0g",
+    "libpcre2-8-0",
+    "libseccomp2",
+    "libselinux1",
+    "libssl3",
+    "libzstd1",
+];
+
 /// The mirror where the host's own configuration names none.
 pub(crate) const MIRROR: &str = "http://deb.debian.org/debian";
 

@@ -8,9 +8,7 @@ use std::{
 use anyhow::Context as _;
 
 use crate::{
-    build,
-    guest::kernel::KernelName,
-    guest_tests,
+    build, guest_tests,
     places::Places,
     run,
     steps::Steps,
@@ -32,8 +30,7 @@ pub(crate) fn everything(places: &Places, guest: bool) -> anyhow::Result<u8> {
     });
     sum += part("tests", || on_host(places))?;
     if guest {
-        sum +=
-            part("guest tests", || guest_tests::on_kernels(places, &KernelName::ALL, GUEST_TIMEOUT, None))?;
+        sum += part("guest tests", || guest_tests::everything(places, GUEST_TIMEOUT, None))?;
     }
     Steps::Out.say(format_args!("\n{sum} in {:.0} s", begin.elapsed().as_secs_f64()));
     Ok(u8::from(sum.failed > 0))

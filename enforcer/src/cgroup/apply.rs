@@ -1,8 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    CgroupDir, Controller, Error, Knob, LimitWriter, Mark, MemoryFile, PageSize, Permit, Step, Withheld,
-    Write, observe::usage_bytes,
+    CgroupDir, Controller, Driver, Error, Knob, Mark, MemoryFile, PageSize, Permit, Step, Withheld, Write,
+    observe::usage_bytes,
 };
 use crate::model::{CgroupId, CgroupPath, Limit};
 
@@ -71,7 +71,7 @@ pub enum ApplyError {
 /// never more than what the mark admits to.
 pub fn apply(
     root: &CgroupDir,
-    limits: &dyn LimitWriter,
+    driver: &dyn Driver,
     steps: Vec<Step>,
     marks: &BTreeMap<CgroupPath, Mark>,
     page: PageSize,
@@ -99,7 +99,7 @@ pub fn apply(
             if !is_create {
                 mark();
             }
-            let fate = apply_one(root, limits, &step, page).unwrap_or_else(Fate::Failed);
+            let fate = apply_one(root, driver, &step, page).unwrap_or_else(Fate::Failed);
             if is_create && matches!(fate, Fate::Done(_)) {
                 mark();
             }
@@ -126,19 +126,9 @@ impl Outcome {
     }
 }
 
-fn apply_one(
-    root: &CgroupDir,
-    limits: &dyn LimitWriter,
-    step: &Step,
-    page: PageSize,
-) -> Result<Fate, ApplyError> {
+fn apply_one(root: &CgroupDir, driver: &dyn Driver, step: &Step, page: PageSize) -> Result<Fate, ApplyError> {
     match step {
-        Step::Create(path) => {
-            let (Some(parent), Some(name)) = (path.parent(), path.names().last()) else {
-                return Ok(Fate::Done(root.id()));
-            };
-            Ok(Fate::Done(root.open(&parent)?.create_child(name)?.id()))
-        }
+        Step::Create(path) => Ok(Fate::Done(driver.create(root, path)?)),
         Step::Enable { path, controllers } => {
             let dir = root.open(path)?;
             enable(&dir, controllers)?;
@@ -149,7 +139,7 @@ fn apply_one(
             if let Some(usage_bytes) = usage_above(&dir, write, page)? {
                 return Ok(Fate::Withheld { usage_bytes });
             }
-            write_one(&dir, limits, write)?;
+            write_one(&dir, driver, write)?;
             Ok(Fate::Done(dir.id()))
         }
     }
@@ -170,17 +160,18 @@ fn usage_above(dir: &CgroupDir, write: &Write, page: PageSize) -> Result<Option<
     Ok(usage_bytes(dir)?.filter(|usage| *usage > limit))
 }
 
-fn write_one(dir: &CgroupDir, limits: &dyn LimitWriter, write: &Write) -> Result<(), Error> {
+fn write_one(dir: &CgroupDir, driver: &dyn Driver, write: &Write) -> Result<(), Error> {
     // Not rounded here: what is written is what the plan says, to the byte.
     let value = Knob::parse(&write.file, &write.value, PageSize::new(1));
+    driver.tell(dir, &write.file, &value)?;
     match (write.file.as_ref(), value) {
         (file, Knob::Limit(limit)) => match MemoryFile::named(file) {
-            Some(file) => limits.set_memory(dir, file, limit),
-            None if file == "pids.max" => limits.set_pids_max(dir, limit),
+            Some(file) => driver.set_memory(dir, file, limit),
+            None if file == "pids.max" => driver.set_pids_max(dir, limit),
             None => dir.write(file, &write.value),
         },
-        ("cpu.weight", Knob::Weight(weight)) => limits.set_cpu_weight(dir, weight),
-        ("cpu.max", Knob::CpuMax { quota, period_us }) => limits.set_cpu_max(dir, quota, period_us),
+        ("cpu.weight", Knob::Weight(weight)) => driver.set_cpu_weight(dir, weight),
+        ("cpu.max", Knob::CpuMax { quota, period_us }) => driver.set_cpu_max(dir, quota, period_us),
         (file, Knob::Weight(_) | Knob::CpuMax { .. } | Knob::Text(_)) => dir.write(file, &write.value),
     }
 }

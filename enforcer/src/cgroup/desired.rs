@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Error;
+use super::{Error, UnitKind, UnitName};
 use crate::{
     model::{CgroupPath, Owner, OwnerLevel, PodUid},
     policy::{CgroupPlan, Plan, PodPlan},
@@ -29,6 +29,8 @@ pub(super) struct Target {
     pub(super) owner: Option<Owner>,
     /// What names it, if somebody else makes and removes it.
     pub(super) named_by: Option<&'static str>,
+    /// Whether it comes with its first process, and nothing is amiss while it is not there.
+    pub(super) is_awaited: bool,
 }
 
 /// What names the cgroups that pods adopt.
@@ -64,7 +66,8 @@ impl Desired {
             }
         }
         for cgroup in &plan.reserved {
-            let target = Target { plan: cgroup.clone(), owner: None, named_by: Some(RESERVED) };
+            let target =
+                Target { plan: cgroup.clone(), owner: None, named_by: Some(RESERVED), is_awaited: false };
             desired.targets.insert(cgroup.path.clone(), target);
         }
         for pod in &plan.pods {
@@ -100,6 +103,7 @@ impl Desired {
                 plan: cgroup.clone(),
                 owner: Some(owner(cgroup, level)),
                 named_by: Some(ANNOTATION),
+                is_awaited: false,
             };
             self.targets.insert(path.clone(), target);
             taken.insert(path);
@@ -111,7 +115,10 @@ impl Desired {
     }
 
     fn add(&mut self, plan: &CgroupPlan, level: OwnerLevel) {
-        let target = Target { plan: plan.clone(), owner: Some(owner(plan, level)), named_by: None };
+        // systemd makes no scope without a process.
+        let is_awaited = UnitName::of(&plan.path).is_some_and(|unit| unit.kind() == UnitKind::Scope);
+        let target =
+            Target { plan: plan.clone(), owner: Some(owner(plan, level)), named_by: None, is_awaited };
         self.targets.insert(plan.path.clone(), target);
     }
 }

@@ -9,6 +9,7 @@ use rustix::{
     io::Errno,
 };
 
+use super::UnitError;
 use crate::model::{CgroupId, CgroupPath};
 
 /// The magic number of a cgroup v2 file system (`include/uapi/linux/magic.h`).
@@ -109,6 +110,9 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// systemd did not do its part.
+    #[error(transparent)]
+    Unit(#[from] UnitError),
 }
 
 impl Error {
@@ -116,6 +120,7 @@ impl Error {
     #[must_use]
     pub fn path(&self) -> &str {
         match self {
+            Self::Unit(error) => error.path(),
             Self::NotCgroup2 { path }
             | Self::NotThere { path, .. }
             | Self::Forbidden { path, .. }
@@ -132,6 +137,7 @@ impl Error {
     pub fn is_gone(&self) -> bool {
         match self {
             Self::NotCgroup2 { .. } | Self::NotThere { .. } | Self::Forbidden { .. } => false,
+            Self::Unit(error) => error.is_gone(),
             Self::Open { source, .. }
             | Self::Create { source, .. }
             | Self::Remove { source, .. }
@@ -153,6 +159,7 @@ impl Error {
             Self::NotCgroup2 { .. }
             | Self::NotThere { .. }
             | Self::Forbidden { .. }
+            | Self::Unit(_)
             | Self::Open { .. }
             | Self::Create { .. }
             | Self::Read { .. } => false,
@@ -169,6 +176,7 @@ impl Error {
             Self::NotCgroup2 { .. }
             | Self::NotThere { .. }
             | Self::Forbidden { .. }
+            | Self::Unit(_)
             | Self::Open { .. }
             | Self::Create { .. }
             | Self::Remove { .. } => false,

@@ -9,11 +9,10 @@ use std::{
 };
 
 use super::{
-    CgroupDir, CgroupsRs, Changes, DriftPolicy, Error, Index, Ledger, LimitWriter, Lowering, Missing,
-    PageSize, Permit, Removal, Report, ScoreKeeper, Sweep, Watch,
+    CgroupDir, CgroupsRs, Changes, DriftPolicy, Driver, Error, Index, Ledger, Lowering, Missing, PageSize,
+    Permit, Removal, Report, ScoreKeeper, Sweep, Watch,
     desired::{Desired, Target},
     failing::Failing,
-    remove,
     report::Problem,
     standing::{Known, Standing},
 };
@@ -28,7 +27,7 @@ use crate::{
 pub struct Reconciler {
     root: CgroupDir,
     page: PageSize,
-    limits: Box<dyn LimitWriter + Send>,
+    driver: Box<dyn Driver + Send>,
     ledger: Ledger,
     standing: Standing,
     keeper: ScoreKeeper,
@@ -87,7 +86,7 @@ impl Reconciler {
     pub fn on(
         root: CgroupDir,
         proc: &Path,
-        limits: Box<dyn LimitWriter + Send>,
+        driver: Box<dyn Driver + Send>,
         page: PageSize,
         index: Index,
     ) -> Result<Self, StartError> {
@@ -96,7 +95,7 @@ impl Reconciler {
         Ok(Self {
             root,
             page,
-            limits,
+            driver,
             ledger: Ledger::default(),
             standing: Standing::new(index),
             keeper,
@@ -110,6 +109,11 @@ impl Reconciler {
             seen: Seen::default(),
             clock: Box::new(Instant::now),
         })
+    }
+
+    /// Has cgroups made and values kept that way from now on; it begins with files alone.
+    pub fn set_driver(&mut self, driver: Box<dyn Driver + Send>) {
+        self.driver = driver;
     }
 
     /// Has the planned and the retired cgroups watched from the next reconciliation on.
@@ -331,7 +335,7 @@ impl Reconciler {
             };
             let removal = match permit {
                 _ if gone || known.is_outside => Ok(Removal::Gone),
-                Some(permit) if known.is_removable() => remove(&self.root, &path, permit),
+                Some(permit) if known.is_removable() => self.driver.remove(&self.root, &path, permit),
                 Some(_) | None => Ok(Removal::Populated),
             };
             match removal {

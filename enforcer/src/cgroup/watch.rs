@@ -105,7 +105,7 @@ impl Watch {
         let handle = format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd());
         // The lock is held over both, so that an event never finds its descriptor without a name.
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut add = |file: &str, mask| {
+        let mut add = |file: &str, mask| -> Result<WatchDescriptor, Error> {
             let at = if file.is_empty() { handle.clone() } else { format!("{handle}/{file}") };
             let descriptor = self.watches.add(at, mask).map_err(|source| Error::Read {
                 path: path.to_string(),

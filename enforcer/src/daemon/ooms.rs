@@ -17,7 +17,7 @@ use crate::{
     journal::{Event, EventType, Journal, Subject},
     model::{CgroupId, CgroupPath, Owner},
     sense::{
-        self, Attached, EdgeSource, Facts, Lost, Programs, Record, RingStats,
+        self, Attached, EdgeSource, Facts, Guard, Lost, Programs, Record, RingStats,
         incident::{Incidents, Input, OomCounts, Output, World},
     },
 };
@@ -52,24 +52,35 @@ struct Working {
 }
 
 impl Ooms {
-    /// Attaches what this kernel offers, and tells what is lost. Gives the edges, for the reflex.
+    /// Attaches what this kernel offers, and tells what is lost. Gives the edges, for the reflex, and the guard of scores
+    /// and files, if there are any.
     pub(super) fn attach(
         journal: &Journal,
         index: Index,
         being_evicted: BeingEvicted,
-    ) -> (Self, Vec<Box<dyn EdgeSource>>) {
+    ) -> (Self, Vec<Box<dyn EdgeSource>>, Option<Guard>) {
         let choice = sense::choose(&Facts::gather());
         for lost in &choice.lost {
             tell_lost(journal, lost);
         }
         let mut edges: Vec<Box<dyn EdgeSource>> = Vec::new();
+        let mut guard = None;
         let programs = match Programs::load(&choice) {
-            Ok(Attached { events, edges: ring, counters, attached, failed, programs }) => {
+            Ok(Attached {
+                events,
+                edges: ring,
+                guard: scores_and_files,
+                counters,
+                attached,
+                failed,
+                programs,
+            }) => {
                 for failure in &failed {
                     tell_lost(journal, &failure.lost());
                 }
                 tracing::info!(programs = attached.join(", "), "eBPF programs attached");
                 edges.push(Box::new(ring));
+                guard = Some(scores_and_files);
                 Some(Working { events: Some(events), counters, programs })
             }
             Err(error) => {
@@ -88,7 +99,7 @@ impl Ooms {
             known: BTreeSet::new(),
             lost: HashMap::new(),
         };
-        (ooms, edges)
+        (ooms, edges, guard)
     }
 
     /// Turns records into events until it is aborted.

@@ -55,6 +55,10 @@ pub fn resolve(btf: &Btf, hierarchy: MemoryHierarchy, page_size_bytes: usize) ->
         css_cgroup: one("cgroup_subsys_state", &["cgroup"]),
         cgroup_kn: one("cgroup", &["kn"]),
         kernfs_node_id: one("kernfs_node", &["id"]),
+        // `__parent` since Linux 6.15 (633488947ef6), when it came under RCU.
+        kernfs_node_parent: first(btf, &[("kernfs_node", &["__parent"]), ("kernfs_node", &["parent"])]),
+        kernfs_node_name: one("kernfs_node", &["name"]),
+        kernfs_open_file_kn: one("kernfs_open_file", &["kn"]),
         mem_cgroup_css: one("mem_cgroup", &["css"]),
         oom_control_memcg: one("oom_control", &["memcg"]),
         oom_control_constraint: one("oom_control", &["constraint"]),

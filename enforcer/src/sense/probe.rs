@@ -5,14 +5,20 @@
 use std::{fs, path::Path};
 
 use aya::{maps::MapType, sys::is_map_supported};
-use enforcer_common::{offsets::ABSENT, plain::PlainFormat};
+use enforcer_common::{
+    offsets::{ABSENT, Offsets},
+    plain::PlainFormat,
+};
 use rustix::{fs::statfs, thread::CapabilitySet};
 
 use super::{
+    PidNamespace, Sight,
     btf::{Btf, Kind},
     offsets::{MemoryHierarchy, Resolved, resolve},
     tracefs,
 };
+
+mod guard;
 
 /// File system type of bpffs (`BPF_FS_MAGIC`, linux/magic.h).
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
@@ -35,6 +41,10 @@ pub struct Facts {
     pub mark_argument: Option<MarkArgument>,
     /// BTF names `out_of_memory`, which says whose limit it was.
     pub out_of_memory: Option<bool>,
+    /// BTF names `cgroup_file_write`, through which everybody writes to cgroup files.
+    pub cgroup_file_write: Option<bool>,
+    /// The PID namespace that we are in.
+    pub pid_namespace: Option<PidNamespace>,
     /// tracefs is mounted.
     pub tracefs: Option<bool>,
     /// The classic tracepoint's format.
@@ -78,6 +88,8 @@ impl Facts {
             btf: Some(btf.is_some()),
             mark_argument: btf.as_ref().and_then(mark_argument),
             out_of_memory: btf.as_ref().map(|btf| btf.find("out_of_memory", Kind::Func).is_some()),
+            cgroup_file_write: btf.as_ref().map(|btf| btf.find("cgroup_file_write", Kind::Func).is_some()),
+            pid_namespace: PidNamespace::of_this_process(Path::new("/proc")).ok(),
             tracefs: Some(mount.is_some()),
             plain_format: mount.and_then(|mount| tracefs::mark_victim(&mount).ok().flatten()),
             ring_buffer: is_map_supported(MapType::RingBuf).ok(),
@@ -142,10 +154,14 @@ pub struct Choice {
     pub limit_owner: bool,
     /// Those that need only that tracing works at all: kills, exits, reclaim, edges.
     pub raw: bool,
+    /// Those of the guard.
+    pub sight: Sight,
+    /// The PID namespace that we are in, by which the programs know the daemon.
+    pub pid_namespace: Option<PidNamespace>,
     /// The memory controller is on the unified hierarchy.
     pub unified_memory: bool,
     /// Offsets of the kernel's structures, all absent without BTF.
-    pub offsets: enforcer_common::offsets::Offsets,
+    pub offsets: Offsets,
     /// What is lost by what is missing.
     pub lost: Vec<Lost>,
 }
@@ -225,6 +241,7 @@ pub fn choose(facts: &Facts) -> Choice {
             "whose limit was hit is told from counters, which is a guess in a burst",
         );
     }
+    let sight = guard::choose(facts, raw, offsets.as_ref(), &mut missing);
     if let Some(resolved) = &facts.resolved
         && mark.is_some()
         && !resolved.absent.is_empty()
@@ -247,8 +264,10 @@ pub fn choose(facts: &Facts) -> Choice {
         plain_format: facts.plain_format,
         limit_owner,
         raw,
+        sight,
+        pid_namespace: facts.pid_namespace,
         unified_memory: facts.unified_memory != Some(false),
-        offsets: offsets.unwrap_or(enforcer_common::offsets::Offsets::NONE),
+        offsets: offsets.unwrap_or(Offsets::NONE),
         lost,
     }
 }

@@ -5,12 +5,12 @@ use std::fmt;
 
 use aya::{
     Btf, Ebpf, EbpfLoader,
-    maps::{Array, Map, MapData, PerCpuArray, RingBuf},
-    programs::{BtfTracePoint, FEntry, Program, ProgramError, RawTracePoint, TracePoint},
+    maps::{Array, HashMap, Map, MapData, PerCpuArray, RingBuf},
+    programs::{BtfTracePoint, FEntry, FExit, Program, ProgramError, RawTracePoint, TracePoint},
 };
-use enforcer_common::plain::PlainFormat;
+use enforcer_common::{guard::Own, plain::PlainFormat};
 
-use super::{Choice, EdgeRing, Lost, MarkProgram, SenseError};
+use super::{Choice, EdgeRing, Guard, Lost, MarkProgram, PidNamespace, SenseError, guard};
 use crate::raw;
 
 mod counters;
@@ -31,6 +31,8 @@ pub struct Attached {
     pub events: RingBuf<MapData>,
     /// Edges, for the reflex thread to epoll.
     pub edges: EdgeRing,
+    /// Wrong scores and foreign writes, for the async side.
+    pub guard: Guard,
     /// What the programs count.
     pub counters: Counters,
     /// Names of the programs that are attached.
@@ -86,11 +88,14 @@ impl Programs {
         let btf = Btf::from_sys_fs().ok();
         let plain = choice.plain_format.unwrap_or(PlainFormat::NONE);
         let unified = u32::from(choice.unified_memory);
+        let own = choice.pid_namespace.map_or(Own::NOBODY, PidNamespace::own);
+        let pids_are_ours = choice.pid_namespace.is_none_or(PidNamespace::is_initial);
         let mut ebpf = EbpfLoader::new()
             .btf(btf.as_ref())
             .override_global("OFFSETS", &choice.offsets, true)
             .override_global("PLAIN_FORMAT", &plain, true)
             .override_global("UNIFIED", &unified, true)
+            .override_global("OWN", &own, true)
             .load(OBJECT)?;
 
         let mut attached = Vec::new();
@@ -116,7 +121,14 @@ impl Programs {
         }
         drop(btf);
         raw::trim_heap();
+        let maps = guard::Maps {
+            ring: ring(&mut ebpf, "GUARD")?,
+            wanted: take(&mut ebpf, "WANTED", HashMap::try_from)?,
+            guarded: take(&mut ebpf, "GUARDED", HashMap::try_from)?,
+            counts: take(&mut ebpf, "GUARD_COUNTS", PerCpuArray::try_from)?,
+        };
         Ok(Attached {
+            guard: Guard::new(maps, plan::sight(&attached), pids_are_ours),
             events: ring(&mut ebpf, "EVENTS")?,
             edges: EdgeRing::new(ring(&mut ebpf, "EDGES")?),
             counters: Counters::new(
@@ -140,7 +152,7 @@ impl Programs {
 
 impl fmt::Debug for Attached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { events: _, edges: _, counters: _, attached, failed, programs: _ } = self;
+        let Self { events: _, edges: _, guard: _, counters: _, attached, failed, programs: _ } = self;
         f.debug_struct("Attached").field("attached", attached).field("failed", failed).finish_non_exhaustive()
     }
 }
@@ -196,6 +208,11 @@ fn attach(ebpf: &mut Ebpf, wanted: &Wanted, btf: Option<&Btf>) -> Result<(), Att
         }
         Hook::Fentry(function) => {
             let program: &mut FEntry = as_type(program)?;
+            program.load(function, btf.ok_or(AttachError::NoBtf)?)?;
+            program.attach()?;
+        }
+        Hook::Fexit(function) => {
+            let program: &mut FExit = as_type(program)?;
             program.load(function, btf.ok_or(AttachError::NoBtf)?)?;
             program.attach()?;
         }

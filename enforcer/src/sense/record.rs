@@ -145,24 +145,17 @@ pub enum Undecodable {
     /// An edge of a kind that this daemon does not know.
     #[error("an edge of unknown kind {0}")]
     UnknownEdge(u32),
+    /// A score that no process can have.
+    #[error("a score of {0}")]
+    ImpossibleScore(i32),
 }
 
 /// What [`decode`] returns.
 pub type Decoded = Result<Record, Undecodable>;
 
-/// Decodes one record of either ring.
+/// Decodes one record of the ring of OOMs or that of edges.
 pub fn decode(bytes: &[u8]) -> Decoded {
-    let Ok((header, _)) = Header::read_from_prefix(bytes) else {
-        return Err(Undecodable::Torn(bytes.len()));
-    };
-    let Header { kind, size_bytes, version } = header;
-    if version != VERSION {
-        return Err(Undecodable::OtherVersion(version));
-    }
-    if usize::from(size_bytes) != bytes.len() {
-        let expected_bytes = usize::from(size_bytes);
-        return Err(Undecodable::WrongSize { kind, actual_bytes: bytes.len(), expected_bytes });
-    }
+    let kind = header(bytes)?.kind;
     match kind {
         KIND_MARK_VICTIM => Ok(Record::Mark(mark(&body::<MarkVictim>(kind, bytes)?))),
         KIND_PROCESS_EXIT => Ok(Record::Exit(exit(&body::<ProcessExit>(kind, bytes)?))),
@@ -178,7 +171,24 @@ pub fn decode(bytes: &[u8]) -> Decoded {
     }
 }
 
-fn body<T: FromBytes>(kind: u32, bytes: &[u8]) -> Result<T, Undecodable> {
+/// The header of a record that is whole and of our version.
+pub(super) fn header(bytes: &[u8]) -> Result<Header, Undecodable> {
+    let Ok((header, _)) = Header::read_from_prefix(bytes) else {
+        return Err(Undecodable::Torn(bytes.len()));
+    };
+    let Header { kind, size_bytes, version } = header;
+    if version != VERSION {
+        return Err(Undecodable::OtherVersion(version));
+    }
+    if usize::from(size_bytes) != bytes.len() {
+        let expected_bytes = usize::from(size_bytes);
+        return Err(Undecodable::WrongSize { kind, actual_bytes: bytes.len(), expected_bytes });
+    }
+    Ok(header)
+}
+
+/// A record of that kind; it must be as long as its type.
+pub(super) fn body<T: FromBytes>(kind: u32, bytes: &[u8]) -> Result<T, Undecodable> {
     let wrong =
         |_| Undecodable::WrongSize { kind, actual_bytes: bytes.len(), expected_bytes: size_of::<T>() };
     T::read_from_bytes(bytes).map_err(wrong)
@@ -232,7 +242,8 @@ fn cgroup(id: u64) -> Option<CgroupId> {
     (id != 0).then_some(CgroupId(id))
 }
 
-fn comm(raw: &[u8]) -> String {
+/// A name up to its terminating zero.
+pub(super) fn comm(raw: &[u8]) -> String {
     let name = raw.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(name).into_owned()
 }

@@ -45,7 +45,9 @@ impl RingStats {
             Err(Undecodable::UnknownKind(_) | Undecodable::UnknownEdge(_) | Undecodable::OtherVersion(_)) => {
                 &self.unknown
             }
-            Err(Undecodable::Torn(_) | Undecodable::WrongSize { .. }) => &self.malformed,
+            Err(Undecodable::Torn(_) | Undecodable::WrongSize { .. } | Undecodable::ImpossibleScore(_)) => {
+                &self.malformed
+            }
         };
         counter.fetch_add(1, Ordering::Relaxed);
         decoded.inspect_err(|error| tracing::debug!(%error, "record not usable")).ok()

@@ -17,12 +17,14 @@ const TIMEOUT: Duration = Duration::from_mins(40);
 /// From crossing a threshold to the first signal, beside earlyoom.
 pub(crate) fn measure(places: &Places, machine: &MachineArgs, args: &[OsString]) -> anyhow::Result<u8> {
     let contenders = setup::contenders(places, Steps::Out)?;
-    let guests = Guests::prepare(places, Steps::Out, &[machine.kernel])?;
-    let MachineArgs { kernel: _, memory, cpus, file } = machine;
+    let guests =
+        Guests::prepare(places, Steps::Out, &[machine.kernel])?.with_init(machine.init, Steps::Out)?;
+    let MachineArgs { kernel: _, memory, cpus, init, file } = machine;
     let files: Vec<_> = contenders.iter().chain(file).cloned().collect();
     let script = command_line("bench-evict", args);
     let run = Run {
         kernel: guests.kernels.first().context("no kernel was set up")?,
+        init: *init,
         memory_mib: *memory,
         cpus: *cpus,
         timeout: TIMEOUT,

@@ -17,7 +17,7 @@ use rustix::{
 use crate::{
     failure::{Failure, GUEST_DIED, PIPE_CLOSED, TIMED_OUT},
     guest::{
-        Guests,
+        Guests, Init,
         initramfs::{self, FileToAdd},
         kernel::Kernel,
         machine::{Machine, prefixed},
@@ -37,6 +37,7 @@ const LAST_BYTES: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub(crate) struct Run<'a> {
     pub(crate) kernel: &'a Kernel,
+    pub(crate) init: Init,
     pub(crate) memory_mib: u32,
     pub(crate) cpus: u32,
     /// From the start of the machine.
@@ -59,7 +60,8 @@ impl Run<'_> {
         let at = |name: &str| folder.path().join(name);
         let mut programs = guests.programs.clone();
         programs.extend_from_slice(self.programs);
-        initramfs::write_run(&at("initrd"), &self.kernel.base, &programs, self.files, self.script)?;
+        let (bases, kernel_arguments) = guests.bases(self.kernel, self.init)?;
+        initramfs::write_run(&at("initrd"), &bases, &programs, self.files, self.script)?;
 
         let (events, inbox) = channel();
         let out = Stream::listen(&at("out"), out, events.clone())?;
@@ -69,7 +71,7 @@ impl Run<'_> {
         let console = Console::create(guests, self.kernel)?;
         let Self { kernel, memory_mib, cpus, .. } = *self;
         let machine = Machine { kernel, accelerator: guests.accelerator, memory_mib, cpus };
-        let mut command = machine.command(&guests.qemu, &console.path, "");
+        let mut command = machine.command(&guests.qemu, &console.path, kernel_arguments);
         command.arg("-initrd").arg(at("initrd")).args(["-device", "virtio-serial-pci"]);
         for port in ["report", "out", "err"] {
             command.arg("-chardev").arg(prefixed(&format!("socket,id={port},path="), &at(port)));

@@ -1,7 +1,7 @@
 //! The guest's root: a base archive per kernel, cached, and one per run after it.
 use std::{
     fs::{self, File},
-    io::{BufWriter, Write as _},
+    io::{self, BufWriter, Write as _},
     path::{Path, PathBuf},
     process::Command,
 };
@@ -104,18 +104,21 @@ impl std::str::FromStr for FileToAdd {
     }
 }
 
-/// Writes the whole initramfs of one run: the base, then init, programs, files and the script.
+/// Writes the whole initramfs of one run: the bases, then init, programs, files and the script.
 pub(crate) fn write_run(
     to: &Path,
-    base: &Path,
+    bases: &[&Path],
     programs: &[(String, PathBuf)],
     files: &[FileToAdd],
     script: &[u8],
 ) -> anyhow::Result<()> {
-    fs::copy(base, to).with_context(|| format!("cannot copy {}", base.display()))?;
-    let file =
-        File::options().append(true).open(to).with_context(|| format!("cannot open {}", to.display()))?;
-    let mut archive = Archive::new(BufWriter::new(file));
+    let mut out =
+        BufWriter::new(File::create(to).with_context(|| format!("cannot create {}", to.display()))?);
+    for base in bases {
+        let mut base_file = File::open(base).with_context(|| format!("cannot open {}", base.display()))?;
+        io::copy(&mut base_file, &mut out).with_context(|| format!("cannot copy {}", base.display()))?;
+    }
+    let mut archive = Archive::new(out);
     for (name, program) in programs {
         archive.file(&format!("usr/local/bin/{name}"), 0o755, &read(program)?)?;
     }
@@ -144,7 +147,7 @@ fn place(guest: &str) -> String {
 }
 
 /// Whether the base has this folder, or a link in its place, already.
-fn is_base_path(folder: &str) -> bool {
+pub(crate) fn is_base_path(folder: &str) -> bool {
     FOLDERS.contains(&folder) || ["sbin", "usr/bin", "usr/sbin"].contains(&folder)
 }
 

@@ -9,8 +9,12 @@ pub(crate) mod modules;
 mod relay;
 mod report;
 pub(crate) mod shell;
+pub(crate) mod systemd;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::ValueEnum;
 
 use crate::{
     build::{self, Profile},
@@ -22,6 +26,16 @@ use crate::{
     setup::{self, GuestTools, qemu::Qemu},
     steps::Steps,
 };
+
+/// What runs as process 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Init {
+    /// A program of ours that runs the script and nothing else
+    #[default]
+    Own,
+    /// systemd, with a system bus
+    Systemd,
+}
 
 /// Everything that booting guests takes.
 #[derive(Debug)]
@@ -35,6 +49,8 @@ pub(crate) struct Guests {
     pub(crate) programs: Vec<(String, PathBuf)>,
     /// The eBPF object that the daemon embeds.
     pub(crate) object: PathBuf,
+    /// The part of the initramfs that makes systemd the init, if it was asked for.
+    systemd: Option<PathBuf>,
 }
 
 impl Guests {
@@ -44,6 +60,26 @@ impl Guests {
         let GuestTools { qemu, kernels, accelerator } = setup::guest_tools(places, steps, names)?;
         let object = steps.work("eBPF object", || build::bpf_object(places, &toolchain, Profile::Release))?;
         let programs = steps.work("programs", || build::programs(places, &object, Profile::Release))?;
-        Ok(Self { places: places.clone(), qemu, accelerator, kernels, programs, object })
+        Ok(Self { places: places.clone(), qemu, accelerator, kernels, programs, object, systemd: None })
+    }
+
+    /// Sets up what guests with that init take beside the rest.
+    pub(crate) fn with_init(mut self, init: Init, steps: Steps) -> anyhow::Result<Self> {
+        if init == Init::Systemd && self.systemd.is_none() {
+            self.systemd = Some(setup::systemd(&self.places, steps)?);
+        }
+        Ok(self)
+    }
+
+    /// What the initramfs of a guest begins with, and what its kernel is told.
+    fn bases<'a>(&'a self, kernel: &'a Kernel, init: Init) -> anyhow::Result<(Vec<&'a Path>, &'static str)> {
+        let mut bases = vec![kernel.base.as_path()];
+        match init {
+            Init::Own => Ok((bases, "")),
+            Init::Systemd => {
+                bases.push(self.systemd.as_ref().context("systemd was not set up")?);
+                Ok((bases, systemd::KERNEL_ARGUMENTS))
+            }
+        }
     }
 }

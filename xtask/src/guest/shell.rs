@@ -14,7 +14,8 @@ use crate::guest::{
 pub(crate) fn shell(guests: &Guests, run: &Run<'_>) -> anyhow::Result<()> {
     let folder = tempfile::Builder::new().prefix("enforcer-guest-").tempdir()?;
     let initrd = folder.path().join("initrd");
-    initramfs::write_run(&initrd, &run.kernel.base, &guests.programs, run.files, b"")?;
+    let (bases, arguments) = guests.bases(run.kernel, run.init)?;
+    initramfs::write_run(&initrd, &bases, &guests.programs, run.files, b"")?;
     let size = rustix::termios::tcgetwinsize(std::io::stdin()).ok().filter(|size| size.ws_row > 0);
     let (rows, columns) = size.map_or((24, 80), |size| (size.ws_row, size.ws_col));
 
@@ -25,7 +26,8 @@ pub(crate) fn shell(guests: &Guests, run: &Run<'_>) -> anyhow::Result<()> {
         cpus: run.cpus,
     };
     let console = folder.path().join("console");
-    let mut command = machine.command(&guests.qemu, &console, &format!("rig.shell={rows}x{columns}"));
+    let mut command =
+        machine.command(&guests.qemu, &console, &format!("{arguments} rig.shell={rows}x{columns}"));
     command.arg("-initrd").arg(&initrd).args(["-device", "virtio-serial-pci"]);
     // QEMU sets the terminal to raw mode and back, and keys such as ^C go to the guest.
     command.args(["-chardev", "stdio,id=shell,signal=off", "-device", "virtconsole,chardev=shell"]);

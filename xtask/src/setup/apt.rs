@@ -90,9 +90,12 @@ impl Apt {
         debs(&archives)
     }
 
-    /// One field of the newest version of a package, from the suites' indexes.
+    /// The newest version of a package, from the suites' indexes.
     pub(crate) fn show(&self, package: &str) -> anyhow::Result<Record> {
-        let text = run::text(self.command("apt-cache").args(["show", "--no-all-versions", package]))?;
+        let mut command = self.command("apt-cache");
+        // What the host has installed may be newer, and is nowhere to be fetched.
+        command.args(["-o", "Dir::State::status=/dev/null", "show", "--no-all-versions", package]);
+        let text = run::text(&mut command)?;
         Ok(Record(text))
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct Lock {
     pub(crate) busybox: Vec<Package>,
     /// What the daemon is measured beside, and the libraries that takes.
     pub(crate) contenders: Vec<Package>,
+    /// What makes systemd a guest's init.
+    pub(crate) systemd: Vec<Package>,
     /// Each kernel: image and modules.
     pub(crate) kernels: BTreeMap<String, Vec<Package>>,
 }

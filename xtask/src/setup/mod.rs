@@ -6,6 +6,7 @@ mod debs;
 mod kernel;
 pub(crate) mod lock;
 pub(crate) mod qemu;
+mod systemd;
 mod update_lock;
 
 use std::{path::PathBuf, process::Command};
@@ -81,10 +82,19 @@ pub(crate) fn contenders(places: &Places, steps: Steps) -> anyhow::Result<Vec<Fi
     steps.run("contenders", || contenders::provide(places, &lock))
 }
 
+/// Provides the part of an initramfs that makes systemd the init.
+pub(crate) fn systemd(places: &Places, steps: Steps) -> anyhow::Result<PathBuf> {
+    let _held = places.lock_cache()?;
+    let lock = Lock::read(places)?;
+    let version = lock.systemd.first().map_or("", |package| upstream(&package.version));
+    steps.run(format_args!("systemd {version}"), || systemd::provide(places, &lock))
+}
+
 /// Provides everything.
 pub(crate) fn all(places: &Places, steps: Steps) -> anyhow::Result<()> {
     bpf_toolchain(places, steps)?;
     let tools = guest_tools(places, steps, &KernelName::ALL)?;
+    systemd(places, steps)?;
     let with = match tools.accelerator {
         Accelerator::Kvm => "KVM",
         Accelerator::Tcg => "emulation (KVM does not work here)",

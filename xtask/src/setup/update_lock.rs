@@ -31,25 +31,22 @@ pub(crate) fn update_lock(places: &Places, steps: Steps) -> anyhow::Result<()> {
             .map(|name| package(&apt, name, pins::QEMU_SUITE))
             .collect::<anyhow::Result<_>>()
     })?;
-    let busybox = steps.work(format_args!("busybox of {}", pins::HOST_SUITE), || {
-        let apt = Apt::update(places, pins::HOST_SUITE, &[pins::HOST_SUITE])?;
-        Ok(vec![package(&apt, "busybox-static", pins::HOST_SUITE)?])
-    })?;
-    let contenders = steps.work(format_args!("contenders of {}", pins::HOST_SUITE), || {
-        let apt = Apt::update(places, pins::HOST_SUITE, &[pins::HOST_SUITE])?;
-        pins::CONTENDERS
-            .iter()
-            .map(|name| package(&apt, name, pins::HOST_SUITE))
-            .collect::<anyhow::Result<_>>()
-    })?;
-    let lock = Lock { qemu, busybox, contenders, kernels };
+    let of_host_suite = |what: &str, names: &[&str]| {
+        steps.work(format_args!("{what} of {}", pins::HOST_SUITE), || {
+            let apt = Apt::update(places, pins::HOST_SUITE, &[pins::HOST_SUITE])?;
+            names.iter().map(|name| package(&apt, name, pins::HOST_SUITE)).collect::<anyhow::Result<_>>()
+        })
+    };
+    let busybox = of_host_suite("busybox", &["busybox-static"])?;
+    let contenders = of_host_suite("contenders", pins::CONTENDERS)?;
+    let systemd = of_host_suite("systemd", pins::SYSTEMD)?;
+    let lock = Lock { qemu, busybox, contenders, systemd, kernels };
     lock.write(places)?;
     if old.as_ref() == Some(&lock) {
         steps.say("nothing has changed");
     }
-    for package in
-        lock.kernels.values().flatten().chain(&lock.qemu).chain(&lock.busybox).chain(&lock.contenders)
-    {
+    let rest = [&lock.qemu, &lock.busybox, &lock.contenders, &lock.systemd];
+    for package in lock.kernels.values().chain(rest).flatten() {
         steps.say(format_args!("     {} {}", package.name, package.version));
     }
     Ok(())

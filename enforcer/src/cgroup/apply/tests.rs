@@ -1,7 +1,7 @@
 use std::{fs, io};
 
 use super::*;
-use crate::cgroup::{CgroupsRs, Reason};
+use crate::cgroup::{CgroupsRs, LimitWriter, Reason};
 
 /// Refuses what it is told to, and does the rest.
 struct Stubborn(&'static str);
@@ -38,6 +38,8 @@ impl LimitWriter for Stubborn {
     }
 }
 
+impl Driver for Stubborn {}
+
 fn path(text: &str) -> CgroupPath {
     CgroupPath::parse(text).unwrap()
 }
@@ -63,8 +65,8 @@ fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, CgroupDir) {
     (temp, root)
 }
 
-fn run(root: &CgroupDir, limits: &dyn LimitWriter, steps: Vec<Step>) -> Vec<Fate> {
-    apply(root, limits, steps, &BTreeMap::new(), PageSize::new(4096), &Permit::for_enforce_mode())
+fn run(root: &CgroupDir, driver: &dyn Driver, steps: Vec<Step>) -> Vec<Fate> {
+    apply(root, driver, steps, &BTreeMap::new(), PageSize::new(4096), &Permit::for_enforce_mode())
         .0
         .into_iter()
         .map(|outcome| outcome.fate)

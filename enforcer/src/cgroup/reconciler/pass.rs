@@ -65,7 +65,7 @@ impl Reconciler {
             let (steps, held_back) = self.judge(steps, &ids, report);
             let marks = self.marks(&steps, desired, &ids, &snapshot);
             let (outcomes, unmarked) =
-                apply(&self.root, self.limits.as_ref(), steps, &marks, self.page, permit);
+                apply(&self.root, self.driver.as_ref(), steps, &marks, self.page, permit);
             self.note_unmarked(&unmarked);
             self.take_in(outcomes, desired, &mut ids, unmarked.is_empty(), report);
             let looked_at = |path: &CgroupPath| is_looked_at(path);
@@ -102,11 +102,14 @@ impl Reconciler {
     ) -> (Vec<&'desired CgroupPlan>, BTreeSet<&'desired CgroupPath>) {
         let (mut plans, mut outside) = (Vec::new(), BTreeSet::new());
         for target in targets.iter().copied() {
-            let Target { plan, named_by, .. } = target;
+            let Target { plan, named_by, is_awaited, .. } = target;
+            if *is_awaited && !ids.contains_key(&plan.path) {
+                continue;
+            }
             if let Some(named_by) = *named_by {
                 if !ids.contains_key(&plan.path) {
                     // One that is there and cannot be read was told of already.
-                    if named_by != RUNTIME && self.is_gone(&plan.path) {
+                    if self.is_gone(&plan.path) {
                         let error = Error::NotThere { path: plan.path.to_string(), named_by };
                         self.seen.errors.insert(plan.path.to_string(), error.to_string());
                         report.errors.push(error);
@@ -377,7 +380,8 @@ impl Reconciler {
             };
             if !self.desired.targets.contains_key(path) && owes().is_some() {
                 let plan = CgroupPlan { path: path.clone(), files: BTreeMap::new() };
-                let target = Target { plan, owner: None, named_by: before.named_by };
+                let target =
+                    Target { plan, owner: None, named_by: before.named_by, is_awaited: before.is_awaited };
                 self.desired.targets.insert(path.clone(), target);
             }
         }

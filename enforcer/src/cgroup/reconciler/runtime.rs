@@ -54,7 +54,7 @@ impl Reconciler {
         plan.path = path.clone();
         let level = planned.owner.as_ref()?.level.clone();
         let owner = Some(Owner { path: path.clone(), level });
-        Some((Target { plan, owner, named_by: Some(RUNTIME) }, score))
+        Some((Target { plan, owner, named_by: Some(RUNTIME), is_awaited: true }, score))
     }
 
     /// Forgets the runtimes' cgroups that are gone.

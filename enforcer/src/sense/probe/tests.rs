@@ -6,6 +6,7 @@ use rstest::rstest;
 
 use super::{Choice, Facts, MarkArgument, MarkProgram, choose, mark_argument, memory_hierarchy};
 use crate::sense::{
+    PidNamespace, Sight,
     btf::{Btf, build::Builder},
     offsets::Resolved,
 };
@@ -13,11 +14,27 @@ use crate::sense::{
 const FORMAT: PlainFormat = PlainFormat { pid: 8, ..PlainFormat::NONE };
 
 fn everything() -> Facts {
-    let offsets = Offsets { oom_control_memcg: 16, ..Offsets::NONE };
+    let offsets = Offsets {
+        oom_control_memcg: 16,
+        task_tgid: 0,
+        task_group_leader: 0,
+        task_signal: 0,
+        signal_oom_score_adj: 0,
+        task_cgroups: 0,
+        css_set_dfl_cgrp: 0,
+        cgroup_kn: 0,
+        kernfs_node_id: 0,
+        kernfs_node_parent: 0,
+        kernfs_node_name: 0,
+        kernfs_open_file_kn: 0,
+        ..Offsets::NONE
+    };
     Facts {
         btf: Some(true),
         mark_argument: Some(MarkArgument::Task),
         out_of_memory: Some(true),
+        cgroup_file_write: Some(true),
+        pid_namespace: Some(PidNamespace::new(4, 0xEFFF_FFFC)),
         tracefs: Some(true),
         plain_format: Some(FORMAT),
         ring_buffer: Some(true),
@@ -38,6 +55,7 @@ fn a_whole_kernel_loses_nothing() {
     let choice = choose(&everything());
     assert_eq!(choice.mark, Some(MarkProgram::Task));
     assert!(choice.limit_owner && choice.raw && choice.unified_memory);
+    assert_eq!(choice.sight, Sight { scores: true, writes: true });
     assert_eq!(choice.lost, []);
 }
 
@@ -53,6 +71,14 @@ fn a_whole_kernel_loses_nothing() {
 #[case::nothing_known_of_the_event(|f: &mut Facts| { f.mark_argument = None; f.plain_format = None }, None, false, &["markVictim"])]
 #[case::a_member_is_missing(
     |f: &mut Facts| f.resolved.as_mut().unwrap().absent.push("task_mm"), Some(MarkProgram::Task), true, &["offsets"]
+)]
+#[case::no_write_function(|f: &mut Facts| f.cgroup_file_write = Some(false), Some(MarkProgram::Task), true, &["writeEdge"])]
+#[case::no_parents(
+    |f: &mut Facts| f.resolved.as_mut().unwrap().offsets.kernfs_node_parent = ABSENT, Some(MarkProgram::Task), true,
+    &["scoreEdge", "writeEdge"]
+)]
+#[case::in_a_container(
+    |f: &mut Facts| f.pid_namespace = Some(PidNamespace::new(4, 7)), Some(MarkProgram::Task), true, &["pidNamespace"]
 )]
 #[case::no_memcg_member(
     |f: &mut Facts| f.resolved.as_mut().unwrap().offsets.oom_control_memcg = ABSENT, Some(MarkProgram::Task), false, &["limitOwner"]
@@ -77,13 +103,20 @@ fn a_kernel_without_btf_uses_the_classic_tracepoint() {
         Facts { btf: Some(false), mark_argument: None, out_of_memory: None, resolved: None, ..everything() };
     let choice = choose(&facts);
     assert_eq!(choice.mark, Some(MarkProgram::Plain));
-    assert_eq!(words(&choice), ["btf", "limitOwner"]);
+    assert_eq!(words(&choice), ["btf", "limitOwner", "scoreEdge", "writeEdge"]);
     assert_eq!(choice.offsets, Offsets::NONE);
 }
 
 #[test]
 fn what_is_unknown_is_tried() {
-    let facts = Facts { ring_buffer: None, cap_bpf: None, cap_perfmon: None, bpffs: None, ..everything() };
+    let facts = Facts {
+        ring_buffer: None,
+        cap_bpf: None,
+        cap_perfmon: None,
+        bpffs: None,
+        pid_namespace: None,
+        ..everything()
+    };
     assert_eq!(choose(&facts).lost, []);
     assert!(choose(&facts).raw);
 }

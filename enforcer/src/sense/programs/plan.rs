@@ -1,7 +1,7 @@
 //! Which programs a choice comes to, where each is attached, and what is lost without it.
 use std::fmt;
 
-use crate::sense::{Choice, MarkProgram};
+use crate::sense::{Choice, MarkProgram, Sight};
 
 /// A place in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,6 +10,8 @@ pub(super) enum Hook {
     BtfTracepoint(&'static str),
     /// The entry of a function.
     Fentry(&'static str),
+    /// The return from a function.
+    Fexit(&'static str),
     /// A tracepoint, with its arguments as numbers.
     RawTracepoint(&'static str),
     /// A tracepoint's record: category and name.
@@ -21,6 +23,7 @@ impl fmt::Display for Hook {
         match self {
             Self::BtfTracepoint(name) => write!(f, "tp_btf/{name}"),
             Self::Fentry(function) => write!(f, "fentry/{function}"),
+            Self::Fexit(function) => write!(f, "fexit/{function}"),
             Self::RawTracepoint(name) => write!(f, "raw_tp/{name}"),
             Self::Tracepoint(category, name) => write!(f, "tp/{category}/{name}"),
         }
@@ -58,6 +61,22 @@ const RAW: [(&str, &str, &str); 7] = [
     ("kswapd_wake", "mm_vmscan_kswapd_wake", NO_EDGES),
 ];
 
+const NO_SCORES: &str = "a process that comes into a container gets its score within seconds, not at once";
+
+/// The guard of scores: all of them, or there are ways past it.
+const SCORES: [(&str, &str, &str); 4] = [
+    ("score_attached", "cgroup_attach_task", NO_SCORES),
+    ("score_forked", "sched_process_fork", NO_SCORES),
+    ("score_executed", "sched_process_exec", NO_SCORES),
+    ("score_written", "oom_score_adj_update", "what others write to a score is noticed by looking alone"),
+];
+
+const WRITES: Wanted = Wanted {
+    program: "cgroup_written",
+    hook: Hook::Fexit("cgroup_file_write"),
+    consequence: "what others write to cgroup files is noticed by looking alone, without the writer",
+};
+
 const MARKS: [(MarkProgram, Wanted); 3] = [
     (MarkProgram::Task, mark("mark_victim_task", Hook::BtfTracepoint("mark_victim"))),
     (MarkProgram::Pid, mark("mark_victim_pid", Hook::BtfTracepoint("mark_victim"))),
@@ -71,16 +90,29 @@ const fn mark(program: &'static str, hook: Hook) -> Wanted {
 /// The programs of a choice, in the order in which to attach them: what explains a mark before marks.
 pub(super) fn wanted(choice: &Choice) -> Vec<Wanted> {
     let mut all = Vec::new();
+    let raw = |(program, name, consequence)| Wanted { program, hook: Hook::RawTracepoint(name), consequence };
     if choice.raw {
-        let raw =
-            |(program, name, consequence)| Wanted { program, hook: Hook::RawTracepoint(name), consequence };
         all.extend(RAW.map(raw));
+    }
+    if choice.sight.scores {
+        all.extend(SCORES.map(raw));
+    }
+    if choice.sight.writes {
+        all.push(WRITES);
     }
     if choice.limit_owner {
         all.push(OUT_OF_MEMORY);
     }
     all.extend(MARKS.iter().filter(|(mark, _)| choice.mark == Some(*mark)).map(|(_, wanted)| *wanted));
     all
+}
+
+/// What the guard sees with these programs.
+pub(super) fn sight(attached: &[&'static str]) -> Sight {
+    Sight {
+        scores: SCORES.iter().all(|(program, ..)| attached.contains(program)),
+        writes: attached.contains(&WRITES.program),
+    }
 }
 
 /// The classic tracepoint, if a program by BTF was wanted, is not attached, and the format is known.
@@ -108,6 +140,8 @@ mod tests {
             plain_format: Some(PlainFormat::NONE),
             limit_owner: true,
             raw: true,
+            sight: Sight { scores: true, writes: true },
+            pid_namespace: None,
             unified_memory: true,
             offsets: Offsets::NONE,
             lost: Vec::new(),
@@ -123,13 +157,21 @@ mod tests {
         let names = names(&choice(Some(MarkProgram::Pid)));
         assert_eq!(names.last(), Some(&"mark_victim_pid"));
         assert_eq!(names.iter().filter(|name| mark_of(name).is_some()).count(), 1);
-        assert_eq!(names.len(), RAW.len() + 2);
+        assert_eq!(names.len(), RAW.len() + SCORES.len() + 3);
+        assert_eq!(sight(&names), Sight { scores: true, writes: true });
     }
 
     #[test]
     fn nothing_is_wanted_where_nothing_can_be() {
-        let none = Choice { mark: None, limit_owner: false, raw: false, ..choice(None) };
+        let none =
+            Choice { mark: None, limit_owner: false, raw: false, sight: Sight::default(), ..choice(None) };
         assert_eq!(names(&none), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn scores_are_seen_by_all_four_or_not() {
+        let three: Vec<_> = SCORES.iter().skip(1).map(|(program, ..)| *program).collect();
+        assert_eq!(sight(&three), Sight::default());
     }
 
     #[test]

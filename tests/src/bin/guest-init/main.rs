@@ -10,6 +10,9 @@
 //! | `exit STATUS OUT ERR` | the script ended; its two streams carried OUT and ERR bytes |
 //!
 //! The host ends the guest as soon as it has read that many bytes.
+//!
+//! With `rig.init=systemd` on the kernel's command line it becomes systemd once the system is prepared, and systemd
+//! starts it again, as a service, for the rest.
 mod mounts;
 mod ports;
 mod prepare;
@@ -18,10 +21,16 @@ mod script;
 use std::{
     fs,
     io::{self, Write as _},
-    process::ExitCode,
+    os::unix::process::CommandExt as _,
+    process::{Command, ExitCode},
 };
 
+use anyhow::Context as _;
+
 use crate::ports::Report;
+
+/// What failed before systemd took over, one line each.
+const FAILURES: &str = "/run/rig-failures";
 
 fn main() -> ExitCode {
     match run() {
@@ -40,10 +49,20 @@ fn main() -> ExitCode {
 }
 
 fn run() -> anyhow::Result<()> {
-    let mut failures = mounts::mount_all();
-    failures.extend(prepare::load_modules());
-    failures.extend(prepare::system());
-    failures.extend(prepare::late_files());
+    let failures = if rustix::process::getpid().is_init() {
+        let failures = prepare();
+        // Nothing is mounted before that.
+        if fs::read_to_string("/proc/cmdline")?
+            .split_ascii_whitespace()
+            .any(|word| word == "rig.init=systemd")
+        {
+            return become_systemd(&failures);
+        }
+        failures
+    } else {
+        let failures = fs::read_to_string(FAILURES).with_context(|| format!("cannot read {FAILURES}"))?;
+        failures.lines().map(str::to_owned).collect()
+    };
 
     let mut report = Report::open()?;
     for failure in failures {
@@ -62,4 +81,21 @@ fn run() -> anyhow::Result<()> {
         report.wait_for_host();
     }
     Ok(())
+}
+
+/// Makes the system what programs expect; answers what failed.
+fn prepare() -> Vec<String> {
+    let mut failures = mounts::mount_all();
+    failures.extend(prepare::load_modules());
+    failures.extend(prepare::system());
+    failures.extend(prepare::late_files());
+    failures
+}
+
+/// Replaces this program by systemd, which finds everything mounted; returns only if that fails.
+fn become_systemd(failures: &[String]) -> anyhow::Result<()> {
+    const SYSTEMD: &str = "/lib/systemd/systemd";
+    fs::write(FAILURES, failures.join("\n")).with_context(|| format!("cannot write {FAILURES}"))?;
+    let error = Command::new(SYSTEMD).exec();
+    Err(error).with_context(|| format!("cannot run {SYSTEMD}"))
 }

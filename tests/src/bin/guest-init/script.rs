@@ -69,7 +69,7 @@ fn spawn_and_reap(mut command: Command) -> anyhow::Result<i32> {
     // The pipes' write ends must not stay open here.
     drop(command);
     let child = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("the child has no pid")?;
-    // PID 1 inherits every orphan, so any child is waited for.
+    // As PID 1 it inherits every orphan, so any child is waited for.
     loop {
         match wait(WaitOptions::empty()) {
             Ok(Some((pid, status))) if pid == child => {

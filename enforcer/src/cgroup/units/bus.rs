@@ -1,0 +1,181 @@
+use std::{env, io, os::unix::net::UnixStream, path::Path, time::Duration};
+
+use tokio::{runtime::Handle, sync::Mutex};
+use zbus::{Connection, zvariant::Value};
+
+use super::{Property, UnitError, UnitName, Units};
+
+/// How long systemd may take to answer; its manager does one thing at a time, and reloading takes seconds on a busy host.
+const TIMEOUT: Duration = Duration::from_secs(15);
+
+const DESTINATION: &str = "org.freedesktop.systemd1";
+const MANAGER: &str = "/org/freedesktop/systemd1";
+const INTERFACE: &str = "org.freedesktop.systemd1.Manager";
+
+/// Where systemd shows that it has booted the host (`sd_booted(3)`).
+const BOOTED: &str = "/run/systemd/system";
+
+/// Where the system bus listens, unless the environment says otherwise.
+const BUS: &str = "/run/dbus/system_bus_socket";
+const BUS_VARIABLE: &str = "DBUS_SYSTEM_BUS_ADDRESS";
+
+/// Why there is no systemd to ask.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Absent {
+    /// Another init runs here.
+    #[error("this host was not booted by systemd ({BOOTED} is not there)")]
+    Init,
+    /// The system bus does not answer.
+    #[error("the system bus does not answer on {BUS}: {reason}; start dbus.socket")]
+    Bus {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Whether systemd can be asked here.
+pub fn is_there() -> Result<(), Absent> {
+    if !Path::new(BOOTED).is_dir() {
+        return Err(Absent::Init);
+    }
+    // Another address is only known by trying it, which the first order does.
+    if env::var_os(BUS_VARIABLE).is_some() {
+        return Ok(());
+    }
+    let told = |error: io::Error| Absent::Bus { reason: error.to_string() };
+    UnixStream::connect(BUS).map(drop).map_err(told)
+}
+
+/// systemd, on the system bus.
+///
+/// It connects at the first order, and anew after the connection broke.
+#[derive(Debug, Default)]
+pub struct Systemd {
+    connection: Mutex<Option<Connection>>,
+}
+
+/// Properties as the bus has them.
+type Values<'a> = Vec<(&'a str, Value<'a>)>;
+
+impl Systemd {
+    /// Not connected yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The same for callers that may block: the calls are made on `runtime`, which must be running elsewhere.
+    #[must_use]
+    pub fn blocking(self, runtime: Handle) -> Blocking {
+        Blocking { systemd: self, runtime }
+    }
+
+    /// Starts a slice; one that runs already is left as it is.
+    pub async fn start_slice(&self, slice: &UnitName) -> Result<(), UnitError> {
+        // The files of a controller are there only where somebody accounts for it.
+        let mut properties: Values<'_> =
+            ["CPUAccounting", "IOAccounting", "MemoryAccounting", "TasksAccounting"]
+                .map(|name| (name, Value::from(true)))
+                .into();
+        properties.push(("Description", Value::from(format!("enforcer: pods in {slice}"))));
+        match self.start_transient(slice, properties).await {
+            // It may be loaded and not run, such as one that somebody set a property of before.
+            Err(error) if error.is_there_already() => {
+                self.call("StartUnit", slice, &(slice.as_str(), "replace")).await
+            }
+            result => result,
+        }
+    }
+
+    /// Makes a scope in a slice with one process in it. The process is moved a moment after the answer.
+    ///
+    /// It is handed over with all controllers, and systemd forgets it as soon as it is empty.
+    pub async fn start_scope(&self, scope: &UnitName, slice: &UnitName, pid: u32) -> Result<(), UnitError> {
+        let properties = vec![
+            ("Description", Value::from(format!("enforcer: container {scope}"))),
+            ("Slice", Value::from(slice.as_str())),
+            ("PIDs", Value::from(vec![pid])),
+            ("Delegate", Value::from(true)),
+            ("CollectMode", Value::from("inactive-or-failed")),
+            // Else it is a share of what the kernel has, which the plan knows nothing of.
+            ("TasksMax", Value::from(u64::MAX)),
+        ];
+        self.start_transient(scope, properties).await
+    }
+
+    /// Moves a process into a scope that runs.
+    pub async fn attach(&self, scope: &UnitName, pid: u32) -> Result<(), UnitError> {
+        self.call("AttachProcessesToUnit", scope, &(scope.as_str(), "", vec![pid])).await
+    }
+
+    async fn start_transient(&self, unit: &UnitName, properties: Values<'_>) -> Result<(), UnitError> {
+        let beside: Vec<(&str, Values<'_>)> = Vec::new();
+        self.call("StartTransientUnit", unit, &(unit.as_str(), "fail", properties, beside)).await
+    }
+
+    async fn set(&self, unit: &UnitName, properties: &[Property]) -> Result<(), UnitError> {
+        let values: Values<'_> =
+            properties.iter().map(|property| (property.name, Value::from(property.value))).collect();
+        self.call("SetUnitProperties", unit, &(unit.as_str(), true, values)).await
+    }
+
+    async fn stop(&self, unit: &UnitName) -> Result<(), UnitError> {
+        match self.call("StopUnit", unit, &(unit.as_str(), "replace")).await {
+            Err(error) if error.is_gone() => Ok(()),
+            result => result,
+        }
+    }
+
+    async fn call<B>(&self, call: &'static str, unit: &UnitName, body: &B) -> Result<(), UnitError>
+    where
+        B: serde::Serialize + zbus::zvariant::DynamicType + Sync,
+    {
+        let unreachable = |source: zbus::Error| UnitError::Unreachable { source: Box::new(source) };
+        let mut held = self.connection.lock().await;
+        let connection = match &*held {
+            Some(connection) => connection.clone(),
+            None => connect().await.map_err(unreachable)?,
+        };
+        match connection.call_method(Some(DESTINATION), MANAGER, Some(INTERFACE), call, body).await {
+            Ok(_) => {
+                *held = Some(connection);
+                Ok(())
+            }
+            Err(source @ zbus::Error::MethodError(..)) => {
+                *held = Some(connection);
+                Err(UnitError::Refused { call, unit: unit.clone(), source: Box::new(source) })
+            }
+            // Whatever is wrong with the connection, the next order has a new one.
+            Err(error) => {
+                *held = None;
+                Err(unreachable(error))
+            }
+        }
+    }
+}
+
+async fn connect() -> zbus::Result<Connection> {
+    zbus::connection::Builder::system()?.method_timeout(TIMEOUT).build().await
+}
+
+/// [`Systemd`] for callers that may block.
+#[derive(Debug)]
+pub struct Blocking {
+    systemd: Systemd,
+    runtime: Handle,
+}
+
+impl Units for Blocking {
+    fn start_slice(&self, slice: &UnitName) -> Result<(), UnitError> {
+        self.runtime.block_on(self.systemd.start_slice(slice))
+    }
+
+    fn set(&self, unit: &UnitName, properties: &[Property]) -> Result<(), UnitError> {
+        self.runtime.block_on(self.systemd.set(unit, properties))
+    }
+
+    fn stop_slice(&self, slice: &UnitName) -> Result<(), UnitError> {
+        self.runtime.block_on(self.systemd.stop(slice))
+    }
+}

@@ -1,0 +1,225 @@
+use std::{
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use super::{Property, UnitError, UnitKind, UnitName, Units};
+use crate::{
+    cgroup::{
+        CgroupDir, CgroupsRs, Error, Knob, LimitWriter, MemoryFile, PageSize, Permit, Removal,
+        remove::{populated, remove},
+    },
+    model::{CgroupId, CgroupPath, Limit},
+};
+
+/// How long systemd may take to make the cgroup of a slice that it has started.
+const APPEAR: Duration = Duration::from_secs(5);
+
+/// How long a stopped slice is waited for; what takes longer is seen gone at the next look.
+const VANISH: Duration = Duration::from_millis(300);
+
+const POLL: Duration = Duration::from_millis(1);
+
+/// Who makes and removes cgroups, and keeps their values: the field `cgroupDriver`.
+///
+/// What is provided here is the cgroupfs driver: files alone.
+pub trait Driver: LimitWriter {
+    /// Makes a cgroup below one that stands, or takes the one that is there.
+    fn create(&self, root: &CgroupDir, path: &CgroupPath) -> Result<CgroupId, Error> {
+        let (Some(parent), Some(name)) = (path.parent(), path.names().last()) else {
+            return Ok(root.id());
+        };
+        Ok(root.open(&parent)?.create_child(name)?.id())
+    }
+
+    /// Tells whoever would write it otherwise that a file is to hold a value. The file is written after that.
+    fn tell(&self, _dir: &CgroupDir, _file: &str, _value: &Knob) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Removes a cgroup with everything below it if no process is left there.
+    fn remove(&self, root: &CgroupDir, path: &CgroupPath, permit: &Permit) -> Result<Removal, Error> {
+        remove(root, path, permit)
+    }
+}
+
+impl Driver for CgroupsRs {}
+
+/// The systemd driver: slices are asked of systemd, scopes are left to it, and it is told every value that it has a
+/// property for.
+///
+/// A value is then written to its file all the same: systemd does so only after it has answered, and says nothing of
+/// what the kernel refuses. Cgroups that are no units, such as those within a container's scope, are handled as by
+/// cgroupfs.
+#[derive(Debug)]
+pub struct SystemdDriver<U> {
+    units: U,
+}
+
+impl<U: Units> SystemdDriver<U> {
+    /// Asks that systemd.
+    pub fn new(units: U) -> Self {
+        Self { units }
+    }
+}
+
+impl<U: Units> Driver for SystemdDriver<U> {
+    fn create(&self, root: &CgroupDir, path: &CgroupPath) -> Result<CgroupId, Error> {
+        let slice = UnitName::of(path).filter(|unit| unit.kind() == UnitKind::Slice);
+        // A scope is made by who has a process for it.
+        let slice = slice.ok_or_else(|| UnitError::NoUnit { path: path.clone() })?;
+        self.units.start_slice(&slice)?;
+        let start = Instant::now();
+        loop {
+            match root.open(path) {
+                Ok(dir) => return Ok(dir.id()),
+                Err(error) if !error.is_gone() => return Err(error),
+                Err(_) if start.elapsed() < APPEAR => sleep(POLL),
+                Err(_) => {
+                    let waited_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
+                    return Err(UnitError::NoCgroup { unit: slice, path: path.clone(), waited_ms }.into());
+                }
+            }
+        }
+    }
+
+    fn tell(&self, dir: &CgroupDir, file: &str, value: &Knob) -> Result<(), Error> {
+        let properties = Property::of(file, value);
+        match UnitName::of(dir.path()) {
+            Some(unit) if !properties.is_empty() => Ok(self.units.set(&unit, &properties)?),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn remove(&self, root: &CgroupDir, path: &CgroupPath, permit: &Permit) -> Result<Removal, Error> {
+        let Some(unit) = UnitName::of(path) else { return remove(root, path, permit) };
+        let is_populated = match root.open(path).and_then(|dir| populated(&dir)) {
+            Ok(is_populated) => is_populated,
+            Err(error) if error.is_gone() => return Ok(Removal::Gone),
+            Err(error) => return Err(error),
+        };
+        // systemd removes a scope by itself once it is empty. Stopping a slice ends what runs in it.
+        if is_populated || unit.kind() == UnitKind::Scope {
+            return Ok(Removal::Populated);
+        }
+        self.units.stop_slice(&unit)?;
+        let start = Instant::now();
+        loop {
+            match root.open(path) {
+                Err(error) if error.is_gone() => return Ok(Removal::Gone),
+                Err(error) => return Err(error),
+                Ok(_) if start.elapsed() < VANISH => sleep(POLL),
+                Ok(_) => return Ok(Removal::Partial),
+            }
+        }
+    }
+}
+
+/// Each value is written as cgroupfs' driver does, unless systemd was quicker.
+impl<U: Units> LimitWriter for SystemdDriver<U> {
+    fn set_memory(&self, dir: &CgroupDir, file: MemoryFile, limit: Limit) -> Result<(), Error> {
+        if holds(dir, file.name(), &Knob::Limit(limit)) {
+            return Ok(());
+        }
+        CgroupsRs.set_memory(dir, file, limit)
+    }
+
+    fn set_cpu_weight(&self, dir: &CgroupDir, weight: u64) -> Result<(), Error> {
+        CgroupsRs.set_cpu_weight(dir, weight)
+    }
+
+    fn set_cpu_max(&self, dir: &CgroupDir, quota: Limit, period_us: u64) -> Result<(), Error> {
+        CgroupsRs.set_cpu_max(dir, quota, period_us)
+    }
+
+    fn set_pids_max(&self, dir: &CgroupDir, limit: Limit) -> Result<(), Error> {
+        CgroupsRs.set_pids_max(dir, limit)
+    }
+}
+
+/// Whether a file holds a value already: writing a memory limit again is not free, as the kernel may reclaim for it.
+fn holds(dir: &CgroupDir, file: &str, value: &Knob) -> bool {
+    let page = PageSize::of_this_machine();
+    let value = Knob::parse(file, &value.to_string(), page);
+    dir.read(file).is_ok_and(|held| Knob::parse(file, &held, page) == value)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::cgroup::units::fake::{Call, Fake};
+
+    fn path(text: &str) -> CgroupPath {
+        CgroupPath::parse(text).unwrap()
+    }
+
+    fn scene() -> (tempfile::TempDir, CgroupDir, SystemdDriver<Fake>) {
+        let temp = tempfile::tempdir().unwrap();
+        let root = CgroupDir::unchecked(temp.path()).unwrap();
+        let driver = SystemdDriver::new(Fake::at(temp.path()));
+        (temp, root, driver)
+    }
+
+    #[test]
+    fn slices_are_asked_for_and_nothing_else_is_made() {
+        let (temp, root, driver) = scene();
+        let slice = path("/kubepods.slice");
+        let id = driver.create(&root, &slice).unwrap();
+        assert_eq!(root.open(&slice).unwrap().id(), id);
+        assert_eq!(driver.units.calls(), [Call::Start(String::from("kubepods.slice"))]);
+        for no_slice in ["/kubepods.slice/enforcer-u-app.scope", "/kubepods.slice/plain", "/other-a.slice"] {
+            let error = driver.create(&root, &path(no_slice)).unwrap_err();
+            assert!(matches!(&error, Error::Unit(UnitError::NoUnit { .. })), "{error}");
+            assert!(!temp.path().join(no_slice.trim_start_matches('/')).exists());
+        }
+    }
+
+    #[test]
+    fn what_systemd_has_a_property_for_is_told_to_it() {
+        let (temp, root, driver) = scene();
+        fs::create_dir_all(temp.path().join("kubepods.slice/plain")).unwrap();
+        let slice = root.open(&path("/kubepods.slice")).unwrap();
+        driver.tell(&slice, "cpu.weight", &Knob::Weight(79)).unwrap();
+        driver.tell(&slice, "memory.oom.group", &Knob::Text(String::from("1"))).unwrap();
+        let plain = root.open(&path("/kubepods.slice/plain")).unwrap();
+        driver.tell(&plain, "cpu.weight", &Knob::Weight(79)).unwrap();
+        let told = Property { name: "CPUWeight", value: 79 };
+        assert_eq!(driver.units.calls(), [Call::Set(String::from("kubepods.slice"), vec![told])]);
+    }
+
+    #[test]
+    fn a_slice_is_stopped_only_when_it_is_empty_and_a_scope_never() {
+        let (temp, root, driver) = scene();
+        let permit = Permit::for_enforce_mode();
+        let pod = temp.path().join("kubepods.slice/kubepods-podu.slice");
+        let scope = pod.join("enforcer-u-app.scope");
+        fs::create_dir_all(&scope).unwrap();
+        let pod_path = path("/kubepods.slice/kubepods-podu.slice");
+        let events = |populated: u8| fs::write(pod.join("cgroup.events"), format!("populated {populated}\n"));
+        events(1).unwrap();
+        assert_eq!(driver.remove(&root, &pod_path, &permit).unwrap(), Removal::Populated);
+        fs::write(scope.join("cgroup.events"), "populated 0\n").unwrap();
+        let scope_path = pod_path.child("enforcer-u-app.scope").unwrap();
+        assert_eq!(driver.remove(&root, &scope_path, &permit).unwrap(), Removal::Populated);
+        assert_eq!(driver.units.calls(), []);
+        events(0).unwrap();
+        assert_eq!(driver.remove(&root, &pod_path, &permit).unwrap(), Removal::Gone);
+        assert_eq!(driver.units.calls(), [Call::Stop(String::from("kubepods-podu.slice"))]);
+        assert_eq!(driver.remove(&root, &pod_path, &permit).unwrap(), Removal::Gone);
+    }
+
+    #[test]
+    fn a_value_that_systemd_has_written_is_not_written_again() {
+        let (temp, root, driver) = scene();
+        let folder = temp.path().join("kubepods.slice");
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("memory.max"), "209715200\n").unwrap();
+        let slice = root.open(&path("/kubepods.slice")).unwrap();
+        driver.set_memory(&slice, MemoryFile::Max, Limit::Bytes(209_715_201)).unwrap();
+        assert_eq!(fs::read_to_string(folder.join("memory.max")).unwrap(), "209715200\n");
+        driver.set_memory(&slice, MemoryFile::Max, Limit::Bytes(4096)).unwrap();
+        assert_eq!(fs::read_to_string(folder.join("memory.max")).unwrap(), "4096");
+    }
+}

@@ -1,0 +1,116 @@
+use std::fmt;
+
+use crate::model::CgroupPath;
+
+const SLICE: &str = ".slice";
+const SCOPE: &str = ".scope";
+
+/// The name of a slice or a scope, made from a planned path and from nothing else.
+///
+/// It has only characters that systemd takes in a unit's name and gives no meaning to, and systemd puts that unit
+/// exactly at the path that it was made from: a slice repeats the names above it.
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct UnitName {
+    text: String,
+    kind: UnitKind,
+}
+
+/// The kinds of units that pods have.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum UnitKind {
+    /// It holds units: the node's, a class's or a pod's.
+    Slice,
+    /// It holds processes that somebody else started: a container's.
+    Scope,
+}
+
+impl UnitName {
+    /// The unit whose cgroup is at that path; none if systemd would have none there.
+    #[must_use]
+    pub fn of(path: &CgroupPath) -> Option<Self> {
+        let names: Vec<&str> = path.names().collect();
+        let (last, above) = names.split_last()?;
+        let slices = match last.strip_suffix(SCOPE) {
+            Some(name) if is_plain(name) && !above.is_empty() => above,
+            Some(_) => return None,
+            None => names.as_slice(),
+        };
+        let are_slices = slices.iter().enumerate().all(|(depth, name)| {
+            let parts = name.strip_suffix(SLICE).map(|name| name.split('-').collect::<Vec<_>>());
+            let above = depth.checked_sub(1).and_then(|above| slices.get(above)?.strip_suffix(SLICE));
+            parts.is_some_and(|parts| {
+                parts.len() == depth + 1
+                    && parts.iter().all(|part| is_plain(part))
+                    && above.is_none_or(|above| {
+                        name.strip_prefix(above).is_some_and(|rest| rest.starts_with('-'))
+                    })
+            })
+        });
+        let kind = if last.ends_with(SCOPE) { UnitKind::Scope } else { UnitKind::Slice };
+        are_slices.then(|| Self { text: (*last).to_owned(), kind })
+    }
+
+    /// What kind of unit it is.
+    #[must_use]
+    pub fn kind(&self) -> UnitKind {
+        self.kind
+    }
+
+    /// The name with its ending.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+impl fmt::Display for UnitName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.text)
+    }
+}
+
+/// What systemd takes (`VALID_CHARS` in `src/basic/unit-name.c`) but for the backslash, which begins an escape there.
+fn is_plain(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b":-_.".contains(&byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("/kubepods.slice", Some(UnitKind::Slice))]
+    #[case("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podu_1.slice", Some(UnitKind::Slice))]
+    #[case("/kubepods.slice/kubepods-podu.slice/enforcer-u-app.scope", Some(UnitKind::Scope))]
+    #[case("/machine.slice/machine-kubepods.slice", Some(UnitKind::Slice))]
+    // Not where systemd would put them.
+    #[case("/kubepods-burstable.slice", None)]
+    #[case("/kubepods.slice/other-burstable.slice", None)]
+    #[case("/kubepods.slice/kubepods.slice", None)]
+    #[case("/kubepods.slice/kubepodsx-a.slice", None)]
+    #[case("/a.slice/a--b.slice", None)]
+    #[case("/enforcer-u-app.scope", None)]
+    #[case("/kubepods/enforcer-u-app.scope", None)]
+    // Not slices or scopes.
+    #[case("/", None)]
+    #[case("/kubepods/burstable", None)]
+    #[case("/system.slice/ssh.service", None)]
+    #[case("/-.slice", None)]
+    #[case("/.slice", None)]
+    #[case("/kubepods.slice/.scope", None)]
+    // Not characters of a plain name.
+    #[case("/a\\x2db.slice", None)]
+    #[case("/kubepods.slice/a b.scope", None)]
+    #[case("/kubepods.slice/a@b.scope", None)]
+    #[case("/kubepods.slice/é.scope", None)]
+    fn names_lead_to_their_paths(#[case] path: &str, #[case] kind: Option<UnitKind>) {
+        let path = CgroupPath::parse(path).unwrap();
+        let name = UnitName::of(&path);
+        assert_eq!(name.as_ref().map(UnitName::kind), kind);
+        if let Some(name) = name {
+            assert!(path.as_str().ends_with(&format!("/{name}")));
+        }
+    }
+}

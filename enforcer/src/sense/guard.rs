@@ -1,0 +1,351 @@
+//! Tells at once when a process has not its container's score, and when somebody else writes to a file that is kept.
+//!
+//! What is to be guarded is put into two maps by cgroup id. The programs tell only what concerns them, and nothing that
+//! the daemon itself did. Each cgroup has a credit of records, which it gets back after a moment; so one that is written
+//! to without end costs little and hides nobody else. See `enforcer_common::guard` for the kernel's side.
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    fmt, io,
+};
+
+use aya::maps::{HashMap, MapData, MapError, PerCpuArray, RingBuf};
+use enforcer_common::guard::{CREDIT, Guarded, MAX_GUARDED, MAX_WANTED, Wanted, counts};
+use tokio::{
+    io::unix::AsyncFd,
+    time::{Instant, sleep_until},
+};
+
+use crate::{model::CgroupId, raw};
+
+mod event;
+mod own;
+mod pace;
+mod table;
+
+pub use self::{
+    event::{ForeignWrite, GuardEvent, Kept, Process, ScoreCause, WrongScore},
+    own::PidNamespace,
+};
+use self::{pace::Pace, table::Table};
+
+/// Records taken in one turn before other tasks get theirs.
+const TURN_RECORDS: usize = 256;
+
+/// The guard: what it watches, and what it has to tell.
+///
+/// Put in what is to be guarded with [`set_wanted`](Self::set_wanted) and [`set_guarded`](Self::set_guarded) after each
+/// reconciliation; wait for [`next`](Self::next) beside everything else. Both sets begin empty, and then nothing comes.
+pub struct Guard {
+    ring: Ring,
+    wanted: Table<Wanted, i16>,
+    guarded: Table<Guarded, ()>,
+    counts: PerCpuArray<MapData, u64>,
+    sight: Sight,
+    pids_are_ours: bool,
+    pace: Pace,
+    waiting: VecDeque<GuardEvent>,
+    /// How many losses the kernel counted when it was last asked.
+    dropped: u64,
+    delivered: Delivered,
+}
+
+/// Which programs of the guard are at work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sight {
+    /// Wrong scores are told: all four programs are attached.
+    pub scores: bool,
+    /// Foreign writes are told.
+    pub writes: bool,
+}
+
+/// What went through the guard since the programs were loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GuardCounts {
+    /// Wrong scores.
+    pub scores: KindCounts,
+    /// Foreign writes.
+    pub writes: KindCounts,
+    /// Records that could not be used.
+    pub unusable: u64,
+}
+
+/// Of one kind: `seen = delivered + dropped + held`, as soon as all was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KindCounts {
+    /// How many there were.
+    pub seen: u64,
+    /// Told one by one.
+    pub delivered: u64,
+    /// Lost for want of room in the ring buffer; told together as [`GuardEvent::Lost`].
+    pub dropped: u64,
+    /// Held back, as one cgroup had too many; told together as [`GuardEvent::Overrun`].
+    pub held: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Delivered {
+    scores: u64,
+    writes: u64,
+    unusable: u64,
+}
+
+/// Why something is not guarded.
+#[derive(Debug, thiserror::Error)]
+pub enum GuardError {
+    /// There is more than the map has room for; what fits is guarded.
+    #[error(
+        "{more} cgroups more than the {max} that the map {map} takes: they are looked after by sweeps alone"
+    )]
+    TooMany {
+        /// Name of the map.
+        map: &'static str,
+        /// How many fit.
+        max: usize,
+        /// How many did not.
+        more: usize,
+    },
+    /// The kernel refused an entry; it is tried again the next time.
+    #[error("cannot change the map {map}")]
+    Map {
+        /// Name of the map.
+        map: &'static str,
+        /// What aya said.
+        #[source]
+        source: MapError,
+    },
+}
+
+/// The ring buffer is registered with the runtime when it is first waited for.
+enum Ring {
+    Loaded(RingBuf<MapData>),
+    Registered(AsyncFd<RingBuf<MapData>>),
+    /// It could not be.
+    Broken,
+}
+
+/// The guard's maps.
+pub(super) struct Maps {
+    pub(super) ring: RingBuf<MapData>,
+    pub(super) wanted: HashMap<MapData, u64, Wanted>,
+    pub(super) guarded: HashMap<MapData, u64, Guarded>,
+    pub(super) counts: PerCpuArray<MapData, u64>,
+}
+
+impl Guard {
+    pub(super) fn new(maps: Maps, sight: Sight, pids_are_ours: bool) -> Self {
+        let Maps { ring, wanted, guarded, counts } = maps;
+        let entries = |max: u32| usize::try_from(max).unwrap_or(usize::MAX);
+        Self {
+            ring: Ring::Loaded(ring),
+            wanted: Table::new("WANTED", wanted, entries(MAX_WANTED)),
+            guarded: Table::new("GUARDED", guarded, entries(MAX_GUARDED)),
+            counts,
+            sight,
+            pids_are_ours,
+            pace: Pace::default(),
+            waiting: VecDeque::new(),
+            dropped: 0,
+            delivered: Delivered::default(),
+        }
+    }
+
+    /// Which edges can be told at all.
+    #[must_use]
+    pub fn sight(&self) -> Sight {
+        self.sight
+    }
+
+    /// Guards the scores of these containers' processes, and of no others. Cheap where nothing changed.
+    ///
+    /// Who has a wrong score already is not told: sweep the containers that are new.
+    pub fn set_wanted(&mut self, wanted: &BTreeMap<CgroupId, i16>) -> Result<(), GuardError> {
+        self.wanted.set(wanted, score_record)
+    }
+
+    /// Guards the files of these cgroups, and of no others. Cheap where nothing changed.
+    pub fn set_guarded(&mut self, guarded: &BTreeSet<CgroupId>) -> Result<(), GuardError> {
+        self.guarded.set(&guarded.iter().map(|id| (*id, ())).collect(), |()| Guarded::default())
+    }
+
+    /// The next event. Must be called inside a tokio runtime; safe to cancel. After an error it fails for good.
+    pub async fn next(&mut self) -> io::Result<GuardEvent> {
+        loop {
+            if let Some(event) = self.waiting.pop_front() {
+                return Ok(event);
+            }
+            let ring = self.ring.registered()?;
+            let due = self.pace.due(Instant::now());
+            tokio::select! {
+                guard = ring.readable_mut() => {
+                    let mut guard = guard?;
+                    let ring = guard.get_inner_mut();
+                    let mut taken = 0;
+                    let drained = loop {
+                        if taken == TURN_RECORDS {
+                            break false;
+                        }
+                        let Some(record) = ring.next() else { break true };
+                        taken += 1;
+                        match event::decode(&record, self.pids_are_ours) {
+                            Ok(event) => {
+                                self.delivered.note(&event);
+                                if let Some(key) = key(&event) {
+                                    self.pace.saw(key, Instant::now());
+                                }
+                                self.waiting.push_back(event);
+                            }
+                            Err(error) => {
+                                self.delivered.unusable += 1;
+                                tracing::debug!(%error, "record not usable");
+                            }
+                        }
+                    };
+                    // Readiness is edge-triggered: it may only be cleared when the ring was seen empty.
+                    if drained {
+                        guard.clear_ready();
+                    }
+                    self.look_for_losses();
+                }
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.give_credit(),
+            }
+        }
+    }
+
+    /// What has come already, up to the first event that would have to be waited for: to be handled in one go with it.
+    pub fn ready(&mut self) -> impl Iterator<Item = GuardEvent> + '_ {
+        self.waiting.drain(..)
+    }
+
+    /// What went through.
+    pub fn counts(&self) -> Result<GuardCounts, MapError> {
+        let count = |index| Ok::<u64, MapError>(self.counts.get(&index, 0)?.iter().sum());
+        let Delivered { scores, writes, unusable } = self.delivered;
+        Ok(GuardCounts {
+            scores: KindCounts {
+                seen: count(counts::SCORE_SEEN)?,
+                delivered: scores,
+                dropped: count(counts::SCORE_DROPPED)?,
+                held: count(counts::SCORE_HELD)?,
+            },
+            writes: KindCounts {
+                seen: count(counts::WRITE_SEEN)?,
+                delivered: writes,
+                dropped: count(counts::WRITE_DROPPED)?,
+                held: count(counts::WRITE_HELD)?,
+            },
+            unusable,
+        })
+    }
+
+    /// Takes note of what the ring had no room for. It had none only while it was full, so that a reader who comes to
+    /// its end, and asks then, misses nothing.
+    fn look_for_losses(&mut self) {
+        let dropped = match self.counts() {
+            Ok(counts) => counts.scores.dropped + counts.writes.dropped,
+            Err(error) => {
+                tracing::debug!(%error, "the guard's losses cannot be read");
+                return;
+            }
+        };
+        let new = dropped.saturating_sub(self.dropped);
+        self.dropped = dropped;
+        if new > 0 {
+            self.pace.lost(new);
+            self.give_credit();
+        }
+    }
+
+    /// Gives the credit back to those whose turn is over, before anybody looks at them. Who had used much of it may have
+    /// had more to tell.
+    fn give_credit(&mut self) {
+        let now = Instant::now();
+        while let Some((of, cgroup)) = self.pace.pop(now) {
+            if self.renew(of, cgroup) > CREDIT / 2 {
+                self.waiting.push_back(GuardEvent::Overrun { cgroup, of });
+            }
+        }
+        if let Some(lost) = self.pace.pop_lost(now) {
+            for id in self.wanted.ids() {
+                self.renew(Kept::Scores, id);
+            }
+            for id in self.guarded.ids() {
+                self.renew(Kept::Files, id);
+            }
+            self.waiting.push_back(GuardEvent::Lost(lost));
+        }
+    }
+
+    /// Gives one its credit back; answers how much it had used.
+    fn renew(&mut self, of: Kept, cgroup: CgroupId) -> u32 {
+        match of {
+            Kept::Scores => {
+                let Some(score) = self.wanted.get(cgroup) else { return 0 };
+                let told = self.wanted.record(cgroup).map_or(0, |record| record.told);
+                if told > 0 {
+                    self.wanted.renew(cgroup, score_record(score));
+                }
+                told
+            }
+            Kept::Files => {
+                if self.guarded.get(cgroup).is_none() {
+                    return 0;
+                }
+                let told = self.guarded.record(cgroup).map_or(0, |record| record.told);
+                if told > 0 {
+                    self.guarded.renew(cgroup, Guarded::default());
+                }
+                told
+            }
+        }
+    }
+}
+
+fn score_record(score: i16) -> Wanted {
+    Wanted { score: i32::from(score), told: 0 }
+}
+
+fn key(event: &GuardEvent) -> Option<pace::Key> {
+    match event {
+        GuardEvent::Score(WrongScore { container, .. }) => Some((Kept::Scores, *container)),
+        GuardEvent::Written(ForeignWrite { cgroup, .. }) => Some((Kept::Files, *cgroup)),
+        GuardEvent::Overrun { .. } | GuardEvent::Lost(_) => None,
+    }
+}
+
+impl Delivered {
+    fn note(&mut self, event: &GuardEvent) {
+        match event {
+            GuardEvent::Score(_) => self.scores += 1,
+            GuardEvent::Written(_) => self.writes += 1,
+            GuardEvent::Overrun { .. } | GuardEvent::Lost(_) => {}
+        }
+    }
+}
+
+impl Ring {
+    fn registered(&mut self) -> io::Result<&mut AsyncFd<RingBuf<MapData>>> {
+        if let Self::Loaded(_) = self
+            && let Self::Loaded(ring) = std::mem::replace(self, Self::Broken)
+        {
+            *self = Self::Registered(raw::readable(ring)?);
+        }
+        match self {
+            Self::Registered(ring) => Ok(ring),
+            Self::Loaded(_) | Self::Broken => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Guard")
+            .field("wanted", &self.wanted)
+            .field("guarded", &self.guarded)
+            .field("sight", &self.sight)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+//! A map that the programs look into, kept equal to what is wanted.
+use std::{collections::BTreeMap, fmt};
+
+use aya::{
+    Pod,
+    maps::{HashMap, MapData, MapError},
+};
+
+use super::GuardError;
+use crate::model::CgroupId;
+
+/// Replaces a value and makes none (`BPF_EXIST`, linux/bpf.h).
+const ONLY_IF_THERE: u64 = 2;
+
+/// What is guarded, by cgroup, as it was put into the kernel.
+pub(super) struct Table<R, V> {
+    name: &'static str,
+    map: HashMap<MapData, u64, R>,
+    max: usize,
+    have: BTreeMap<CgroupId, V>,
+}
+
+/// What has to be done to a table.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Changes<V> {
+    pub(super) remove: Vec<CgroupId>,
+    pub(super) put: Vec<(CgroupId, V)>,
+}
+
+/// The way from one table to another.
+pub(super) fn diff<V: Copy + PartialEq>(
+    have: &BTreeMap<CgroupId, V>,
+    want: &BTreeMap<CgroupId, V>,
+) -> Changes<V> {
+    Changes {
+        remove: have.keys().filter(|id| !want.contains_key(id)).copied().collect(),
+        put: want
+            .iter()
+            .filter(|(id, value)| have.get(id) != Some(value))
+            .map(|(id, value)| (*id, *value))
+            .collect(),
+    }
+}
+
+impl<R: Pod, V: Copy + PartialEq> Table<R, V> {
+    pub(super) const fn new(name: &'static str, map: HashMap<MapData, u64, R>, max: usize) -> Self {
+        Self { name, map, max, have: BTreeMap::new() }
+    }
+
+    /// Brings the kernel's table in line. The first `max` are taken where there are more; the rest is the error.
+    pub(super) fn set(
+        &mut self,
+        want: &BTreeMap<CgroupId, V>,
+        record: impl Fn(V) -> R,
+    ) -> Result<(), GuardError> {
+        if self.have == *want {
+            return Ok(());
+        }
+        let too_many = want.len().checked_sub(self.max).filter(|more| *more > 0);
+        let fitting: BTreeMap<_, _>;
+        let want = if too_many.is_some() {
+            fitting = want.iter().take(self.max).map(|(id, value)| (*id, *value)).collect();
+            &fitting
+        } else {
+            want
+        };
+        let Changes { remove, put } = diff(&self.have, want);
+        let mut first_error = None;
+        // Removing first makes room.
+        for id in remove {
+            match self.map.remove(&id.0) {
+                Ok(()) | Err(MapError::KeyNotFound) => drop(self.have.remove(&id)),
+                Err(source) => first_error = first_error.or(Some(source)),
+            }
+        }
+        for (id, value) in put {
+            match self.map.insert(id.0, record(value), 0) {
+                Ok(()) => drop(self.have.insert(id, value)),
+                Err(source) => first_error = first_error.or(Some(source)),
+            }
+        }
+        match (first_error, too_many) {
+            (Some(source), _) => Err(GuardError::Map { map: self.name, source }),
+            (None, Some(more)) => Err(GuardError::TooMany { map: self.name, max: self.max, more }),
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// What was put in for a cgroup.
+    pub(super) fn get(&self, id: CgroupId) -> Option<V> {
+        self.have.get(&id).copied()
+    }
+
+    /// The cgroups in it.
+    pub(super) fn ids(&self) -> Vec<CgroupId> {
+        self.have.keys().copied().collect()
+    }
+
+    /// The kernel's record of a cgroup.
+    pub(super) fn record(&self, id: CgroupId) -> Option<R> {
+        self.map.get(&id.0, 0).ok()
+    }
+
+    /// Writes the kernel's record anew, if it is there.
+    pub(super) fn renew(&mut self, id: CgroupId, record: R) {
+        if let Err(error) = self.map.insert(id.0, record, ONLY_IF_THERE) {
+            tracing::debug!(%id, %error, "a cgroup's credit of records cannot be given back");
+        }
+    }
+}
+
+impl<R, V> fmt::Debug for Table<R, V> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, map: _, max, have } = self;
+        formatter
+            .debug_struct("Table")
+            .field("name", name)
+            .field("max", max)
+            .field("entries", &have.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,66 @@
+//! Which of the guard's programs can be used.
+use enforcer_common::offsets::{ABSENT, Offsets};
+
+use crate::sense::{Facts, PidNamespace, Sight};
+
+/// Chooses them, if tracing works at all, and notes what is missing: what, why, and what an operator loses.
+pub(super) fn choose(
+    facts: &Facts,
+    raw: bool,
+    offsets: Option<&Offsets>,
+    missing: &mut impl FnMut(&'static str, String, &'static str),
+) -> Sight {
+    let scores = raw && offsets.is_some_and(scores_are_readable);
+    if raw && !scores {
+        missing(
+            "scoreEdge",
+            "BTF does not describe a task's score and cgroup".to_owned(),
+            "a process that comes into a container gets its score within seconds, not at once",
+        );
+    }
+    let writes = raw && facts.cgroup_file_write == Some(true) && offsets.is_some_and(writes_are_readable);
+    if raw && !writes {
+        missing(
+            "writeEdge",
+            "BTF does not describe the function cgroup_file_write and what it works with".to_owned(),
+            "what others write to cgroup files is noticed by looking alone, without the writer",
+        );
+    }
+    if scores && !facts.pid_namespace.is_none_or(PidNamespace::is_initial) {
+        missing(
+            "pidNamespace",
+            "not in the machine's own PID namespace".to_owned(),
+            "a process with a wrong score is found by a look at its whole container",
+        );
+    }
+    Sight { scores, writes }
+}
+
+/// Whether a task's score and cgroup can be read.
+fn scores_are_readable(offsets: &Offsets) -> bool {
+    [
+        offsets.task_tgid,
+        offsets.task_group_leader,
+        offsets.task_signal,
+        offsets.signal_oom_score_adj,
+        offsets.task_cgroups,
+        offsets.css_set_dfl_cgrp,
+        offsets.cgroup_kn,
+        offsets.kernfs_node_id,
+        offsets.kernfs_node_parent,
+    ]
+    .iter()
+    .all(|offset| *offset != ABSENT)
+}
+
+/// Whether it can be read which file of which cgroup an open file is.
+fn writes_are_readable(offsets: &Offsets) -> bool {
+    [
+        offsets.kernfs_open_file_kn,
+        offsets.kernfs_node_id,
+        offsets.kernfs_node_name,
+        offsets.kernfs_node_parent,
+    ]
+    .iter()
+    .all(|offset| *offset != ABSENT)
+}

@@ -1,0 +1,162 @@
+//! A guest whose init is systemd: what of Debian's packages goes into its root, and the units that run the script.
+//!
+//! The guest's own init still comes first: it mounts, loads modules and copies files as ever, and then becomes
+//! systemd, which finds its file systems mounted and goes on. systemd starts what is listed here and nothing else:
+//! the system bus, and `rig.service`, in which the guest's own program runs the script and reports its status.
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    io::{BufWriter, Write as _},
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+};
+
+use anyhow::Context as _;
+
+use crate::guest::{cpio::Archive, initramfs};
+
+/// What the guest's own init reads on the kernel's command line; the second is for hosts' kernels that default to v1.
+pub(crate) const KERNEL_ARGUMENTS: &str = "rig.init=systemd systemd.unified_cgroup_hierarchy=1";
+
+/// The files as they are in the packages.
+const FILES: &[&str] = &[
+    "bin/systemctl",
+    "lib/systemd/systemd",
+    "lib/systemd/systemd-cgroups-agent",
+    "lib/systemd/systemd-shutdown",
+    "lib/systemd/system/basic.target",
+    "lib/systemd/system/dbus.service",
+    "lib/systemd/system/dbus.socket",
+    "lib/systemd/system/local-fs.target",
+    "lib/systemd/system/local-fs-pre.target",
+    "lib/systemd/system/paths.target",
+    "lib/systemd/system/shutdown.target",
+    "lib/systemd/system/slices.target",
+    "lib/systemd/system/sockets.target",
+    "lib/systemd/system/swap.target",
+    "lib/systemd/system/sysinit.target",
+    "lib/systemd/system/timers.target",
+    "lib/systemd/system/umount.target",
+    "usr/bin/busctl",
+    "usr/bin/dbus-daemon",
+    "usr/bin/systemd-run",
+    "usr/share/dbus-1/system.conf",
+    "usr/share/dbus-1/system.d/org.freedesktop.systemd1.conf",
+    "usr/share/dbus-1/system-services/org.freedesktop.systemd1.service",
+];
+
+/// The libraries of these programs, by the names under which they are loaded.
+const LIBRARIES: &[&str] = &[
+    "ld-linux-x86-64.so.2",
+    "libacl.so.1",
+    "libapparmor.so.1",
+    "libaudit.so.1",
+    "libblkid.so.1",
+    "libc.so.6",
+    "libcap-ng.so.0",
+    "libcap.so.2",
+    "libcrypt.so.1",
+    "libcrypto.so.3",
+    "libdbus-1.so.3",
+    "libexpat.so.1",
+    "libgcrypt.so.20",
+    "libgpg-error.so.0",
+    "libip4tc.so.2",
+    "libkmod.so.2",
+    "liblz4.so.1",
+    "liblzma.so.5",
+    "libm.so.6",
+    "libmount.so.1",
+    "libpam.so.0",
+    "libpcre2-8.so.0",
+    "libseccomp.so.2",
+    "libselinux.so.1",
+    "libsystemd.so.0",
+    "libzstd.so.1",
+];
+
+/// The folder of systemd's own libraries, whose names have its version.
+const OWN_LIBRARIES: &str = "usr/lib/x86_64-linux-gnu/systemd";
+
+/// Our own files.
+const TEXTS: &[(&str, &str)] = &[
+    // A host that boots for the first time would have all units enabled.
+    ("etc/machine-id", "6f1c1de2a5b94d0f8a5f0e6f7a3b9c11\n"),
+    ("etc/os-release", "NAME=\"test guest\"\nID=guest\n"),
+    (
+        "etc/passwd",
+        "root:x:0:0:root:/root:/bin/sh\nmessagebus:x:100:100::/nonexistent:/bin/false\n\
+         nobody:x:65534:65534:nobody:/:/bin/false\n",
+    ),
+    ("etc/group", "root:x:0:\nmessagebus:x:100:\nnogroup:x:65534:\n"),
+    ("etc/systemd/system/default.target", "[Unit]\nRequires=rig.service\nAfter=rig.service\n"),
+    (
+        "etc/systemd/system/rig.service",
+        // The script decides when it is over, and what it may use; what ends it unasked ends the guest.
+        "[Unit]\nRequires=dbus.socket\nAfter=dbus.socket\nFailureAction=poweroff-force\nSuccessAction=poweroff-force\n\
+         [Service]\nType=exec\nExecStart=/usr/local/bin/guest-init\nTasksMax=infinity\nLimitNOFILE=524288\n",
+    ),
+];
+
+/// Writes the archive that follows the base's.
+pub(crate) fn write(to: &Path, unpacked: &Path) -> anyhow::Result<()> {
+    let file = File::create(to).with_context(|| format!("cannot create {}", to.display()))?;
+    let mut archive = Archive::new(BufWriter::new(file));
+    let mut folders = Folders::default();
+    archive.link("var/run", "../run")?;
+    folders.make(&mut archive, "lib64/")?;
+    archive.link("lib64/ld-linux-x86-64.so.2", "/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2")?;
+    for name in FILES {
+        folders.file(&mut archive, name, &unpacked.join(name))?;
+    }
+    for name in LIBRARIES {
+        // Packages are on their way from /lib to /usr/lib.
+        let found = ["lib", "usr/lib"]
+            .map(|lib| unpacked.join(lib).join("x86_64-linux-gnu").join(name))
+            .into_iter()
+            .find(|path| path.exists())
+            .with_context(|| format!("the unpacked packages have no {name}"))?;
+        folders.file(&mut archive, &format!("lib/x86_64-linux-gnu/{name}"), &found)?;
+    }
+    let own = unpacked.join(OWN_LIBRARIES);
+    for entry in fs::read_dir(&own).with_context(|| format!("cannot read {}", own.display()))? {
+        let entry = entry?;
+        let name = entry.file_name().into_string().ok().context("a library's name is no text")?;
+        folders.file(&mut archive, &format!("{OWN_LIBRARIES}/{name}"), &entry.path())?;
+    }
+    for (name, text) in TEXTS {
+        folders.make(&mut archive, name)?;
+        archive.file(name, 0o644, text.as_bytes())?;
+    }
+    archive.finish()?.flush().with_context(|| format!("cannot write {}", to.display()))
+}
+
+/// The folders that the archive has so far beyond the base's.
+#[derive(Debug, Default)]
+struct Folders(BTreeSet<String>);
+
+impl Folders {
+    /// Makes the folders above a file.
+    fn make<W: std::io::Write>(&mut self, archive: &mut Archive<W>, name: &str) -> anyhow::Result<()> {
+        for (end, _) in name.match_indices('/') {
+            let folder = name.get(..end).unwrap_or_default();
+            if !initramfs::is_base_path(folder) && self.0.insert(folder.to_owned()) {
+                archive.directory(folder)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a file of the host, following links: the guest gets the content under the one name that is used.
+    fn file<W: std::io::Write>(
+        &mut self,
+        archive: &mut Archive<W>,
+        name: &str,
+        host: &Path,
+    ) -> anyhow::Result<()> {
+        self.make(archive, name)?;
+        let content = fs::read(host).with_context(|| format!("cannot read {}", host.display()))?;
+        let executable = fs::metadata(host)?.permissions().mode() & 0o111 != 0;
+        archive.file(name, if executable { 0o755 } else { 0o644 }, &content)
+    }
+}
