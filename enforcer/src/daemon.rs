@@ -14,6 +14,7 @@ mod keeper;
 mod ooms;
 mod problems;
 mod recovery;
+mod schedule;
 mod telling;
 mod unfit;
 
@@ -68,8 +69,18 @@ pub fn fits(config: &Config) -> anyhow::Result<()> {
     Ok(unfit::check(config, &host, unfit::is_kubelets(config))?)
 }
 
+/// What becomes of values, scores and cgroups when the daemon is stopped. When it is killed, they stay.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum OnExit {
+    /// They stay, and hold without the daemon.
+    #[default]
+    Keep,
+    /// They are given back: values and scores are what they were before, and empty cgroups that it made are removed.
+    Restore,
+}
+
 /// Runs the daemon until SIGTERM or SIGINT. The error is an [`Unfit`] if nothing was started.
-pub async fn run(config: Config) -> anyhow::Result<()> {
+pub async fn run(config: Config, on_exit: OnExit) -> anyhow::Result<()> {
     raw::keep_heap_small();
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
@@ -138,6 +149,10 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     sd_notify(&[sd_notify::NotifyState::Stopping]);
     // The reflex first, so that what it still tells is told.
     drop(reflex);
+    match on_exit {
+        OnExit::Keep => {}
+        OnExit::Restore => desired.release().await?,
+    }
     tracing.abort();
     stop.send_replace(true);
     let ended = tokio::time::timeout(GOODBYE, server).await;

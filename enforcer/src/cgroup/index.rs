@@ -1,7 +1,12 @@
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, PoisonError, RwLock},
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
+
+use tokio::sync::Notify;
 
 use crate::model::{CgroupId, Owner};
 
@@ -15,6 +20,9 @@ const TOMBSTONES: usize = 4096;
 #[derive(Clone, Debug, Default)]
 pub struct Index {
     state: Arc<RwLock<State>>,
+    /// How often it has changed.
+    generation: Arc<AtomicU64>,
+    changed: Arc<Notify>,
 }
 
 /// What an id resolves to.
@@ -40,6 +48,22 @@ impl Index {
         Self::default()
     }
 
+    /// A number that is another after every change, so that a reader need not compare.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Waits for a change since the last wait; for one reader.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    fn note_change(&self) {
+        self.generation.fetch_add(1, Ordering::Release);
+        self.changed.notify_one();
+    }
+
     /// Whose cgroup it is, or was.
     #[must_use]
     pub fn resolve(&self, id: CgroupId) -> Option<Resolved> {
@@ -57,6 +81,8 @@ impl Index {
         if revived.is_some_and(|entry| !entry.alive) {
             state.graves.retain(|grave| *grave != id);
         }
+        drop(state);
+        self.note_change();
         true
     }
 
@@ -75,6 +101,8 @@ impl Index {
                 state.entries.remove(&oldest);
             }
         }
+        drop(state);
+        self.note_change();
     }
 
     /// The ids of the cgroups that are there, with their owners, in no order.
@@ -104,7 +132,9 @@ mod tests {
         let index = Index::new();
         assert!(index.insert(CgroupId(7), owner("/a")));
         assert!(!index.insert(CgroupId(7), owner("/a")), "known already");
+        let generation = index.generation();
         index.bury(CgroupId(7));
+        assert_ne!(index.generation(), generation);
         let resolved = index.resolve(CgroupId(7)).unwrap();
         assert!(!resolved.alive);
         assert_eq!(resolved.owner.path.as_str(), "/a");

@@ -47,6 +47,12 @@ impl Ledger {
         self.entries.insert(id, Entry { mark, marked: None, values: BTreeMap::new() });
     }
 
+    /// Whether a cgroup was made by us, now or before a restart.
+    #[must_use]
+    pub fn made(&self, id: CgroupId) -> bool {
+        self.entries.get(&id).is_some_and(|entry| entry.mark.made)
+    }
+
     /// The files of a cgroup that were written.
     pub fn files(&self, id: CgroupId) -> impl Iterator<Item = &FileName> {
         self.entries.get(&id).into_iter().flat_map(|entry| entry.mark.files.keys())

@@ -177,6 +177,42 @@ impl Reconciler {
         report
     }
 
+    /// Gives back everything that was written, values and scores, and removes the cgroups that it made and that hold
+    /// nobody. To be called last.
+    pub fn release(&mut self, permit: &Permit) -> Report {
+        let mut report = Report::default();
+        let scores: Vec<(CgroupPath, i16)> = self
+            .desired
+            .scores
+            .keys()
+            .filter(|path| !self.refused.contains(*path))
+            .filter_map(|path| Some((path.clone(), self.keeper.original(path)?)))
+            .collect();
+        for (path, score) in scores {
+            report.scores.absorb(self.keeper.sweep(&self.root, &path, score, permit));
+        }
+        self.desired.scores.clear();
+        for target in self.desired.targets.values_mut() {
+            target.plan.files.clear();
+        }
+        self.pass(None, Some(permit), &mut report);
+        let made: Vec<(CgroupPath, Known)> = self
+            .standing
+            .iter()
+            .rev()
+            .filter(|(_, known)| !known.is_outside && self.ledger.made(known.id))
+            .map(|(path, known)| (path.clone(), known.clone()))
+            .collect();
+        for (path, known) in made {
+            match self.driver.remove(&self.root, &path, permit) {
+                Ok(Removal::Gone) => report.removed.extend(self.bury(&path)),
+                Ok(Removal::Populated | Removal::Partial) => report.draining.push(known.owner),
+                Err(error) => report.errors.push(error),
+            }
+        }
+        report
+    }
+
     /// Sets the scores of processes that are new.
     pub fn sweep(&mut self, permit: &Permit) -> Report {
         let mut report = Report { scores: self.sweep_scores(permit), ..Report::default() };

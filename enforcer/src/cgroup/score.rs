@@ -37,6 +37,8 @@ pub struct ScoreKeeper {
     proc: OwnedFd,
     hasher: RandomState,
     seen: HashMap<CgroupPath, Seen>,
+    /// The score of the first process of each container that was given another.
+    originals: HashMap<CgroupPath, i16>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -108,7 +110,7 @@ impl ScoreKeeper {
     pub fn new(proc: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let proc = rustix::fs::open(proc, flags, Mode::empty())?;
-        Ok(Self { proc, hasher: RandomState::new(), seen: HashMap::new() })
+        Ok(Self { proc, hasher: RandomState::new(), seen: HashMap::new(), originals: HashMap::new() })
     }
 
     /// Brings every process in the cgroup `path` and below it to `score`.
@@ -131,7 +133,16 @@ impl ScoreKeeper {
                 break;
             }
         }
+        if let Some(first) = sweep.changed.first() {
+            self.originals.entry(path.clone()).or_insert(first.old);
+        }
         sweep
+    }
+
+    /// The score that a container's first process had before it was given the planned one; none if it had it already.
+    #[must_use]
+    pub fn original(&self, path: &CgroupPath) -> Option<i16> {
+        self.originals.get(path).copied()
     }
 
     fn round(
@@ -171,6 +182,7 @@ impl ScoreKeeper {
     /// Forgets what was seen of every cgroup that is not among `paths`.
     pub fn retain(&mut self, scores: &BTreeMap<CgroupPath, i16>) {
         self.seen.retain(|path, _| scores.contains_key(path));
+        self.originals.retain(|path, _| scores.contains_key(path));
     }
 
     fn sweep_batch(

@@ -4,7 +4,10 @@ use anyhow::Context as _;
 use tracing_subscriber::EnvFilter;
 
 use super::{Context, Failure};
-use crate::{config::Mode, daemon};
+use crate::{
+    config::Mode,
+    daemon::{self, OnExit},
+};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -14,9 +17,20 @@ pub(super) struct Args {
     /// The folder of manifests, whatever the configuration says
     #[arg(long, value_name = "DIR")]
     static_pod_path: Option<PathBuf>,
+    /// What becomes of limits, scores and cgroups when the daemon is stopped
+    #[arg(long, value_name = "WHAT", value_parser = on_exit, default_value = "keep")]
+    on_exit: OnExit,
     /// The folder of the sockets, whatever the configuration says
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
+}
+
+fn on_exit(text: &str) -> Result<OnExit, String> {
+    match text {
+        "keep" => Ok(OnExit::Keep),
+        "restore" => Ok(OnExit::Restore),
+        _ => Err(String::from("one of keep, restore")),
+    }
 }
 
 fn mode(text: &str) -> Result<Mode, String> {
@@ -28,7 +42,7 @@ fn mode(text: &str) -> Result<Mode, String> {
 
 pub(super) fn run(context: Context, args: Args) -> Result<(), Failure> {
     let Context { mut config, output: _, color, live: _, verbose } = context;
-    let Args { mode, static_pod_path, run_dir } = args;
+    let Args { mode, static_pod_path, on_exit, run_dir } = args;
     config.mode = mode.unwrap_or(config.mode);
     config.static_pod_path = static_pod_path.unwrap_or(config.static_pod_path);
     config.run_dir = run_dir.unwrap_or(config.run_dir);
@@ -40,7 +54,7 @@ pub(super) fn run(context: Context, args: Args) -> Result<(), Failure> {
         .build()
         .context("cannot start the runtime")?;
     runtime
-        .block_on(daemon::run(config))
+        .block_on(daemon::run(config, on_exit))
         .map_err(|error| if error.is::<daemon::Unfit>() { Failure::usage(error) } else { error.into() })
 }
 

@@ -9,7 +9,14 @@ use std::{
 use serde_json::json;
 use tokio::sync::Notify;
 
-use super::{hierarchy::Hierarchy, host::Host, keeper::Keeper, problems::Problems, telling};
+use super::{
+    hierarchy::Hierarchy,
+    host::Host,
+    keeper::Keeper,
+    problems::Problems,
+    schedule::{Due, LOOK_UNTOLD, Schedule},
+    telling,
+};
 use crate::{
     cgroup::{
         self, CgroupDir, Changes, DriftPolicy, Index, Lowering, Permit, Problem, Reason, Reconciler, Report,
@@ -44,7 +51,7 @@ pub(super) struct Desired {
     hierarchy: Option<Hierarchy>,
     permit: Option<Arc<Permit>>,
     /// The plan that is in force, and the pods that it retires.
-    plan: Plan,
+    plan: Arc<Plan>,
     retired: Vec<PodUid>,
     /// What was told once and need not be told again.
     told: BTreeSet<String>,
@@ -52,13 +59,7 @@ pub(super) struct Desired {
     is_loaded: bool,
     /// What is wrong with the cgroups.
     problems: Problems,
-    /// Whether the kernel tells of changes to the cgroups.
-    is_watched: bool,
-    /// When everything, and the scores, are looked at next.
-    look_due: Instant,
-    sweep_due: Instant,
-    /// When something that waits is looked at again.
-    retry_due: Option<Instant>,
+    schedule: Schedule,
     /// Told when a limit that is being lowered has come to an end.
     woken: Arc<Notify>,
     /// The pods whose cgroup stands, wanted or not.
@@ -66,6 +67,8 @@ pub(super) struct Desired {
     /// Whether one of them, or of those that a pod waits for, is gone since it was last decided who may run.
     has_new_room: bool,
     candidates: BTreeMap<PodUid, Standing>,
+    /// Whether the plan or the cgroups are others than when they were opened.
+    are_candidates_stale: bool,
     /// The planned cgroups that stand.
     ids: BTreeMap<CgroupPath, CgroupId>,
 }
@@ -75,16 +78,6 @@ struct Standing {
     plan: PodPlan,
     candidate: Arc<Candidate>,
 }
-
-/// How often everything is looked at though nothing tells of a change: where the kernel tells of changes, and where not.
-const LOOK_WATCHED: Duration = Duration::from_mins(5);
-const LOOK_UNWATCHED: Duration = Duration::from_secs(10);
-
-/// How often processes are looked for that have not their score.
-const SWEEP: Duration = Duration::from_secs(1);
-
-/// What waits to be tried again is not tried more often than this.
-const RETRY: Duration = Duration::from_millis(100);
 
 /// What came of working on the cgroups.
 struct Worked {
@@ -127,7 +120,7 @@ impl Desired {
                         "inotify",
                         &format!(
                             "new processes get their score within a second, not at once, and values that others write are put right within {} s: {error}",
-                            LOOK_UNWATCHED.as_secs()
+                            LOOK_UNTOLD.as_secs()
                         ),
                     ),
                 }
@@ -139,7 +132,10 @@ impl Desired {
                 None
             }
         };
-        let plan = policy::plan(&host.node, &config.settings, &[]);
+        let mut schedule = Schedule::new(events.is_some(), Instant::now());
+        // Who may not set any need not look for them.
+        schedule.scores_are_told(permit.is_none());
+        let plan = Arc::new(policy::plan(&host.node, &config.settings, &[]));
         let view = View { mode: config.mode.to_string(), ..View::default() };
         let desired = Self {
             config,
@@ -157,14 +153,12 @@ impl Desired {
             view,
             is_loaded: false,
             problems: Problems::default(),
-            is_watched: events.is_some(),
-            look_due: Instant::now(),
-            sweep_due: Instant::now(),
-            retry_due: None,
+            schedule,
             woken: Arc::default(),
             standing: BTreeSet::new(),
             has_new_room: false,
             candidates: BTreeMap::new(),
+            are_candidates_stale: true,
             ids: BTreeMap::new(),
         };
         (desired, events)
@@ -218,27 +212,28 @@ impl Desired {
 
     /// Brings the cgroups in line with the plan.
     pub(super) async fn reconcile(&mut self) -> anyhow::Result<()> {
-        let look = if self.is_watched { LOOK_WATCHED } else { LOOK_UNWATCHED };
-        (self.look_due, self.sweep_due) = (Instant::now() + look, Instant::now() + SWEEP);
-        let (plan, retired, permit) = (self.plan.clone(), self.retired.clone(), self.permit.clone());
+        self.schedule.looked(Instant::now());
+        let (plan, retired, permit) = (Arc::clone(&self.plan), self.retired.clone(), self.permit.clone());
         self.change(move |reconciler| reconciler.reconcile(&plan, &retired, permit.as_deref())).await
     }
 
     /// Looks at what is due: everything, or the scores of new processes alone.
     pub(super) async fn look(&mut self) -> anyhow::Result<()> {
         let now = Instant::now();
-        if self.look_due <= now || self.retry_due.is_some_and(|due| due <= now) {
-            return self.reconcile().await;
+        match self.schedule.due(now) {
+            Some(Due::Look) => self.reconcile().await,
+            Some(Due::Sweep) => {
+                self.schedule.swept(now);
+                let Some(permit) = self.permit.clone() else { return Ok(()) };
+                self.change(move |reconciler| reconciler.sweep(&permit)).await
+            }
+            None => Ok(()),
         }
-        self.sweep_due = now + SWEEP;
-        let Some(permit) = self.permit.clone() else { return Ok(()) };
-        self.change(move |reconciler| reconciler.sweep(&permit)).await
     }
 
     /// When [`look`](Self::look) is to be called.
     pub(super) fn due(&self) -> Instant {
-        let sweep_due = self.permit.as_ref().map(|_| self.sweep_due);
-        [self.retry_due, sweep_due].into_iter().flatten().fold(self.look_due, Instant::min)
+        self.schedule.next()
     }
 
     /// Has limits that are below usage lowered step by step, with what is lowered meanwhile kept on the intent page.
@@ -254,6 +249,25 @@ impl Desired {
         Arc::clone(&self.woken)
     }
 
+    /// Gives back everything that was written. To be called last.
+    pub(super) async fn release(&mut self) -> anyhow::Result<()> {
+        let (Some(hierarchy), Some(permit)) = (self.hierarchy.clone(), self.permit.clone()) else {
+            return Ok(());
+        };
+        let report = hierarchy.run(move |reconciler| reconciler.release(&permit)).await?;
+        self.tell_report(&report);
+        for error in &report.errors {
+            telling::degraded(&self.journal, "limits", &crate::chain(error));
+        }
+        for failure in &report.failed {
+            telling::degraded(&self.journal, "limits", &crate::chain(&failure.error));
+        }
+        for owner in &report.draining {
+            tracing::info!(cgroup = %owner.path, "it stays, as it holds processes");
+        }
+        Ok(())
+    }
+
     /// Whether the source has been read.
     pub(super) fn is_loaded(&self) -> bool {
         self.is_loaded
@@ -262,8 +276,7 @@ impl Desired {
     /// Looks at the cgroups that the kernel told of; without any, it tells of none any longer.
     pub(super) async fn changed(&mut self, changes: Option<Changes>) -> anyhow::Result<()> {
         let Some(changes) = changes else {
-            self.is_watched = false;
-            self.look_due = Instant::now();
+            self.schedule.files_are_told(false, Instant::now());
             return Ok(());
         };
         let permit = self.permit.clone();
@@ -289,28 +302,30 @@ impl Desired {
     ///
     /// A pod whose cgroup does not stand is none. One that stays is handed out as it was.
     pub(super) fn new_candidates(&mut self) -> Option<Vec<Arc<Candidate>>> {
-        let root = Arc::clone(self.hierarchy.as_ref()?.root());
+        if !std::mem::take(&mut self.are_candidates_stale) {
+            return None;
+        }
+        let (root, plan) = (Arc::clone(self.hierarchy.as_ref()?.root()), Arc::clone(&self.plan));
         let mut before = std::mem::take(&mut self.candidates);
         let mut differs = false;
         let mut order = Vec::new();
-        let wanted: Vec<_> =
-            self.plan.pods.iter().filter(|pod| !self.retired.contains(&pod.uid)).cloned().collect();
+        let wanted: Vec<_> = plan.pods.iter().filter(|pod| !self.retired.contains(&pod.uid)).collect();
         for plan in wanted {
             let id = self.ids.get(&plan.cgroup.path);
             let standing = before.remove(&plan.uid).filter(|standing| {
-                standing.plan == plan && self.stands_as_opened(&plan, &standing.candidate)
+                standing.plan == *plan && self.stands_as_opened(plan, &standing.candidate)
             });
             let candidate = match standing {
                 Some(standing) => Some(standing.candidate),
                 None if id.is_none() => None,
                 None => {
                     differs = true;
-                    self.open(&root, &plan)
+                    self.open(&root, plan)
                 }
             };
             if let Some(candidate) = candidate {
                 order.push(Arc::clone(&candidate));
-                self.candidates.insert(plan.uid.clone(), Standing { plan, candidate });
+                self.candidates.insert(plan.uid.clone(), Standing { plan: plan.clone(), candidate });
             }
         }
         (differs || !before.is_empty()).then_some(order)
@@ -340,6 +355,7 @@ impl Desired {
             Ok(candidate) => Some(Arc::new(candidate)),
             Err(OpenError::Cgroup(error)) if error.is_gone() => None,
             Err(error) => {
+                self.are_candidates_stale = true;
                 let message = format!("pod {} cannot be evicted: {}", plan.name, crate::chain(&error));
                 if self.told.insert(message.clone()) {
                     telling::degraded(&self.journal, "candidate", &message);
@@ -351,7 +367,7 @@ impl Desired {
 
     /// Decides who may run, plans anew, and has done what follows. Answers whether the plan is another one.
     fn decide(&mut self) -> bool {
-        let before = (self.plan.clone(), self.retired.clone());
+        let before = (Arc::clone(&self.plan), self.retired.clone());
         let decisions = self.replan();
         self.carry_out(decisions);
         self.renew_view();
@@ -367,7 +383,8 @@ impl Desired {
         let entries = self.roster.entries();
         let pods: Vec<(&Pod, Admission)> =
             entries.iter().filter_map(|entry| Some((entry.pod.as_ref(), entry.admission()?))).collect();
-        self.plan = policy::plan_decided(node, settings, &pods);
+        self.plan = Arc::new(policy::plan_decided(node, settings, &pods));
+        self.are_candidates_stale = true;
         self.retired =
             entries.iter().filter(|entry| !entry.may_start()).map(|entry| entry.pod.uid.clone()).collect();
         if self.is_loaded
@@ -400,7 +417,7 @@ impl Desired {
             if !self.decide() {
                 break;
             }
-            let (plan, retired, permit) = (self.plan.clone(), self.retired.clone(), self.permit.clone());
+            let (plan, retired, permit) = (Arc::clone(&self.plan), self.retired.clone(), self.permit.clone());
             self.change_once(move |reconciler| reconciler.reconcile(&plan, &retired, permit.as_deref()))
                 .await?;
         }
@@ -434,8 +451,9 @@ impl Desired {
         self.has_new_room = !self.standing.is_subset(&standing) || self.roster.awaits_other_than(&standing);
         self.standing = standing;
         self.forget_those_without_cgroup();
+        self.are_candidates_stale |= self.ids != ids;
         self.ids = ids;
-        self.retry_due = due.map(|due| due.max(Instant::now() + RETRY));
+        self.schedule.retry_at(due, Instant::now());
         self.renew_view();
         Ok(())
     }

@@ -25,8 +25,8 @@ use crate::{
 /// How many records may wait; the ring takes up what comes on top.
 const RECORDS: usize = 1024;
 
-/// How often new cgroups are looked for and losses counted.
-const TICK: Duration = Duration::from_millis(200);
+/// How often losses are counted.
+const TICK: Duration = Duration::from_secs(2);
 
 /// The most cgroups of the whole hierarchy whose paths are kept.
 const MAX_CGROUPS: usize = 65_536;
@@ -37,8 +37,9 @@ pub(super) struct Ooms {
     programs: Option<Working>,
     incidents: Incidents,
     world: Names,
-    /// The cgroups whose counters the incidents know.
+    /// The cgroups whose counters the incidents know, and as of which generation of the index.
     known: BTreeSet<CgroupId>,
+    generation: Option<u64>,
     /// What the programs could not tell, by stage.
     lost: HashMap<&'static str, u64>,
 }
@@ -97,6 +98,7 @@ impl Ooms {
             incidents: Incidents::default(),
             world,
             known: BTreeSet::new(),
+            generation: None,
             lost: HashMap::new(),
         };
         (ooms, edges, guard)
@@ -114,6 +116,7 @@ impl Ooms {
         let (sink, mut records) = mpsc::channel(RECORDS);
         let stats = RingStats::default();
         let draining = sense::drain(events, sink, &stats);
+        let index = self.world.index.clone();
         let working = async {
             let mut tick = tokio::time::interval(TICK);
             loop {
@@ -127,6 +130,7 @@ impl Ooms {
                         None => return,
                     },
                     () = sleep(due) => self.step(Input::Tick),
+                    () = index.changed() => self.learn_cgroups(),
                     _ = tick.tick() => self.look_around(),
                 }
             }
@@ -210,6 +214,10 @@ impl Ooms {
     }
 
     fn learn_cgroups(&mut self) {
+        let generation = self.world.index.generation();
+        if self.generation.replace(generation) == Some(generation) {
+            return;
+        }
         let alive: BTreeMap<CgroupId, Arc<Owner>> = self.world.index.alive().into_iter().collect();
         let new: Vec<_> = alive.keys().filter(|id| !self.known.contains(id)).copied().collect();
         let gone: Vec<_> = self.known.iter().filter(|id| !alive.contains_key(id)).copied().collect();

@@ -75,7 +75,8 @@ pub enum OpenError {
 }
 
 impl Candidate {
-    /// Opens a pod whose own cgroup is killed, and those that its containers took elsewhere. `root` is the root of the hierarchy, which the plan's paths begin at.
+    /// Opens a pod whose own cgroup is killed, and those that its containers took elsewhere. `root` is the root of the
+    /// hierarchy, which the plan's paths begin at.
     pub fn open(root: &CgroupDir, plan: &PodPlan) -> Result<Self, OpenError> {
         let below = format!("{}/", plan.cgroup.path);
         let elsewhere = plan
@@ -98,16 +99,6 @@ impl Candidate {
         targets: &[CgroupPath],
     ) -> Result<Self, OpenError> {
         let dir = open_allowed(root, &plan.cgroup.path)?;
-        let charged_to = |dir: &CgroupDir| -> Result<Charged, cgroup::Error> {
-            Ok(Charged { current: dir.open_read("memory.current")?, stat: dir.open_read("memory.stat")? })
-        };
-        let mut charged = vec![charged_to(&dir)?];
-        let below = format!("{}/", plan.cgroup.path);
-        for path in targets {
-            if *path != plan.cgroup.path && !path.as_str().starts_with(&below) {
-                charged.push(charged_to(&root.open(path)?)?);
-            }
-        }
         let mut brakes = Vec::new();
         open_brakes(&dir, &mut brakes)?;
         for container in &plan.containers {
@@ -123,7 +114,17 @@ impl Candidate {
             let events = dir.open_read("cgroup.events")?;
             Ok(Target { dir, kill, events })
         };
-        let targets = targets.iter().map(open_target).collect::<Result<_, OpenError>>()?;
+        let targets = targets.iter().map(open_target).collect::<Result<Vec<_>, OpenError>>()?;
+        let charged_to = |dir: &CgroupDir| -> Result<Charged, cgroup::Error> {
+            Ok(Charged { current: dir.open_read("memory.current")?, stat: dir.open_read("memory.stat")? })
+        };
+        let mut charged = vec![charged_to(&dir)?];
+        let below = format!("{}/", plan.cgroup.path);
+        for Target { dir, .. } in &targets {
+            if *dir.path() != plan.cgroup.path && !dir.path().as_str().starts_with(&below) {
+                charged.push(charged_to(dir)?);
+            }
+        }
         Ok(Self {
             identity: identity(plan),
             label: plan.name.to_string(),
@@ -178,7 +179,13 @@ impl Candidate {
         let mut read = || {
             let mut whole: Option<Usage> = None;
             for charged in &self.charged {
-                let Some(usage) = charged.read(buffer)? else { return Ok(None) };
+                let usage = match charged.read(buffer) {
+                    Ok(Some(usage)) => usage,
+                    Ok(None) => return Ok(None),
+                    // What a container took elsewhere may go by itself; the pod's own comes first.
+                    Err(Errno::NODEV | Errno::NOENT) if whole.is_some() => continue,
+                    Err(errno) => return Err(errno),
+                };
                 whole = Some(whole.map_or(usage, |whole| whole.plus(usage)));
             }
             Ok(whole)

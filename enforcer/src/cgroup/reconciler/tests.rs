@@ -540,3 +540,18 @@ fn what_may_not_be_adopted_is_told_and_left_alone() {
     }
     assert_eq!(fixture.read("system.slice/web.service/memory.max"), "max\n");
 }
+
+#[test]
+fn what_was_written_is_given_back_at_the_end() {
+    let mut fixture = Fixture::new(&[TREE, &["system.slice"]].concat());
+    fixture.write("system.slice/cpu.weight", "39\n");
+    let reserved = vec![cgroup("/system.slice", &[("cpu.weight", "157")])];
+    drop(fixture.reconcile(&Plan { reserved, ..plan("8192") }));
+    assert_eq!(fixture.read("system.slice/cpu.weight"), "157");
+    let report = fixture.reconciler.release(&fixture.permit);
+    assert!(report.errors.is_empty() && report.failed.is_empty(), "{report:?}");
+    assert!(fixture.read("system.slice/cpu.weight").starts_with("39"));
+    assert_eq!(fixture.read("kubepods/pod1/cpu.weight"), "100");
+    assert!(fixture.read("kubepods/pod1/app/memory.max").starts_with("max"));
+    assert!(fixture.temp.path().join("kubepods/pod1").exists(), "it was there before");
+}

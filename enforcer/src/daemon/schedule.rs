@@ -1,0 +1,116 @@
+use std::time::{Duration, Instant};
+
+/// How often everything is looked at though nothing tells of a change: where the kernel tells of changes, and where not.
+const LOOK_TOLD: Duration = Duration::from_mins(5);
+pub(super) const LOOK_UNTOLD: Duration = Duration::from_secs(10);
+
+/// How often processes are looked for that have not their score, where the kernel does not tell of them.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// What waits to be tried again is not tried more often than this.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// When the desired state is looked at though nothing tells of a change.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    /// Whether the kernel tells of changes to the cgroups.
+    files_are_told: bool,
+    /// Whether it tells of processes that have not their score.
+    scores_are_told: bool,
+    look: Instant,
+    sweep: Instant,
+    /// When something that waits is to be tried again.
+    retry: Option<Instant>,
+}
+
+/// What is due.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Due {
+    /// A look at everything.
+    Look,
+    /// A look at the scores alone.
+    Sweep,
+}
+
+impl Schedule {
+    pub(super) fn new(files_are_told: bool, now: Instant) -> Self {
+        Self { files_are_told, scores_are_told: false, look: now, sweep: now, retry: None }
+    }
+
+    /// Notes whether the kernel tells of changes to the cgroups; everything is looked at when it ceases to.
+    pub(super) fn files_are_told(&mut self, told: bool, now: Instant) {
+        if self.files_are_told && !told {
+            self.look = now;
+        }
+        self.files_are_told = told;
+    }
+
+    /// Notes whether the kernel tells of processes that have not their score.
+    pub(super) fn scores_are_told(&mut self, told: bool) {
+        self.scores_are_told = told;
+    }
+
+    /// Notes that everything is looked at now.
+    pub(super) fn looked(&mut self, now: Instant) {
+        self.look = now + if self.files_are_told { LOOK_TOLD } else { LOOK_UNTOLD };
+        self.sweep = now + SWEEP;
+    }
+
+    /// Notes that the scores are looked at now.
+    pub(super) fn swept(&mut self, now: Instant) {
+        self.sweep = now + SWEEP;
+    }
+
+    /// Notes when something is to be tried again, or that nothing is.
+    pub(super) fn retry_at(&mut self, due: Option<Instant>, now: Instant) {
+        self.retry = due.map(|due| due.max(now + RETRY));
+    }
+
+    /// What is due now.
+    pub(super) fn due(&self, now: Instant) -> Option<Due> {
+        if self.look <= now || self.retry.is_some_and(|retry| retry <= now) {
+            return Some(Due::Look);
+        }
+        (!self.scores_are_told && self.sweep <= now).then_some(Due::Sweep)
+    }
+
+    /// When something is due next.
+    pub(super) fn next(&self) -> Instant {
+        let sweep = (!self.scores_are_told).then_some(self.sweep);
+        [self.retry, sweep].into_iter().flatten().fold(self.look, Instant::min)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_is_looked_for_seldom() {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(true, start);
+        assert_eq!(schedule.due(start), Some(Due::Look));
+        schedule.looked(start);
+        assert_eq!(schedule.due(start), None);
+        assert_eq!((schedule.next(), schedule.due(start + SWEEP)), (start + SWEEP, Some(Due::Sweep)));
+        schedule.scores_are_told(true);
+        assert_eq!((schedule.next(), schedule.due(start + SWEEP)), (start + LOOK_TOLD, None));
+        schedule.files_are_told(false, start);
+        assert_eq!(schedule.due(start), Some(Due::Look));
+        schedule.looked(start);
+        assert_eq!(schedule.next(), start + LOOK_UNTOLD);
+    }
+
+    #[test]
+    fn what_is_overdue_is_not_tried_without_a_pause() {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(true, start);
+        schedule.looked(start);
+        schedule.retry_at(Some(start), start + SWEEP);
+        assert_eq!(schedule.due(start + SWEEP), Some(Due::Sweep));
+        assert_eq!(schedule.due(start + SWEEP + RETRY), Some(Due::Look));
+        schedule.retry_at(None, start);
+        schedule.scores_are_told(true);
+        assert_eq!(schedule.next(), start + LOOK_TOLD);
+    }
+}
