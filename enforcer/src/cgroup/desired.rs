@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{UnitKind, UnitName};
+use super::UnitName;
 use crate::{
     model::{CgroupPath, Owner, OwnerLevel, PodUid},
     policy::{CgroupPlan, Plan, PodPlan},
@@ -42,7 +42,7 @@ impl<'plan> Desired<'plan> {
             }
             for container in &pod.containers {
                 desired.scores.insert(container.cgroup.path.clone(), container.oom_score_adj);
-                if UnitName::of(&container.cgroup.path).is_some_and(|unit| unit.kind() == UnitKind::Scope) {
+                if UnitName::is_scope(&container.cgroup.path) {
                     desired.awaited.insert(&container.cgroup.path);
                 }
             }

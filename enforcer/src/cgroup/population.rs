@@ -11,14 +11,14 @@ use inotify::{EventMask, EventStream, Inotify, WatchDescriptor, WatchMask, Watch
 use super::{CgroupDir, Error};
 use crate::model::{CgroupId, CgroupPath};
 
-type Names = Arc<Mutex<HashMap<WatchDescriptor, CgroupPath>>>;
+type Names = Arc<Mutex<HashMap<WatchDescriptor, PopulationEvent>>>;
 
-/// The cgroups whose `cgroup.events` is watched; held by the reconciler.
+/// The cgroups whose `cgroup.events` or whose children are watched; held by the reconciler.
 #[derive(Debug)]
 pub struct PopulationWatch {
     watches: Watches,
     names: Names,
-    watched: BTreeMap<CgroupPath, (CgroupId, WatchDescriptor)>,
+    watched: BTreeMap<PopulationEvent, (CgroupId, WatchDescriptor)>,
 }
 
 /// The changes of the watched cgroups; held by the daemon's loop.
@@ -29,10 +29,12 @@ pub struct PopulationEvents {
 }
 
 /// A change that was told by the kernel.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum PopulationEvent {
     /// The first process came, or the last one went, or the cgroup was frozen or thawed.
     Changed(CgroupPath),
+    /// A cgroup was made or removed directly below this one.
+    Children(CgroupPath),
     /// Changes were lost: everything has to be looked at.
     Overflow,
 }
@@ -50,28 +52,28 @@ pub fn population_watch() -> io::Result<(PopulationWatch, PopulationEvents)> {
 }
 
 impl PopulationWatch {
-    /// Watches exactly these cgroups. Answers what could not be watched, such as for want of inotify watches
-    /// (`fs.inotify.max_user_watches`); those are then seen by the periodic sweep only.
-    pub fn watch(&mut self, root: &CgroupDir, wanted: &BTreeMap<CgroupPath, CgroupId>) -> Vec<Error> {
-        let stale: Vec<CgroupPath> = self
+    /// Watches for exactly these events, each of a cgroup with that id. Answers what could not be watched, such as for
+    /// want of inotify watches (`fs.inotify.max_user_watches`); those are then seen by the periodic sweep only.
+    pub fn watch(&mut self, root: &CgroupDir, wanted: &BTreeMap<PopulationEvent, CgroupId>) -> Vec<Error> {
+        let stale: Vec<PopulationEvent> = self
             .watched
             .iter()
-            .filter(|(path, (id, _))| wanted.get(*path) != Some(id))
-            .map(|(path, _)| path.clone())
+            .filter(|(event, (id, _))| wanted.get(*event) != Some(id))
+            .map(|(event, _)| event.clone())
             .collect();
-        for path in stale {
-            if let Some((_, descriptor)) = self.watched.remove(&path) {
+        for event in stale {
+            if let Some((_, descriptor)) = self.watched.remove(&event) {
                 self.names.lock().unwrap_or_else(PoisonError::into_inner).remove(&descriptor);
                 // EINVAL: the kernel dropped it together with the cgroup.
                 drop(self.watches.remove(descriptor));
             }
         }
         let mut errors = Vec::new();
-        for path in wanted.keys() {
-            if self.watched.contains_key(path) {
+        for event in wanted.keys() {
+            if self.watched.contains_key(event) {
                 continue;
             }
-            match self.add(root, path) {
+            match self.add(root, event) {
                 Ok(()) => {}
                 Err(error) if error.is_gone() => {}
                 Err(error) => errors.push(error),
@@ -80,19 +82,25 @@ impl PopulationWatch {
         errors
     }
 
-    fn add(&mut self, root: &CgroupDir, path: &CgroupPath) -> Result<(), Error> {
+    fn add(&mut self, root: &CgroupDir, event: &PopulationEvent) -> Result<(), Error> {
+        let (path, file, mask) = match event {
+            PopulationEvent::Changed(path) => (path, "cgroup.events", WatchMask::MODIFY),
+            PopulationEvent::Children(path) => (path, ".", WatchMask::CREATE | WatchMask::DELETE),
+            // It comes unasked.
+            PopulationEvent::Overflow => return Ok(()),
+        };
         let dir = root.open(path)?;
         // By way of the handle: the name can lead nowhere else.
-        let file = format!("/proc/self/fd/{}/cgroup.events", dir.as_fd().as_raw_fd());
+        let name = format!("/proc/self/fd/{}/{file}", dir.as_fd().as_raw_fd());
         // The lock is held over both, so that an event never finds its descriptor without a name.
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        let descriptor = self.watches.add(file, WatchMask::MODIFY).map_err(|source| Error::Read {
+        let descriptor = self.watches.add(name, mask).map_err(|source| Error::Read {
             path: path.to_string(),
-            file: String::from("cgroup.events"),
+            file: file.to_owned(),
             source,
         })?;
-        names.insert(descriptor.clone(), path.clone());
-        self.watched.insert(path.clone(), (dir.id(), descriptor));
+        names.insert(descriptor.clone(), event.clone());
+        self.watched.insert(event.clone(), (dir.id(), descriptor));
         Ok(())
     }
 }
@@ -109,8 +117,8 @@ impl PopulationEvents {
                 return Ok(PopulationEvent::Overflow);
             }
             let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(path) = names.get(&event.wd) {
-                return Ok(PopulationEvent::Changed(path.clone()));
+            if let Some(event) = names.get(&event.wd) {
+                return Ok(event.clone());
             }
         }
     }
@@ -122,8 +130,8 @@ mod tests {
 
     use super::*;
 
-    fn wanted(root: &CgroupDir, path: &CgroupPath) -> BTreeMap<CgroupPath, CgroupId> {
-        BTreeMap::from([(path.clone(), root.open(path).unwrap().id())])
+    fn wanted(root: &CgroupDir, path: &CgroupPath) -> BTreeMap<PopulationEvent, CgroupId> {
+        BTreeMap::from([(PopulationEvent::Changed(path.clone()), root.open(path).unwrap().id())])
     }
 
     #[tokio::test]
@@ -146,11 +154,33 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn children_are_told_beside_what_the_cgroup_itself_tells() {
+        let temp = tempfile::tempdir().unwrap();
+        fs::create_dir(temp.path().join("pod")).unwrap();
+        fs::write(temp.path().join("pod/cgroup.events"), "populated 0\n").unwrap();
+        let root = CgroupDir::unchecked(temp.path()).unwrap();
+        let pod = CgroupPath::parse("/pod").unwrap();
+        let id = root.open(&pod).unwrap().id();
+        let [changed, children] =
+            [PopulationEvent::Changed, PopulationEvent::Children].map(|of| of(pod.clone()));
+        let (mut watch, mut events) = population_watch().unwrap();
+        let wanted = BTreeMap::from([(changed.clone(), id), (children.clone(), id)]);
+        assert!(watch.watch(&root, &wanted).is_empty());
+        fs::create_dir(temp.path().join("pod/app")).unwrap();
+        assert_eq!(events.next().await.unwrap(), children);
+        root.open(&pod).unwrap().write("cgroup.events", "populated 1\n").unwrap();
+        assert_eq!(events.next().await.unwrap(), changed);
+        fs::remove_dir(temp.path().join("pod/app")).unwrap();
+        assert_eq!(events.next().await.unwrap(), children);
+    }
+
+    #[tokio::test]
     async fn a_cgroup_that_is_gone_is_no_error() {
         let temp = tempfile::tempdir().unwrap();
         let root = CgroupDir::unchecked(temp.path()).unwrap();
         let (mut watch, _events) = population_watch().unwrap();
-        let gone = BTreeMap::from([(CgroupPath::parse("/gone").unwrap(), CgroupId(1))]);
+        let gone =
+            BTreeMap::from([(PopulationEvent::Changed(CgroupPath::parse("/gone").unwrap()), CgroupId(1))]);
         assert!(watch.watch(&root, &gone).is_empty());
     }
 }

@@ -27,6 +27,8 @@ pub struct Reconciler {
     watch: Option<PopulationWatch>,
     /// The cgroups that a plan names or has named, and that exist.
     known: BTreeMap<CgroupPath, Known>,
+    /// The pods whose containers' cgroups come and go with their processes.
+    nurseries: BTreeSet<CgroupPath>,
     /// The score of each planned container.
     scores: BTreeMap<CgroupPath, i16>,
     /// What failed at the last reconciliation.
@@ -85,6 +87,7 @@ impl Reconciler {
             keeper,
             watch: None,
             known: BTreeMap::new(),
+            nurseries: BTreeSet::new(),
             scores: BTreeMap::new(),
             told: HashMap::new(),
         })
@@ -120,6 +123,7 @@ impl Reconciler {
             !lacks
         });
         let Diff { steps, withheld, missing } = diff(&desired.plans, &snapshot, &self.ledger, self.page);
+        let steps = self.driver.arrange(steps);
         let mut report = Report { withheld, missing, errors, ..Report::default() };
         let mut ids: BTreeMap<CgroupPath, CgroupId> =
             snapshot.cgroups.iter().map(|(path, observed)| (path.clone(), observed.id)).collect();
@@ -132,6 +136,7 @@ impl Reconciler {
         self.note_found(&desired, &ids, &report);
         self.learn(&desired, &ids);
         self.scores.clone_from(&desired.scores);
+        self.nurseries = desired.awaited.iter().filter_map(|container| container.parent()).collect();
         self.keeper.retain(&self.scores);
         self.retire(permit, &mut report);
         self.find_strangers(plan, &mut report);
@@ -150,11 +155,14 @@ impl Reconciler {
         report
     }
 
-    /// Looks at the one cgroup that the kernel told of, right when it did.
+    /// Looks at the one cgroup that the kernel told of, right when it did. A cgroup that was made or removed is
+    /// [`reconcile`](Self::reconcile)'s.
     pub fn populated(&mut self, event: &PopulationEvent, permit: &Permit) -> Report {
         let path = match event {
             PopulationEvent::Overflow => return self.sweep(permit),
             PopulationEvent::Changed(path) => path,
+            // What is new is only known by the plan.
+            PopulationEvent::Children(_) => return Report::default(),
         };
         let mut report = Report::default();
         if let Some(score) = self.scores.get(path) {
@@ -384,8 +392,12 @@ impl Reconciler {
             .known
             .iter()
             .filter(|(_, known)| known.retired || known.owner.level.container().is_some())
-            .map(|(path, known)| (path.clone(), known.id))
-            .collect();
+            .map(|(path, known)| (PopulationEvent::Changed(path.clone()), known.id));
+        let children = self
+            .nurseries
+            .iter()
+            .filter_map(|path| Some((PopulationEvent::Children(path.clone()), self.known.get(path)?.id)));
+        let wanted = wanted.chain(children).collect();
         report.errors.extend(watch.watch(&self.root, &wanted));
     }
 }

@@ -16,14 +16,15 @@ use super::{
 };
 use crate::{
     cgroup::{
-        CgroupDir, Index, Permit, PopulationEvent, PopulationEvents, Reconciler, Report, population_watch,
+        CgroupDir, Index, Permit, PopulationEvent, PopulationEvents, Reconciler, Report, Systemd,
+        SystemdDriver, UnitName, population_watch,
     },
     config::Config,
     evict::{self, Candidate, OpenError},
     journal::{Event, EventType, Journal, Subject},
     model::{CgroupId, CgroupPath, Pod, PodUid, QosClass},
     policy::{
-        self, Plan, PodPlan,
+        self, CgroupDriver, Plan, PodPlan,
         admission::{Admission, Rejection, under_conditions},
         threshold::NodeCondition,
     },
@@ -69,6 +70,8 @@ pub(super) struct Desired {
 struct Standing {
     plan: PodPlan,
     candidate: Arc<Candidate>,
+    /// The containers' cgroups that stood then: their brakes are open.
+    containers: Vec<Option<CgroupId>>,
 }
 
 /// Drift is noticed this many ticks after it happened at the latest.
@@ -97,7 +100,8 @@ impl Hierarchy {
 }
 
 impl Desired {
-    /// Nothing is planned yet. Without cgroup v2 it knows the pods, and writes nothing.
+    /// Nothing is planned yet. Without cgroup v2 it knows the pods, and writes nothing. Must be called inside a tokio
+    /// runtime.
     pub(super) fn new(
         config: Config,
         host: Host,
@@ -112,6 +116,10 @@ impl Desired {
             .and_then(|reconciler| Ok((reconciler, CgroupDir::mount(mount)?)))
         {
             Ok((mut reconciler, root)) => {
+                if config.settings.cgroup_driver == CgroupDriver::Systemd {
+                    let systemd = Systemd::new().blocking(tokio::runtime::Handle::current());
+                    reconciler.set_driver(Box::new(SystemdDriver::new(systemd)));
+                }
                 match population_watch() {
                     Ok((watch, watched)) => {
                         reconciler.set_watch(watch);
@@ -228,7 +236,12 @@ impl Desired {
     /// Looks at the one cgroup that the kernel told of.
     pub(super) async fn populated(&mut self, event: PopulationEvent) -> anyhow::Result<()> {
         let Some(permit) = self.permit.clone() else { return Ok(()) };
-        self.change(move |reconciler| reconciler.populated(&event, &permit)).await
+        match event {
+            PopulationEvent::Changed(_) => {
+                self.change(move |reconciler| reconciler.populated(&event, &permit)).await
+            }
+            PopulationEvent::Children(_) | PopulationEvent::Overflow => self.reconcile().await,
+        }
     }
 
     /// The node's condition, as it is told.
@@ -258,9 +271,16 @@ impl Desired {
             self.plan.pods.iter().filter(|pod| !self.retired.contains(&pod.uid)).cloned().collect();
         for plan in wanted {
             let id = self.ids.get(&plan.cgroup.path);
-            let standing = before
-                .remove(&plan.uid)
-                .filter(|standing| standing.plan == plan && Some(&standing.candidate.facts().cgroup) == id);
+            let containers: Vec<_> = plan
+                .containers
+                .iter()
+                .map(|container| self.ids.get(&container.cgroup.path).copied())
+                .collect();
+            let standing = before.remove(&plan.uid).filter(|standing| {
+                standing.plan == plan
+                    && Some(&standing.candidate.facts().cgroup) == id
+                    && standing.containers == containers
+            });
             let candidate = match standing {
                 Some(standing) => Some(standing.candidate),
                 None if id.is_none() => None,
@@ -271,7 +291,7 @@ impl Desired {
             };
             if let Some(candidate) = candidate {
                 order.push(Arc::clone(&candidate));
-                self.candidates.insert(plan.uid.clone(), Standing { plan, candidate });
+                self.candidates.insert(plan.uid.clone(), Standing { plan, candidate, containers });
             }
         }
         (differs || !before.is_empty()).then_some(order)
@@ -423,7 +443,11 @@ impl Desired {
         let mut pods = Vec::new();
         for plan in &self.plan.pods {
             let Some(entry) = self.roster.get(&plan.uid) else { continue };
-            let stands = || plan.containers.iter().all(|container| id_of(&container.cgroup.path).is_some());
+            let stands = || {
+                let of_container = |path| UnitName::is_scope(path) || id_of(path).is_some();
+                id_of(&plan.cgroup.path).is_some()
+                    && plan.containers.iter().all(|container| of_container(&container.cgroup.path))
+            };
             let state = match &entry.state {
                 State::Waiting { .. } | State::Preempted => PodState::Rejected,
                 State::Active(_) if entry.may_start() && stands() => PodState::Active,
