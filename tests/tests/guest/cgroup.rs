@@ -384,7 +384,7 @@ async fn populated(events: &mut PopulationEvents, path: &str) -> PopulationEvent
             .unwrap();
         match &event {
             PopulationEvent::Changed(changed) if changed.as_str().starts_with(path) => return event,
-            PopulationEvent::Changed(_) => {}
+            PopulationEvent::Changed(_) | PopulationEvent::Children(_) => {}
             PopulationEvent::Overflow => return event,
         }
     }

@@ -70,26 +70,27 @@ impl<U: Units> SystemdDriver<U> {
 }
 
 impl<U: Units> Driver for SystemdDriver<U> {
-    /// systemd hands its own controllers on, wherever a unit has a property of theirs, and takes back what another has
-    /// handed on. And whenever it is told a value of memory, it writes `memory.oom.group` too: so what it has no
-    /// property for comes last.
-    fn arrange(&self, steps: Vec<Step>) -> Vec<Step> {
-        let ours = |step| match step {
-            Step::Enable { path, mut controllers } => {
+    /// systemd makes the slices above one that it starts, and hands its own controllers on, wherever a unit has a
+    /// property of theirs; what another has handed on it takes back. And whenever it is told a value of memory, it
+    /// writes `memory.oom.group` too: so what it has no property for comes last.
+    fn arrange(&self, mut steps: Vec<Step>) -> Vec<Step> {
+        steps.retain_mut(|step| match step {
+            Step::Enable { path: _, controllers } => {
                 controllers.retain(|controller| !is_systemds(*controller));
-                (!controllers.is_empty()).then_some(Step::Enable { path, controllers })
+                !controllers.is_empty()
             }
-            step @ (Step::Create(_) | Step::Write(_)) => Some(step),
-        };
-        let is_told = |step: &Step| match step {
+            Step::Create(_) | Step::Write(_) => true,
+        });
+        // The order within each kind stays.
+        steps.sort_by_key(|step| match step {
+            Step::Create(_) => 0,
+            Step::Enable { .. } => 1,
             Step::Write(write) => {
                 let value = Knob::parse(&write.file, &write.value, PageSize::new(1));
-                !Property::of(&write.file, &value).is_empty()
+                if Property::of(&write.file, &value).is_empty() { 3 } else { 2 }
             }
-            Step::Create(_) | Step::Enable { .. } => true,
-        };
-        let (told, rest): (Vec<_>, Vec<_>) = steps.into_iter().filter_map(ours).partition(is_told);
-        told.into_iter().chain(rest).collect()
+        });
+        steps
     }
 
     fn create(&self, root: &CgroupDir, path: &CgroupPath) -> Result<CgroupId, Error> {
@@ -246,8 +247,8 @@ mod tests {
             write("memory.max", "8192"),
         ];
         let expected = [
-            enable(&[Controller::Hugetlb]),
             Step::Create(at.clone()),
+            enable(&[Controller::Hugetlb]),
             write("memory.max", "8192"),
             write("memory.oom.group", "1"),
         ];
