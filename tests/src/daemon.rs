@@ -28,6 +28,14 @@ impl Daemon {
     ///
     /// `settings` are further lines of the configuration, at its top level.
     pub fn start(folder: &Path, settings: &str) -> anyhow::Result<Self> {
+        let mut daemon = Self::launch(folder, settings, &[])?;
+        daemon.wait_until_ready()?;
+        Ok(daemon)
+    }
+
+    /// The same without waiting, by way of a command that becomes the one which is given to it as further arguments,
+    /// such as `nice`; none runs it as it is.
+    pub fn launch(folder: &Path, settings: &str, wrapper: &[&str]) -> anyhow::Result<Self> {
         fs::create_dir_all(folder.join("pods"))
             .with_context(|| format!("cannot make {}", folder.display()))?;
         let shown = folder.display();
@@ -37,19 +45,18 @@ impl Daemon {
         );
         fs::write(folder.join("config.yaml"), config)?;
         let log = File::create(folder.join("log"))?;
-        let child = command(folder)
+        let child = wrapped(wrapper, folder)
             .arg("run")
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()
             .context("cannot run enforcer: is it on the PATH?")?;
-        let mut daemon = Self { child, folder: folder.to_owned() };
-        daemon.wait_until_ready()?;
-        Ok(daemon)
+        Ok(Self { child, folder: folder.to_owned() })
     }
 
-    fn wait_until_ready(&mut self) -> anyhow::Result<()> {
+    /// Waits until it is ready.
+    pub fn wait_until_ready(&mut self) -> anyhow::Result<()> {
         let start = Instant::now();
         while !self.answers()? {
             if let Some(status) = self.child.try_wait()? {
@@ -62,15 +69,25 @@ impl Daemon {
     }
 
     fn answers(&self) -> io::Result<bool> {
+        match self.get("/readyz") {
+            Ok(answer) => Ok(answer.starts_with("HTTP/1.0 200")),
+            Err(error)
+                if [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused].contains(&error.kind()) =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The whole answer of its observe socket, head and all.
+    pub fn get(&self, path: &str) -> io::Result<String> {
         use io::{Read as _, Write as _};
-        let Ok(mut socket) = std::os::unix::net::UnixStream::connect(self.folder.join("run/observe.sock"))
-        else {
-            return Ok(false);
-        };
-        socket.write_all(b"GET /readyz HTTP/1.0\r\n\r\n")?;
+        let mut socket = std::os::unix::net::UnixStream::connect(self.folder.join("run/observe.sock"))?;
+        socket.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
         let mut answer = String::new();
         socket.read_to_string(&mut answer)?;
-        Ok(answer.starts_with("HTTP/1.0 200"))
+        Ok(answer)
     }
 
     /// The folder of its manifests.
@@ -89,7 +106,7 @@ impl Daemon {
 
     /// Removes a manifest.
     pub fn remove_manifest(&self, name: &str) -> anyhow::Result<()> {
-        fs::remove_file(self.folder.join("pods").join(name)).with_context(|| format!("cannot remove {name}"))
+        fs::remove_file(self.pods().join(name)).with_context(|| format!("cannot remove {name}"))
     }
 
     /// Runs a command in a container: `target` is `namespace/pod` or `namespace/pod/container`.
@@ -162,7 +179,12 @@ impl Drop for Daemon {
 }
 
 fn command(folder: &Path) -> Command {
-    let mut command = Command::new("enforcer");
-    command.arg("--config").arg(folder.join("config.yaml"));
+    wrapped(&[], folder)
+}
+
+fn wrapped(wrapper: &[&str], folder: &Path) -> Command {
+    let mut words = wrapper.iter().chain(&["enforcer"]);
+    let mut command = Command::new(words.next().unwrap_or(&"enforcer"));
+    command.args(words).arg("--config").arg(folder.join("config.yaml"));
     command
 }

@@ -19,6 +19,11 @@ pub fn cgroup_counter(cgroup: &str, file: &str, key: &str) -> anyhow::Result<u64
     keyed(&format!("/sys/fs/cgroup{cgroup}/{file}"), key, "")
 }
 
+/// A number behind a key with its colon in any file that has one a line, such as `syscw:` in /proc/\<pid\>/io.
+pub fn field(path: &str, key: &str) -> anyhow::Result<u64> {
+    keyed(path, key, "")
+}
+
 fn keyed(path: &str, key: &str, unit: &str) -> anyhow::Result<u64> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
     text.lines()

@@ -1,4 +1,7 @@
-//! Benchmarks: side by side with others in one guest, or of the rules alone, natively.
+//! Benchmarks: the daemon in a guest, side by side with others where there are any, or the rules alone, natively.
 
+pub(crate) mod drift;
 pub(crate) mod evict;
+mod guest;
+pub(crate) mod idle;
 pub(crate) mod policy;

@@ -78,6 +78,22 @@ pub(crate) enum Bench {
         #[arg(last = true)]
         args: Vec<OsString>,
     },
+    /// From a foreign write to the planned value again, for every kind of file and for scores
+    Drift {
+        #[command(flatten)]
+        machine: MachineArgs,
+        /// Arguments of the benchmark, such as --rounds 5
+        #[arg(last = true)]
+        args: Vec<OsString>,
+    },
+    /// What a converged daemon writes, and what processor time it takes
+    Idle {
+        #[command(flatten)]
+        machine: MachineArgs,
+        /// Arguments of the benchmark, such as --pods 100 --seconds 10
+        #[arg(last = true)]
+        args: Vec<OsString>,
+    },
     /// Planning, ranking and the other rules, natively, each against its bar
     Policy {
         /// Arguments of criterion, such as a name to measure only that

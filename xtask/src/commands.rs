@@ -47,6 +47,8 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Verb::Run { host: false, args: _ } => demonstration(&places, &MachineArgs::default(), seconds(900)),
         Verb::Run { host: true, args } => on_host(&places, args),
         Verb::Bench(Bench::Evict { machine, args }) => bench::evict::measure(&places, &machine, &args),
+        Verb::Bench(Bench::Drift { machine, args }) => bench::drift::measure(&places, &machine, &args),
+        Verb::Bench(Bench::Idle { machine, args }) => bench::idle::measure(&places, &machine, &args),
         Verb::Bench(Bench::Policy { args }) => bench::policy::measure(&places, &args),
         Verb::Fuzz { target, seconds } => fuzz::fuzz(&places, target, seconds),
         Verb::Tidy => {

@@ -1,9 +1,11 @@
 //! Runs the guest tests on some kernels.
 use std::{
-    io,
+    env, io,
     process::Command,
     time::{Duration, Instant},
 };
+
+use anyhow::Context as _;
 
 use crate::{
     build,
@@ -16,6 +18,9 @@ use crate::{
 
 const MEMORY_MIB: u32 = 2048;
 const CPUS: u32 = 2;
+
+/// What tests that choose by chance take their seed from.
+const SEED: &str = "ENFORCER_TEST_SEED";
 
 /// The module whose tests need systemd, and so a guest of their own.
 const WITH_SYSTEMD: &str = "units::";
@@ -52,6 +57,9 @@ fn on_kernels(
     filter: Option<&str>,
 ) -> anyhow::Result<Tally> {
     let steps = Steps::Out;
+    let seed = env::var(SEED).ok();
+    let seed =
+        seed.map(|seed| seed.parse().with_context(|| format!("{SEED}={seed} is no number"))).transpose()?;
     let mut guests = Guests::prepare(places, steps, kernels)?;
     let test = steps.work("guest tests", || build::guest_tests(places, &guests.object))?;
     let [own, systemd] =
@@ -74,7 +82,7 @@ fn on_kernels(
         steps.say(format_args!("\n--- kernel {}{with} ---", kernel.name));
         let counter = Counter::new(io::stdout());
         let count = counter.count();
-        let script = script(tests);
+        let script = script(tests, seed);
         let run = Run {
             kernel,
             init,
@@ -109,8 +117,9 @@ fn parts(list: &str, filter: Option<&str>) -> [Vec<String>; 2] {
 }
 
 /// Runs these tests; their names are paths of Rust, which mean nothing to the shell.
-fn script(tests: &[String]) -> String {
-    format!("exec guest --test-threads=1 --exact {}", tests.join(" "))
+fn script(tests: &[String], seed: Option<u64>) -> String {
+    let seed = seed.map_or_else(String::new, |seed| format!("{SEED}={seed} "));
+    format!("exec env {seed}guest --test-threads=1 --exact {}", tests.join(" "))
 }
 
 fn outcome(ended: &anyhow::Result<u8>, counted: Option<Tally>) -> Tally {
@@ -135,7 +144,9 @@ mod tests {
         let list = "rig::a: test\nunits::b: test\nrig::units: test\n";
         assert_eq!(parts(list, None), [vec!["rig::a", "rig::units"], vec!["units::b"]]);
         assert_eq!(parts(list, Some("a")), [vec!["rig::a"], vec![]]);
-        assert_eq!(script(&parts(list, None)[0]), "exec guest --test-threads=1 --exact rig::a rig::units");
+        let own = &parts(list, None)[0];
+        assert_eq!(script(own, None), "exec env guest --test-threads=1 --exact rig::a rig::units");
+        assert!(script(own, Some(7)).starts_with("exec env ENFORCER_TEST_SEED=7 guest "));
     }
 
     #[test]

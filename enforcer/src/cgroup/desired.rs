@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Error, UnitKind, UnitName};
+use super::{Error, UnitName};
 use crate::{
     model::{CgroupPath, Owner, OwnerLevel, PodUid},
     policy::{CgroupPlan, Plan, PodPlan},
@@ -116,7 +116,7 @@ impl Desired {
 
     fn add(&mut self, plan: &CgroupPlan, level: OwnerLevel) {
         // systemd makes no scope without a process.
-        let is_awaited = UnitName::of(&plan.path).is_some_and(|unit| unit.kind() == UnitKind::Scope);
+        let is_awaited = UnitName::is_scope(&plan.path);
         let target =
             Target { plan: plan.clone(), owner: Some(owner(plan, level)), named_by: None, is_awaited };
         self.targets.insert(plan.path.clone(), target);

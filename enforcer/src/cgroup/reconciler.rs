@@ -232,14 +232,14 @@ impl Reconciler {
             self.drop_gone_runtimes();
             paths.extend(self.adopt_runtimes(Some(&changes.children)));
         }
-        // One that is gone is made again, by its name alone.
+        // One that is gone is made again, by its name alone, and one that comes by itself is met.
         paths.extend(
             self.desired
                 .targets
                 .keys()
                 .filter(|path| {
                     path.parent().is_some_and(|parent| changes.children.contains(&parent))
-                        && self.is_gone(path)
+                        && (self.standing.get(path).is_none() || self.is_gone(path))
                 })
                 .cloned(),
         );

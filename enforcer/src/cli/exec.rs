@@ -1,3 +1,5 @@
+mod scope;
+
 use std::{
     ffi::OsString,
     fs,
@@ -11,7 +13,7 @@ use anyhow::{Context as _, anyhow};
 
 use super::{Context, Failure, client};
 use crate::{
-    cgroup::CgroupDir,
+    cgroup::{CgroupDir, UnitName},
     model::{CgroupId, CgroupPath},
     serve::{ContainerView, PodState, PodView, View},
 };
@@ -62,12 +64,59 @@ pub(super) fn exec(context: &Context, args: &Args) -> Result<(), Failure> {
     let run_dir = &context.config.run_dir;
     let (program, arguments) =
         command.split_first().ok_or_else(|| Failure::usage(anyhow!("there is no command to run")))?;
-    let container = client::block_on(container(run_dir, target))?;
-    join(&container)?;
-    // An eviction that came between the answer and the joining did not reach this process: it must not outlive it.
-    client::block_on(recheck(run_dir, target))?;
+    client::block_on(join(run_dir, target))?;
     let error = Command::new(program).args(arguments).exec();
     Err(Failure::command(error, &program.to_string_lossy()))
+}
+
+/// Moves this process into the container's cgroup and gives it the container's score.
+async fn join(run_dir: &Path, target: &Target) -> Result<(), Failure> {
+    let container = container(run_dir, target).await?;
+    let root =
+        CgroupDir::mount(Path::new(crate::cgroup::MOUNT)).context("cannot join the container's cgroup")?;
+    let path = CgroupPath::parse(&container.cgroup).context("the daemon named a cgroup that cannot be")?;
+    if UnitName::is_scope(&path) {
+        let cgroup = scope::enter(&root, &path).await?;
+        taken_over(run_dir, target, cgroup.id()).await?;
+        set_score(&container)?;
+    } else {
+        let cgroup = root.open(&path).context("cannot join the container's cgroup")?;
+        if Some(cgroup.id()) != container.cgroup_id.map(CgroupId) {
+            return Err(Failure::from(anyhow!("cgroup {path} is another one than a moment ago: try again")));
+        }
+        // 0 is the process that writes.
+        cgroup.write("cgroup.procs", "0").context("cannot join the container's cgroup")?;
+        set_score(&container)?;
+    }
+    // An eviction that came between the answer and the joining did not reach this process: it must not outlive it.
+    recheck(run_dir, target).await
+}
+
+fn set_score(container: &ContainerView) -> anyhow::Result<()> {
+    let score = container.oom_score_adj.to_string();
+    fs::write("/proc/self/oom_score_adj", &score)
+        .with_context(|| format!("cannot set this process's oom_score_adj to {score}"))
+}
+
+/// Waits until the daemon has found the scope and has written what is planned for it.
+async fn taken_over(run_dir: &Path, target: &Target, cgroup: CgroupId) -> Result<(), Failure> {
+    let start = Instant::now();
+    loop {
+        let view: View = client::get_json(run_dir, "/v1/pods").await?;
+        match find(&view, target)? {
+            Found::Standing(container) if container.cgroup_id == Some(cgroup.0) => return Ok(()),
+            Found::Standing(_) | Found::Pending(_) | Found::Unknown => {}
+        }
+        if start.elapsed() >= PATIENCE {
+            let Target { namespace, pod, .. } = target;
+            return Err(Failure::from(anyhow!(
+                "the daemon has not set the limits of the scope of pod {namespace}/{pod} within {} s: \
+                 `enforcer events` tells what keeps it",
+                PATIENCE.as_secs()
+            )));
+        }
+        tokio::time::sleep(POLL).await;
+    }
 }
 
 /// Waits for the container to be known and to stand.
@@ -144,9 +193,13 @@ fn find(view: &View, target: &Target) -> Result<Found, Failure> {
         )));
     }
     let container = choose(pod, target.container.as_deref())?;
-    Ok(match (pod.state, container.cgroup_id) {
-        (PodState::Active, Some(_)) => Found::Standing(container.clone()),
-        _ => Found::Pending(pod.reason.clone()),
+    let stands = container.cgroup_id.is_some()
+        // It comes with its first process.
+        || CgroupPath::parse(&container.cgroup).is_ok_and(|path| UnitName::is_scope(&path));
+    Ok(if pod.state == PodState::Active && stands {
+        Found::Standing(container.clone())
+    } else {
+        Found::Pending(pod.reason.clone())
     })
 }
 
@@ -173,23 +226,6 @@ fn choose<'a>(pod: &'a PodView, name: Option<&str>) -> Result<&'a ContainerView,
             names()
         ))),
     }
-}
-
-/// Moves this process into the container's cgroup and gives it the container's score.
-fn join(container: &ContainerView) -> Result<(), Failure> {
-    let root =
-        CgroupDir::mount(Path::new(crate::cgroup::MOUNT)).context("cannot join the container's cgroup")?;
-    let path = CgroupPath::parse(&container.cgroup).context("the daemon named a cgroup that cannot be")?;
-    let cgroup = root.open(&path).context("cannot join the container's cgroup")?;
-    if Some(cgroup.id()) != container.cgroup_id.map(CgroupId) {
-        return Err(Failure::from(anyhow!("cgroup {path} is another one than a moment ago: try again")));
-    }
-    // 0 is the process that writes.
-    cgroup.write("cgroup.procs", "0").context("cannot join the container's cgroup")?;
-    let score = container.oom_score_adj.to_string();
-    fs::write("/proc/self/oom_score_adj", &score)
-        .with_context(|| format!("cannot set this process's oom_score_adj to {score}"))?;
-    Ok(())
 }
 
 #[cfg(test)]
@@ -256,6 +292,19 @@ mod tests {
         pressed.memory_pressure = false;
         pressed.mode = "dry-run".into();
         assert!(find(&pressed, &target("default/web")).is_err());
+    }
+
+    #[test]
+    fn a_scope_is_entered_before_it_is_there() {
+        let mut scoped = view(PodState::Active);
+        let container = &mut scoped.pods[0].containers[1];
+        container.cgroup_id = None;
+        assert!(matches!(find(&scoped, &target("default/web")), Ok(Found::Pending(_))));
+        let container = &mut scoped.pods[0].containers[1];
+        container.cgroup = "/kubepods.slice/kubepods-podu.slice/enforcer-u-app.scope".into();
+        assert!(matches!(find(&scoped, &target("default/web")), Ok(Found::Standing(_))));
+        scoped.pods[0].state = PodState::Pending;
+        assert!(matches!(find(&scoped, &target("default/web")), Ok(Found::Pending(_))));
     }
 
     #[test]

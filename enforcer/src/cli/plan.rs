@@ -44,7 +44,7 @@ pub(super) fn plan(context: &Context, args: &Args) -> Result<(), Failure> {
     }
     if args.given.is_empty() {
         return Err(Failure::usage(anyhow!(
-            "plan for which pods? Name manifests with -f, or what would be written on this machine with --live"
+            "--filename is missing: name manifests with -f, or see with --live what would be written on this machine"
         )));
     }
     let node = capacity::node(args.capacity.as_ref(), &context.config)?;

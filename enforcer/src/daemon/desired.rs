@@ -20,14 +20,14 @@ use super::{
 use crate::{
     cgroup::{
         self, CgroupDir, Changes, DriftPolicy, Index, Lowering, Permit, Problem, Reason, Reconciler, Report,
-        WatchEvents,
+        Systemd, SystemdDriver, UnitName, WatchEvents,
     },
     config::Config,
     evict::{self, Candidate, OpenError},
     journal::{Event, EventType, Journal, Slots, Subject},
     model::{CgroupId, CgroupPath, Pod, PodUid, QosClass},
     policy::{
-        self, Plan, PodPlan,
+        self, CgroupDriver, Plan, PodPlan,
         admission::{Admission, Rejection, under_conditions},
         threshold::NodeCondition,
     },
@@ -77,6 +77,8 @@ pub(super) struct Desired {
 struct Standing {
     plan: PodPlan,
     candidate: Arc<Candidate>,
+    /// The containers' cgroups that stood then: their brakes are open.
+    containers: Vec<Option<CgroupId>>,
 }
 
 /// What came of working on the cgroups.
@@ -89,7 +91,8 @@ struct Worked {
 }
 
 impl Desired {
-    /// Nothing is planned yet. Without cgroup v2 it knows the pods, and writes nothing.
+    /// Nothing is planned yet. Without cgroup v2 it knows the pods, and writes nothing. Must be called inside a tokio
+    /// runtime.
     pub(super) fn new(
         config: Config,
         host: Host,
@@ -105,6 +108,10 @@ impl Desired {
             .and_then(|reconciler| Ok((reconciler, CgroupDir::mount(mount)?)))
         {
             Ok((mut reconciler, root)) => {
+                if config.settings.cgroup_driver == CgroupDriver::Systemd {
+                    let systemd = Systemd::new().blocking(tokio::runtime::Handle::current());
+                    reconciler.set_driver(Box::new(SystemdDriver::new(systemd)));
+                }
                 if kubelets {
                     reconciler.set_audit();
                 } else {
@@ -312,8 +319,15 @@ impl Desired {
         let wanted: Vec<_> = plan.pods.iter().filter(|pod| !self.retired.contains(&pod.uid)).collect();
         for plan in wanted {
             let id = self.ids.get(&plan.cgroup.path);
+            let containers: Vec<_> = plan
+                .containers
+                .iter()
+                .map(|container| self.ids.get(&container.cgroup.path).copied())
+                .collect();
             let standing = before.remove(&plan.uid).filter(|standing| {
-                standing.plan == *plan && self.stands_as_opened(plan, &standing.candidate)
+                standing.plan == *plan
+                    && Some(&standing.candidate.facts().cgroup) == id
+                    && standing.containers == containers
             });
             let candidate = match standing {
                 Some(standing) => Some(standing.candidate),
@@ -325,22 +339,11 @@ impl Desired {
             };
             if let Some(candidate) = candidate {
                 order.push(Arc::clone(&candidate));
-                self.candidates.insert(plan.uid.clone(), Standing { plan: plan.clone(), candidate });
+                let standing = Standing { plan: plan.clone(), candidate, containers };
+                self.candidates.insert(plan.uid.clone(), standing);
             }
         }
         (differs || !before.is_empty()).then_some(order)
-    }
-
-    /// Whether a candidate's cgroups are those that stand now: others may make and remove what a container adopted.
-    fn stands_as_opened(&self, plan: &PodPlan, candidate: &Candidate) -> bool {
-        let opened: BTreeMap<_, _> = candidate.targets().collect();
-        let adopted = plan.containers.iter().filter(|container| container.adopted);
-        let elsewhere = adopted.map(|container| &container.cgroup.path);
-        let is_same = |path: &CgroupPath| opened.get(path) == self.ids.get(path);
-        let below = format!("{}/", plan.cgroup.path);
-        self.ids.contains_key(&plan.cgroup.path)
-            && is_same(&plan.cgroup.path)
-            && elsewhere.filter(|path| !path.as_str().starts_with(&below)).all(is_same)
     }
 
     /// Opens a pod of the plan; none if it has no cgroup, and so no processes.
@@ -477,7 +480,11 @@ impl Desired {
         let mut pods = Vec::new();
         for plan in &self.plan.pods {
             let Some(entry) = self.roster.get(&plan.uid) else { continue };
-            let stands = || plan.containers.iter().all(|container| id_of(&container.cgroup.path).is_some());
+            let stands = || {
+                let of_container = |path| UnitName::is_scope(path) || id_of(path).is_some();
+                id_of(&plan.cgroup.path).is_some()
+                    && plan.containers.iter().all(|container| of_container(&container.cgroup.path))
+            };
             let state = match &entry.state {
                 State::Waiting { .. } | State::Preempted => PodState::Rejected,
                 State::Active(_) if entry.may_start() && stands() => PodState::Active,

@@ -4,7 +4,7 @@ use anyhow::Context as _;
 use rustix::thread::CapabilitySet;
 
 use crate::{
-    cgroup::CgroupDir,
+    cgroup::{self, Absent, CgroupDir},
     config::Config,
     model::{CgroupPath, Node},
     policy::{CgroupDriver, name},
@@ -20,15 +20,18 @@ pub(super) struct Host {
     pub(super) boot_id: String,
     /// What it has.
     pub(super) node: Node,
+    /// Whether systemd can be asked for slices.
+    pub(super) systemd: Result<(), Absent>,
 }
 
 impl Host {
-    /// Reads it from /proc and /sys.
+    /// Reads it from /proc, /sys and /run.
     pub(super) fn read(config: &Config) -> anyhow::Result<Self> {
         let node = sense::node(config.max_pods)?;
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let node = Node { pods: config.pods(node.cpu_milli), ..node };
-        Ok(Self { name, boot_id: read("/proc/sys/kernel/random/boot_id")?, node })
+        let boot_id = read("/proc/sys/kernel/random/boot_id")?;
+        Ok(Self { name, boot_id, node, systemd: cgroup::is_there() })
     }
 }
 
@@ -52,7 +55,7 @@ pub(super) fn lacks() -> Vec<Lack> {
     if !rustix::process::geteuid().is_root() {
         lacks.push(lack("root", "not running as root: scores and cgroups cannot be written, nor eBPF programs loaded; run as root"));
     }
-    if let Err(error) = CgroupDir::mount(Path::new(crate::cgroup::MOUNT)) {
+    if let Err(error) = CgroupDir::mount(Path::new(cgroup::MOUNT)) {
         lacks.push(Lack {
             what: "cgroup2",
             message: format!("no cgroup v2, so nothing can be enforced and nobody evicted: {error}"),
@@ -93,7 +96,7 @@ pub(super) fn kubelet_owns(cgroup_root: &CgroupPath) -> bool {
             .any(|process| process.stat().is_ok_and(|stat| stat.comm == "kubelet"))
     });
     let foreign = || -> Option<bool> {
-        let mount = CgroupDir::mount(Path::new(crate::cgroup::MOUNT)).ok()?;
+        let mount = CgroupDir::mount(Path::new(cgroup::MOUNT)).ok()?;
         // Of either driver, for that of a kubelet here is not known.
         let stands = [CgroupDriver::Cgroupfs, CgroupDriver::Systemd]
             .into_iter()

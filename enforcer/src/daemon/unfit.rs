@@ -29,11 +29,13 @@ pub(super) fn check(config: &Config, host: &Host, kubelets: bool) -> Result<(), 
         problems.extend(overreserved.iter().map(ToString::to_string));
     }
     let writes = config.mode == Mode::Enforce && !kubelets;
-    if writes && settings.cgroup_driver == CgroupDriver::Systemd {
-        problems.push(String::from(
-            "cgroupDriver: systemd can be planned and audited, but not enforced: slices and scopes have to be asked of \
-             systemd, and are not yet; write cgroupDriver: cgroupfs, or mode: dry-run, or leave the cgroups to the \
-             kubelet with ownership: kubelet",
+    if writes
+        && settings.cgroup_driver == CgroupDriver::Systemd
+        && let Err(absent) = &host.systemd
+    {
+        problems.push(format!(
+            "cgroupDriver: systemd needs systemd, which makes the pods' slices: {absent}; where there is none, write \
+             cgroupDriver: cgroupfs"
         ));
     }
     if config.memory_available_source == MemoryAvailableSource::Kubelet {
@@ -50,6 +52,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        cgroup::Absent,
         model::{CgroupPath, Node, Quantity, ResourceList, ResourceName},
         policy::Settings,
     };
@@ -65,7 +68,8 @@ mod tests {
             swap_controller: false,
             other: ResourceList::new(),
         };
-        Host { name: String::from("host"), boot_id: String::from("boot"), node }
+        let systemd = Err(Absent::Init);
+        Host { name: String::from("host"), boot_id: String::from("boot"), node, systemd }
     }
 
     #[rstest]
@@ -74,7 +78,7 @@ mod tests {
     #[case(Mode::DryRun, false, CgroupDriver::Systemd, true)]
     #[case(Mode::Observe, false, CgroupDriver::Systemd, true)]
     #[case(Mode::Enforce, false, CgroupDriver::Cgroupfs, true)]
-    fn slices_are_not_made_behind_systemds_back(
+    fn slices_need_systemd(
         #[case] mode: Mode,
         #[case] kubelets: bool,
         #[case] cgroup_driver: CgroupDriver,
@@ -83,6 +87,8 @@ mod tests {
         let settings = Settings { cgroup_driver, ..Settings::default() };
         let config = Config { mode, settings, ..Config::default() };
         assert_eq!(check(&config, &host(), kubelets).is_ok(), fits);
+        let booted_by_systemd = Host { systemd: Ok(()), ..host() };
+        assert!(check(&config, &booted_by_systemd, kubelets).is_ok());
     }
 
     #[test]

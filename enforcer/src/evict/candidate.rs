@@ -155,11 +155,6 @@ impl Candidate {
         self.facts
     }
 
-    /// The cgroups that are killed, with their ids.
-    pub fn targets(&self) -> impl Iterator<Item = (&CgroupPath, CgroupId)> {
-        self.targets.iter().map(|target| (target.dir.path(), target.dir.id()))
-    }
-
     /// Reads what it is charged for; none once its cgroups are gone.
     pub(super) fn current_bytes(&self, buffer: &mut [u8]) -> rustix::io::Result<Option<u64>> {
         let mut whole: Option<u64> = None;

@@ -18,6 +18,7 @@ use anyhow::{Context as _, bail, ensure};
 use clap::Parser;
 use enforcer_tests::{
     daemon::Daemon,
+    figures::{mib, rank},
     kernel,
     pods::{Container, pod},
     process::Process,
@@ -111,17 +112,6 @@ fn bench(args: &Args) -> anyhow::Result<()> {
         ensure!(runs.iter().all(|run| run.right), "{name} signalled the wrong process");
     }
     Ok(())
-}
-
-/// The value at that percentile of a sorted list, by the nearest rank.
-fn rank(sorted: &[f64], percentile: usize) -> f64 {
-    let index = (sorted.len() * percentile).div_ceil(100).saturating_sub(1);
-    sorted.get(index).copied().unwrap_or(f64::NAN)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a figure for people, far below 2^52")]
-fn mib(bytes: u64) -> f64 {
-    bytes as f64 / MIB as f64
 }
 
 type Contender = fn(&Args) -> anyhow::Result<Run>;

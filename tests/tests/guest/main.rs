@@ -3,6 +3,8 @@ mod admission;
 #[cfg(test)]
 mod cgroup;
 mod daemon;
+#[cfg(test)]
+mod enforcement;
 mod evict;
 mod eviction;
 mod limits;

@@ -51,8 +51,8 @@ impl Reconciler {
             }
         }
         let (plans, outside) = self.present(&targets, &mut ids, only.is_none(), report);
-        let Diff { mut steps, withheld, missing } =
-            diff(&plans, &outside, &snapshot, &self.ledger, self.page);
+        let Diff { steps, withheld, missing } = diff(&plans, &outside, &snapshot, &self.ledger, self.page);
+        let mut steps = self.driver.arrange(steps);
         if only.is_none() {
             self.seen.missing.clone_from(&missing);
             self.failing.retain(&steps);

@@ -11,6 +11,7 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 const DESTINATION: &str = "org.freedesktop.systemd1";
 const MANAGER: &str = "/org/freedesktop/systemd1";
 const INTERFACE: &str = "org.freedesktop.systemd1.Manager";
+const PEER: &str = "org.freedesktop.DBus.Peer";
 
 /// Where systemd shows that it has booted the host (`sd_booted(3)`).
 const BOOTED: &str = "/run/systemd/system";
@@ -73,11 +74,12 @@ impl Systemd {
 
     /// Starts a slice; one that runs already is left as it is.
     pub async fn start_slice(&self, slice: &UnitName) -> Result<(), UnitError> {
-        // The files of a controller are there only where somebody accounts for it.
+        // systemd hands a controller on only where somebody accounts for it, or has set something of it.
         let mut properties: Values<'_> =
             ["CPUAccounting", "IOAccounting", "MemoryAccounting", "TasksAccounting"]
                 .map(|name| (name, Value::from(true)))
                 .into();
+        properties.push(("CPUWeight", Value::from(100_u64)));
         properties.push(("Description", Value::from(format!("enforcer: pods in {slice}"))));
         match self.start_transient(slice, properties).await {
             // It may be loaded and not run, such as one that somebody set a property of before.
@@ -117,7 +119,9 @@ impl Systemd {
     async fn set(&self, unit: &UnitName, properties: &[Property]) -> Result<(), UnitError> {
         let values: Values<'_> =
             properties.iter().map(|property| (property.name, Value::from(property.value))).collect();
-        self.call("SetUnitProperties", unit, &(unit.as_str(), true, values)).await
+        self.call("SetUnitProperties", unit, &(unit.as_str(), true, values)).await?;
+        // systemd answers first and writes the files then, but before it reads the next message.
+        self.call_of(PEER, "Ping", unit, &()).await
     }
 
     async fn stop(&self, unit: &UnitName) -> Result<(), UnitError> {
@@ -131,13 +135,26 @@ impl Systemd {
     where
         B: serde::Serialize + zbus::zvariant::DynamicType + Sync,
     {
+        self.call_of(INTERFACE, call, unit, body).await
+    }
+
+    async fn call_of<B>(
+        &self,
+        interface: &'static str,
+        call: &'static str,
+        unit: &UnitName,
+        body: &B,
+    ) -> Result<(), UnitError>
+    where
+        B: serde::Serialize + zbus::zvariant::DynamicType + Sync,
+    {
         let unreachable = |source: zbus::Error| UnitError::Unreachable { source: Box::new(source) };
         let mut held = self.connection.lock().await;
         let connection = match &*held {
             Some(connection) => connection.clone(),
             None => connect().await.map_err(unreachable)?,
         };
-        match connection.call_method(Some(DESTINATION), MANAGER, Some(INTERFACE), call, body).await {
+        match connection.call_method(Some(DESTINATION), MANAGER, Some(interface), call, body).await {
             Ok(_) => {
                 *held = Some(connection);
                 Ok(())

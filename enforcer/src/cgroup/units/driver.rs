@@ -6,7 +6,8 @@ use std::{
 use super::{Property, UnitError, UnitKind, UnitName, Units};
 use crate::{
     cgroup::{
-        CgroupDir, CgroupsRs, Error, Knob, LimitWriter, MemoryFile, PageSize, Permit, Removal,
+        CgroupDir, CgroupsRs, Controller, Error, Knob, LimitWriter, MemoryFile, PageSize, Permit, Removal,
+        Step,
         remove::{populated, remove},
     },
     model::{CgroupId, CgroupPath, Limit},
@@ -24,6 +25,11 @@ const POLL: Duration = Duration::from_millis(1);
 ///
 /// What is provided here is the cgroupfs driver: files alone.
 pub trait Driver: LimitWriter {
+    /// Leaves the steps that are this driver's to do, in the order in which they last.
+    fn arrange(&self, steps: Vec<Step>) -> Vec<Step> {
+        steps
+    }
+
     /// Makes a cgroup below one that stands, or takes the one that is there.
     fn create(&self, root: &CgroupDir, path: &CgroupPath) -> Result<CgroupId, Error> {
         let (Some(parent), Some(name)) = (path.parent(), path.names().last()) else {
@@ -64,6 +70,29 @@ impl<U: Units> SystemdDriver<U> {
 }
 
 impl<U: Units> Driver for SystemdDriver<U> {
+    /// systemd makes the slices above one that it starts, and hands its own controllers on, wherever a unit has a
+    /// property of theirs; what another has handed on it takes back. And whenever it is told a value of memory, it
+    /// writes `memory.oom.group` too: so what it has no property for comes last.
+    fn arrange(&self, mut steps: Vec<Step>) -> Vec<Step> {
+        steps.retain_mut(|step| match step {
+            Step::Enable { path: _, controllers } => {
+                controllers.retain(|controller| !is_systemds(*controller));
+                !controllers.is_empty()
+            }
+            Step::Create(_) | Step::Write(_) => true,
+        });
+        // The order within each kind stays.
+        steps.sort_by_key(|step| match step {
+            Step::Create(_) => 0,
+            Step::Enable { .. } => 1,
+            Step::Write(write) => {
+                let value = Knob::parse(&write.file, &write.value, PageSize::new(1));
+                if Property::of(&write.file, &value).is_empty() { 3 } else { 2 }
+            }
+        });
+        steps
+    }
+
     fn create(&self, root: &CgroupDir, path: &CgroupPath) -> Result<CgroupId, Error> {
         let slice = UnitName::of(path).filter(|unit| unit.kind() == UnitKind::Slice);
         // A scope is made by who has a process for it.
@@ -137,6 +166,14 @@ impl<U: Units> LimitWriter for SystemdDriver<U> {
     }
 }
 
+/// Whether systemd knows the controller (`CGroupController` in `src/basic/cgroup-util.h`).
+fn is_systemds(controller: Controller) -> bool {
+    match controller {
+        Controller::Cpu | Controller::Cpuset | Controller::Io | Controller::Memory | Controller::Pids => true,
+        Controller::Hugetlb => false,
+    }
+}
+
 /// Whether a file holds a value already: writing a memory limit again is not free, as the kernel may reclaim for it.
 fn holds(dir: &CgroupDir, file: &str, value: &Knob) -> bool {
     let page = PageSize::of_this_machine();
@@ -149,7 +186,10 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::cgroup::units::fake::{Call, Fake};
+    use crate::cgroup::{
+        Reason, Write,
+        units::fake::{Call, Fake},
+    };
 
     fn path(text: &str) -> CgroupPath {
         CgroupPath::parse(text).unwrap()
@@ -187,6 +227,32 @@ mod tests {
         driver.tell(&plain, "cpu.weight", &Knob::Weight(79)).unwrap();
         let told = Property { name: "CPUWeight", value: 79 };
         assert_eq!(driver.units.calls(), [Call::Set(String::from("kubepods.slice"), vec![told])]);
+    }
+
+    #[test]
+    fn what_systemd_does_is_left_to_it_and_what_it_would_undo_comes_last() {
+        let (_temp, _root, driver) = scene();
+        let at = path("/kubepods.slice");
+        let write = |file: &'static str, value: &str| {
+            let (path, value) = (at.clone(), String::from(value));
+            Step::Write(Write { path, file: file.into(), value, old: None, reason: Reason::Initial })
+        };
+        let enable =
+            |controllers: &[Controller]| Step::Enable { path: at.clone(), controllers: controllers.into() };
+        let steps = vec![
+            enable(&[Controller::Cpu, Controller::Hugetlb]),
+            Step::Create(at.clone()),
+            enable(&[Controller::Cpuset]),
+            write("memory.oom.group", "1"),
+            write("memory.max", "8192"),
+        ];
+        let expected = [
+            Step::Create(at.clone()),
+            enable(&[Controller::Hugetlb]),
+            write("memory.max", "8192"),
+            write("memory.oom.group", "1"),
+        ];
+        assert_eq!(driver.arrange(steps), expected);
     }
 
     #[test]

@@ -62,9 +62,15 @@ impl UnitError {
         self.has_name("org.freedesktop.systemd1.NoSuchUnit")
     }
 
+    /// Whether systemd answered, and said no.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Refused { .. })
+    }
+
     /// Whether there is such a unit already.
     #[must_use]
-    pub(super) fn is_there_already(&self) -> bool {
+    pub fn is_there_already(&self) -> bool {
         self.has_name("org.freedesktop.systemd1.UnitExists")
     }
 

@@ -50,6 +50,12 @@ impl UnitName {
         are_slices.then(|| Self { text: (*last).to_owned(), kind })
     }
 
+    /// Whether there is a scope's cgroup at that path: it comes and goes with its processes.
+    #[must_use]
+    pub fn is_scope(path: &CgroupPath) -> bool {
+        Self::of(path).is_some_and(|unit| unit.kind == UnitKind::Scope)
+    }
+
     /// What kind of unit it is.
     #[must_use]
     pub fn kind(&self) -> UnitKind {

@@ -3,9 +3,6 @@ use crate::{cgroup::Knob, model::Limit};
 /// What systemd takes for "no limit", and for "not set" (`CGROUP_LIMIT_MAX`, `CGROUP_WEIGHT_INVALID`, `USEC_INFINITY`).
 const NONE: u64 = u64::MAX;
 
-/// The kernel's weight of a new cgroup, which systemd writes when none is set.
-const DEFAULT_WEIGHT: u64 = 100;
-
 /// The kernel's period of a new cgroup in microseconds, which systemd uses when none is set.
 const DEFAULT_PERIOD_US: u64 = 100_000;
 
@@ -23,12 +20,12 @@ pub struct Property {
 impl Property {
     /// The properties by which systemd writes that value to a cgroup's file; none for a file that it has none for.
     ///
-    /// The kernel's default is systemd's default, so that a file which was given back is nobody's.
+    /// The kernel's default is systemd's default, so that a file which was given back is nobody's; but for the weight,
+    /// without which systemd would take the controller away from all beside it.
     #[must_use]
     pub fn of(file: &str, value: &Knob) -> Vec<Self> {
         let property = |name, value| vec![Self { name, value }];
         match (file, value) {
-            ("cpu.weight", Knob::Weight(DEFAULT_WEIGHT)) => property("CPUWeight", NONE),
             ("cpu.weight", Knob::Weight(weight)) => property("CPUWeight", *weight),
             ("cpu.max", Knob::CpuMax { quota, period_us }) => {
                 let period = if *period_us == DEFAULT_PERIOD_US { NONE } else { *period_us };
@@ -78,7 +75,7 @@ mod tests {
 
     #[rstest]
     #[case("cpu.weight", "79", &[("CPUWeight", 79)])]
-    #[case("cpu.weight", "100", &[("CPUWeight", NONE)])]
+    #[case("cpu.weight", "100", &[("CPUWeight", 100)])]
     #[case("cpu.max", "20000 100000", &[("CPUQuotaPerSecUSec", 200_000), ("CPUQuotaPeriodUSec", NONE)])]
     #[case("cpu.max", "1500000 50000", &[("CPUQuotaPerSecUSec", 30_000_000), ("CPUQuotaPeriodUSec", 50_000)])]
     #[case("cpu.max", "1000 30000", &[("CPUQuotaPerSecUSec", 33_334), ("CPUQuotaPeriodUSec", 30_000)])]
@@ -104,9 +101,9 @@ mod tests {
         assert_eq!(found, expected);
     }
 
-    /// What the kernel's defaults come to is what systemd has for a unit of which nothing was said.
+    /// What the kernel's defaults come to is what a slice has that was just started.
     #[rstest]
-    #[case("cpu.weight", &[NONE])]
+    #[case("cpu.weight", &[100])]
     #[case("cpu.max", &[NONE, NONE])]
     #[case("memory.min", &[0])]
     #[case("memory.low", &[0])]

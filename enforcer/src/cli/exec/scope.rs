@@ -1,0 +1,57 @@
+use std::{
+    fs, process,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, anyhow};
+
+use super::super::Failure;
+use crate::{
+    cgroup::{CgroupDir, Systemd, UnitName},
+    model::CgroupPath,
+};
+
+/// How long systemd may take to have this process in its scope.
+const PATIENCE: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_millis(10);
+
+/// Moves this process into the scope at that path, which systemd makes for it unless it is there; answers its cgroup.
+///
+/// The scope may end at any moment before this process is in it, with the last one that was: then it is made anew.
+pub(super) async fn enter(root: &CgroupDir, path: &CgroupPath) -> Result<CgroupDir, Failure> {
+    let units = UnitName::of(path).zip(path.parent().and_then(|slice| UnitName::of(&slice)));
+    let (scope, slice) = units.context("the daemon named a scope that cannot be")?;
+    let (systemd, pid, start) = (Systemd::new(), process::id(), Instant::now());
+    loop {
+        let entered = match systemd.start_scope(&scope, &slice, pid).await {
+            Err(error) if error.is_there_already() => systemd.attach(&scope, pid).await,
+            result => result,
+        };
+        match entered {
+            Ok(()) => {
+                // A new scope has it a moment after the answer.
+                while start.elapsed() < PATIENCE {
+                    if is_in(path)? {
+                        return Ok(root.open(path).context("cannot open the container's cgroup")?);
+                    }
+                    tokio::time::sleep(POLL).await;
+                }
+                return Err(Failure::from(anyhow!(
+                    "systemd did not take this process into {scope} within {} s: see `systemctl status {scope}`",
+                    PATIENCE.as_secs()
+                )));
+            }
+            Err(error) if start.elapsed() >= PATIENCE || !error.is_refusal() => {
+                return Err(anyhow::Error::new(error).context("cannot enter the container's scope").into());
+            }
+            // It is about to end, or has just ended.
+            Err(_) => tokio::time::sleep(POLL).await,
+        }
+    }
+}
+
+/// Whether this process is in the cgroup, by what the kernel says of it.
+fn is_in(path: &CgroupPath) -> anyhow::Result<bool> {
+    let own = fs::read_to_string("/proc/self/cgroup").context("cannot read /proc/self/cgroup")?;
+    Ok(own.lines().any(|line| line.strip_prefix("0::") == Some(path.as_str())))
+}

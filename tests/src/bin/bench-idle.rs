@@ -1,0 +1,246 @@
+//! What a converged daemon costs: writes and processor time while nothing happens.
+//!
+//! The kernel counts both. Processor time is that of the daemon's own cgroup, threads that have ended included. An
+//! emulated machine needs more of it; how much more a loop tells that was timed outside as well.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "printing figures is what a benchmark is for")]
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, ExitCode, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, ensure};
+use clap::Parser;
+use enforcer_tests::{
+    cgroup::Cgroup,
+    daemon::Daemon,
+    figures::{float, mib},
+    kernel,
+    plan::{Planned, folder},
+    process::Process,
+    rate,
+    writes::Writes,
+};
+use serde_json::Value;
+
+/// The cgroup of the daemon itself.
+const OWN: &str = "bench-idle";
+/// What the daemon may use of one processor.
+const BAR_PERCENT: f64 = 0.05;
+/// The longest that the last of the changes may take to be done.
+const PATIENCE: Duration = Duration::from_mins(5);
+
+/// Measures what a converged daemon writes, and what processor time it takes.
+#[derive(Debug, Parser)]
+struct Args {
+    /// How many pods there are, each with one container and one process
+    #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u32).range(1..))]
+    pods: u32,
+    /// For how long
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
+    seconds: u32,
+    /// The units of work that `workload spin --threads 1` does in a second where nothing is emulated
+    #[arg(long)]
+    native_rate: Option<u64>,
+    /// Print that rate for this machine, and do nothing else
+    #[arg(long)]
+    rate_only: bool,
+    /// The program that has the known loop
+    #[arg(long, default_value = "workload")]
+    workload: String,
+}
+
+fn main() -> ExitCode {
+    match bench(&Args::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether the daemon is within its bars.
+fn bench(args: &Args) -> anyhow::Result<bool> {
+    let rate = rate::measure(&args.workload)?;
+    if args.rate_only {
+        println!("{rate}");
+        return Ok(true);
+    }
+    let own = Cgroup::create(OWN)?;
+    let daemon = start(&own)?;
+    let manifests: Vec<String> = (0..args.pods).map(manifest).collect();
+    daemon.manifest("pods.yaml", &manifests.join("---\n"))?;
+    let planned = wait_for_plan(&daemon, args.pods)?;
+    planned.wait_until_held()?;
+    let processes = populate(&planned)?;
+    planned.wait_until_held()?;
+    eprintln!("{} pods with a process each are as planned", args.pods);
+    settle(&own)?;
+
+    let writes = Writes::record()?;
+    let before = Figures::of(&own, &daemon, &writes)?;
+    thread::sleep(Duration::from_secs(args.seconds.into()));
+    let after = Figures::of(&own, &daemon, &writes)?;
+    let differences = planned.differences(&[])?;
+    ensure!(differences.is_empty(), "it is not converged:\n{}", differences.join("\n"));
+    drop(processes);
+
+    let since = after.since(&before);
+    println!(
+        "{} pods, each with a process, as planned; {} s in which nothing happens",
+        args.pods, args.seconds
+    );
+    println!("writes to cgroup files, whoever made them    {:>10}", since.cgroup_writes);
+    println!("writes to oom_score_adj, whoever made them   {:>10}", since.score_writes);
+    println!("limits.applied told                          {:>10}", since.applied);
+    println!("events told                                  {:>10}", since.events);
+    println!("write(2) and its like by the daemon          {:>10}", since.write_calls);
+    println!("read(2) and its like by the daemon           {:>10}", since.read_calls);
+    println!("resident memory of the daemon                {:>10.1} MiB", mib(daemon.resident_bytes()?));
+    let seconds = f64::from(args.seconds);
+    let percent = float(since.cpu_us) / 1e6 / seconds * 100.0;
+    println!("processor time                               {:>10.1} ms", float(since.cpu_us) / 1e3);
+    println!("  of one processor, here                     {percent:>10.3} %");
+    let is_within = match args.native_rate {
+        None => {
+            println!("  the emulation's part is not known: run by way of `cargo xtask bench idle`");
+            true
+        }
+        Some(native) => {
+            let factor = float(native) / float(rate.max(1));
+            println!(
+                "known loop, units a second: outside {native}, here {rate}: emulation costs a factor of {factor:.2}"
+            );
+            let percent = percent / factor;
+            let is_within = percent <= BAR_PERCENT;
+            let verdict = if is_within { "ok" } else { "TOO MUCH" };
+            println!(
+                "  of one processor, divided by that          {percent:>10.3} % (bar {BAR_PERCENT} %: {verdict})"
+            );
+            is_within
+        }
+    };
+    daemon.stop()?;
+    Ok(is_within && since.cgroup_writes == 0 && since.score_writes == 0)
+}
+
+fn start(own: &Cgroup) -> anyhow::Result<Daemon> {
+    let place = Path::new("/tmp/bench-idle");
+    if place.exists() {
+        fs::remove_dir_all(place)?;
+    }
+    let script = format!(r#"echo 0 > {}/cgroup.procs && exec "$0" "$@""#, own.path().display());
+    let mut daemon = Daemon::launch(place, "mode: enforce\nmaxPods: 1000", &["sh", "-c", &script])?;
+    daemon.wait_until_ready()?;
+    Ok(daemon)
+}
+
+/// Of every class one after the other.
+fn manifest(number: u32) -> String {
+    let resources = match number % 3 {
+        0 => "{limits: {cpu: 1m, memory: 2Mi}}",
+        1 => "{requests: {cpu: 1m, memory: 1Mi}, limits: {memory: 8Mi}}",
+        _ => "{}",
+    };
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: p{number}, uid: p{number}}}\nspec:\n  containers:\n  - name: app\n    \
+         resources: {resources}\n"
+    )
+}
+
+fn wait_for_plan(daemon: &Daemon, pods: u32) -> anyhow::Result<Planned> {
+    let planned = Planned::of(daemon)?;
+    let pods = usize::try_from(pods)?;
+    ensure!(planned.scores.len() == pods, "{} of {pods} pods are admitted", planned.scores.len());
+    Ok(planned)
+}
+
+/// Puts a process into every container.
+fn populate(planned: &Planned) -> anyhow::Result<Vec<Process>> {
+    let start = |path: &String| {
+        let script = format!("echo 0 > {}/cgroup.procs && exec sleep 100000", folder(path).display());
+        let mut command = Command::new("/bin/sh");
+        let command = command.args(["-c", &script]).stdin(Stdio::null()).stdout(Stdio::null());
+        Ok(Process::new(command.spawn().context("cannot start sh")?))
+    };
+    planned.scores.keys().map(start).collect()
+}
+
+/// Waits until the daemon's processor time of ten seconds is no less than that of the ten before.
+fn settle(own: &Cgroup) -> anyhow::Result<()> {
+    let pause = Duration::from_secs(10);
+    let start = Instant::now();
+    let used = || own.number("cpu.stat", "usage_usec");
+    let mut before_us = u64::MAX;
+    loop {
+        let begin_us = used()?;
+        thread::sleep(pause);
+        let used_us = used()? - begin_us;
+        if used_us + used_us / 10 >= before_us {
+            return Ok(());
+        }
+        before_us = used_us;
+        ensure!(start.elapsed() < PATIENCE, "the daemon does not come to rest: {used_us} us in {pause:?}");
+    }
+}
+
+/// What has been counted up to a moment.
+#[derive(Clone, Copy, Debug)]
+struct Figures {
+    cpu_us: u64,
+    cgroup_writes: u64,
+    score_writes: u64,
+    events: u64,
+    applied: u64,
+    read_calls: u64,
+    write_calls: u64,
+}
+
+impl Figures {
+    fn of(own: &Cgroup, daemon: &Daemon, writes: &Writes) -> anyhow::Result<Self> {
+        // The one that costs the daemon something is asked first.
+        let (events, applied) = told(daemon)?;
+        let io = format!("/proc/{}/io", daemon.pid());
+        let counted = writes.count()?;
+        Ok(Self {
+            events,
+            applied,
+            cpu_us: own.number("cpu.stat", "usage_usec")?,
+            cgroup_writes: counted.cgroup_files,
+            score_writes: counted.scores,
+            read_calls: kernel::field(&io, "syscr:")?,
+            write_calls: kernel::field(&io, "syscw:")?,
+        })
+    }
+
+    fn since(&self, before: &Self) -> Self {
+        Self {
+            cpu_us: self.cpu_us - before.cpu_us,
+            cgroup_writes: self.cgroup_writes - before.cgroup_writes,
+            score_writes: self.score_writes - before.score_writes,
+            events: self.events - before.events,
+            applied: self.applied - before.applied,
+            read_calls: self.read_calls - before.read_calls,
+            write_calls: self.write_calls - before.write_calls,
+        }
+    }
+}
+
+/// How many events the journal holds, and how many of them tell of written limits.
+fn told(daemon: &Daemon) -> anyhow::Result<(u64, u64)> {
+    let output = daemon.verb(&["-o", "jsonl", "events"]).output()?;
+    ensure!(output.status.success(), "enforcer events: {}", String::from_utf8_lossy(&output.stderr));
+    let (mut events, mut applied) = (0, 0);
+    for line in output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        let event: Value = serde_json::from_slice(line).context("an event is no JSON")?;
+        events += 1;
+        applied += u64::from(event["type"] == "dev.enforcer.limits.applied");
+    }
+    Ok((events, applied))
+}

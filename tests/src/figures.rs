@@ -1,0 +1,34 @@
+//! Figures that benchmarks print.
+
+/// The value at that percentile of a sorted list, by the nearest rank.
+#[must_use]
+pub fn rank(sorted: &[f64], percentile: usize) -> f64 {
+    let index = (sorted.len() * percentile).div_ceil(100).saturating_sub(1);
+    sorted.get(index).copied().unwrap_or(f64::NAN)
+}
+
+/// A count or an amount as a figure for people.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "a figure for people, far below 2^52")]
+pub fn float(number: u64) -> f64 {
+    number as f64
+}
+
+/// Bytes in MiB.
+#[must_use]
+pub fn mib(bytes: u64) -> f64 {
+    float(bytes) / f64::from(1 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rank;
+
+    #[test]
+    fn ranks_are_of_the_list() {
+        let sorted: Vec<f64> = (1..=20).map(f64::from).collect();
+        assert!((rank(&sorted, 50) - 10.0).abs() < f64::EPSILON);
+        assert!((rank(&sorted, 99) - 20.0).abs() < f64::EPSILON);
+        assert!(rank(&[], 50).is_nan());
+    }
+}

@@ -1,0 +1,67 @@
+//! What a guest has beside processors and memory, for the length of a scenario.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, ensure};
+
+const ZRAM: &str = "/dev/zram0";
+const PAGES: &str = "/proc/sys/vm/nr_hugepages";
+
+/// Swap space in compressed memory, until this is dropped.
+#[derive(Debug)]
+pub struct Swap(());
+
+impl Swap {
+    /// Turns it on.
+    pub fn on(bytes: u64) -> anyhow::Result<Self> {
+        let zram = Path::new("/sys/block/zram0");
+        ensure!(zram.is_dir(), "this kernel has no zram");
+        fs::write(zram.join("disksize"), bytes.to_string()).context("cannot give zram0 its size")?;
+        run("mkswap")?;
+        run("swapon")?;
+        Ok(Self(()))
+    }
+}
+
+impl Drop for Swap {
+    fn drop(&mut self) {
+        // A scenario that finds swap where it wants none says so; a panic in here would hide the reason.
+        if run("swapoff").is_ok() {
+            drop(fs::write("/sys/block/zram0/reset", "1"));
+        }
+    }
+}
+
+fn run(program: &str) -> anyhow::Result<()> {
+    let output = Command::new(program).arg(ZRAM).stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("cannot run {program}"))?;
+    let told = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{program} {ZRAM}: {}: {told}", output.status);
+    Ok(())
+}
+
+/// A pool of huge pages of 2 MiB, until this is dropped.
+#[derive(Debug)]
+pub struct HugePages(());
+
+impl HugePages {
+    /// Sets that many pages aside.
+    pub fn reserve(pages: u64) -> anyhow::Result<Self> {
+        fs::write(PAGES, pages.to_string()).with_context(|| format!("cannot write {PAGES}"))?;
+        let reserved = Self(());
+        let found = fs::read_to_string(PAGES)?;
+        ensure!(found.trim_end() == pages.to_string(), "{} huge pages, not {pages}", found.trim_end());
+        Ok(reserved)
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        // As above.
+        drop(fs::write(PAGES, "0"));
+    }
+}

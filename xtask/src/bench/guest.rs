@@ -1,0 +1,69 @@
+//! A benchmark's program in a guest.
+use std::{ffi::OsString, io, os::unix::ffi::OsStrExt as _, time::Duration};
+
+use anyhow::Context as _;
+
+use crate::{
+    cli::MachineArgs,
+    guest::{Guests, exec::Run, initramfs::FileToAdd},
+    places::Places,
+    steps::Steps,
+};
+
+/// The whole of it: what takes seconds takes minutes in an emulated guest.
+const TIMEOUT: Duration = Duration::from_mins(40);
+
+/// What a guest of this kind is made of, with the programs built.
+pub(super) fn prepare(places: &Places, machine: &MachineArgs) -> anyhow::Result<Guests> {
+    Guests::prepare(places, Steps::Out, &[machine.kernel])?.with_init(machine.init, Steps::Out)
+}
+
+/// Runs a program of the tests' package in a guest, with its arguments and further files; answers its exit status.
+pub(super) fn run(
+    guests: &Guests,
+    machine: &MachineArgs,
+    program: &str,
+    args: &[OsString],
+    files: &[FileToAdd],
+) -> anyhow::Result<u8> {
+    let MachineArgs { kernel: _, memory, cpus, init, file } = machine;
+    let files: Vec<_> = files.iter().chain(file).cloned().collect();
+    let script = command_line(program, args);
+    let run = Run {
+        kernel: guests.kernels.first().context("no kernel was set up")?,
+        init: *init,
+        memory_mib: *memory,
+        cpus: *cpus,
+        timeout: TIMEOUT,
+        files: &files,
+        programs: &[],
+        script: &script,
+    };
+    run.exec(guests, Box::new(io::stdout()), Box::new(io::stderr()))
+}
+
+/// The words as a shell reads them back, whatever is in them.
+fn command_line(program: &str, args: &[OsString]) -> Vec<u8> {
+    args.iter().fold(program.as_bytes().to_vec(), |mut line, arg| {
+        line.extend_from_slice(b" '");
+        for byte in arg.as_bytes() {
+            match byte {
+                b'\'' => line.extend_from_slice(br"'\''"),
+                _ => line.push(*byte),
+            }
+        }
+        line.push(b'\'');
+        line
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_stay_words() {
+        let line = command_line("bench", &["--rate".into(), "it's; $(true)".into()]);
+        assert_eq!(String::from_utf8_lossy(&line), r"bench '--rate' 'it'\''s; $(true)'");
+    }
+}
