@@ -26,7 +26,8 @@ pub struct Daemon {
 impl Daemon {
     /// Starts `enforcer run` with its files in `folder`, which is made, and waits until it is ready.
     ///
-    /// `settings` are further lines of the configuration, at its top level.
+    /// `settings` are further lines of the configuration, at its top level; the cgroups are its own unless they say
+    /// otherwise.
     pub fn start(folder: &Path, settings: &str) -> anyhow::Result<Self> {
         let mut daemon = Self::launch(folder, settings, &[])?;
         daemon.wait_until_ready()?;
@@ -39,8 +40,9 @@ impl Daemon {
         fs::create_dir_all(folder.join("pods"))
             .with_context(|| format!("cannot make {}", folder.display()))?;
         let shown = folder.display();
+        let ownership = if settings.contains("ownership:") { "" } else { "ownership: enforcer\n" };
         let config = format!(
-            "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\nownership: enforcer\n\
+            "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\n{ownership}\
              stateDir: {shown}/state\nrunDir: {shown}/run\nstaticPodPath: {shown}/pods\n{settings}\n"
         );
         fs::write(folder.join("config.yaml"), config)?;

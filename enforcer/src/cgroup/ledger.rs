@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Mark, Write};
 use crate::{
@@ -76,6 +76,14 @@ impl Ledger {
         let entry = self.entries.entry(id).or_default();
         if !entry.mark.files.contains_key(file) {
             entry.mark.files.insert(file.clone(), original.map(str::to_owned));
+        }
+    }
+
+    /// Notes which cgroups of others are written, on the mark of kubepods.
+    pub fn set_outside(&mut self, kubepods: CgroupId, outside: &BTreeSet<String>) {
+        let entry = self.entries.entry(kubepods).or_default();
+        if entry.mark.outside != *outside {
+            entry.mark.outside.clone_from(outside);
         }
     }
 

@@ -1,4 +1,7 @@
-use std::{collections::BTreeMap, io};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+};
 
 use rustix::{fs::XattrFlags, io::Errno};
 use serde::{Deserialize, Serialize};
@@ -26,6 +29,9 @@ pub struct Mark {
     /// The pod's namespace, name and uid, and the container, where it belongs to one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pod: Option<PodMark>,
+    /// On kubepods alone: the cgroups elsewhere that are written, which belong to others.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub outside: BTreeSet<String>,
     /// The files that were written, and what each held before; none for what the kernel gives a new cgroup.
     pub files: BTreeMap<FileName, Option<String>>,
 }
@@ -53,7 +59,7 @@ impl Mark {
                 container: level.container().map(str::to_owned),
             })
         });
-        Self { made, pod, files: BTreeMap::new() }
+        Self { made, pod, outside: BTreeSet::new(), files: BTreeMap::new() }
     }
 
     /// Whose the cgroup at `path` is, if it is a pod's or a container's.

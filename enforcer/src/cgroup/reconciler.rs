@@ -38,6 +38,9 @@ pub struct Reconciler {
     lowering: Lowering,
     /// The cgroups that pods name and must not have: their processes keep their scores too.
     refused: BTreeSet<CgroupPath>,
+    /// The cgroups of others that an earlier start wrote, until they are planned again or have their values back; none
+    /// before the first look.
+    recalled: Option<BTreeSet<CgroupPath>>,
     /// Whether what differs is only told, as the kubelet's doing.
     is_audit: bool,
     seen: Seen,
@@ -105,6 +108,7 @@ impl Reconciler {
             drift: DriftPolicy::default(),
             lowering: Lowering::default(),
             refused: BTreeSet::new(),
+            recalled: None,
             is_audit: false,
             seen: Seen::default(),
             clock: Box::new(Instant::now),
@@ -144,6 +148,7 @@ impl Reconciler {
     /// is empty it is removed. The same goes for the pods of the plan whose uid is among `retired`, such as evicted
     /// ones, which stay in the plan while their manifest does.
     pub fn reconcile(&mut self, plan: &Plan, retired: &[PodUid], permit: Option<&Permit>) -> Report {
+        self.recall(&plan.node.path);
         let before = std::mem::replace(&mut self.desired, Desired::new(plan, &retired.iter().collect()));
         self.adopt_runtimes(None);
         self.keep_forsaken(&before);
@@ -153,11 +158,14 @@ impl Reconciler {
             self.seen.errors.insert(error.path().to_owned(), error.to_string());
             report.errors.push(error);
         }
+        if let Some(permit) = permit {
+            self.give_scores_back(&before, permit, &mut report);
+        }
         self.keeper.retain(&self.desired.scores);
         self.retire(permit, &mut report);
         self.find_strangers(&mut report);
         if let Some(permit) = permit {
-            report.scores = self.sweep_scores(permit);
+            report.scores.absorb(self.sweep_scores(permit));
         }
         self.renew_watch(&mut report);
         report
@@ -211,6 +219,28 @@ impl Reconciler {
             }
         }
         report
+    }
+
+    /// Reads once which cgroups of others an earlier start wrote.
+    fn recall(&mut self, kubepods: &CgroupPath) {
+        if self.recalled.is_some() {
+            return;
+        }
+        let mark = self.root.open(kubepods).and_then(|dir| dir.mark()).ok().flatten();
+        let paths = mark.into_iter().flat_map(|mark| mark.outside);
+        self.recalled = Some(paths.filter_map(|path| CgroupPath::parse(&path).ok()).collect());
+    }
+
+    /// Gives the processes of cgroups that are adopted no longer the scores that they had: they live on without us.
+    fn give_scores_back(&mut self, before: &Desired, permit: &Permit, report: &mut Report) {
+        let left = before.outside().filter(|path| !self.desired.scores.contains_key(path));
+        let left: Vec<(&CgroupPath, i16)> =
+            left.filter_map(|path| Some((path, self.keeper.original(path)?))).collect();
+        for (path, score) in left {
+            if !self.refused.contains(path) {
+                report.scores.absorb(self.keeper.sweep(&self.root, path, score, permit));
+            }
+        }
     }
 
     /// Sets the scores of processes that are new.

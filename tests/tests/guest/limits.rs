@@ -7,7 +7,10 @@ use std::{
 };
 
 use enforcer_tests::{
+    cgroup::Cgroup,
     daemon::Daemon,
+    host::Swap,
+    load::Load,
     pods::{Container, pod},
     process::Process,
     stream::is,
@@ -120,5 +123,120 @@ fn what_another_writes_is_only_told_if_it_is_to_be() {
     let drifted = stream.wait_for_pod("limits.drifted", "default/web", PATIENCE).unwrap();
     assert_eq!(drifted["data"]["action"], "reported");
     assert_eq!(read(&app, "memory.max"), "max");
+    daemon.stop().unwrap();
+}
+
+#[test]
+fn a_limit_below_what_can_be_reclaimed_is_reached_without_a_kill() {
+    let _swap = Swap::on(1 << 30).unwrap();
+    let daemon = daemon("reclaimed", "memorySwap: {swapBehavior: LimitedSwap}");
+    let manifest = |request: &str, limit: &str| {
+        let (requests, limits) = (format!("memory: {request}"), format!("memory: {limit}"));
+        pod("web", 0, &[Container { name: "app", requests: &requests, limits: &limits }])
+    };
+    daemon.manifest("web.yaml", &manifest("448Mi", "512Mi")).unwrap();
+    let mut load =
+        Process::new(daemon.exec("default/web", &["workload", "hold", "--size", "300Mi"]).unwrap());
+    let app = app(&daemon, "web");
+    wait_until("300Mi in use", || bytes(&app, "memory.current") > 300 * MIB);
+    daemon.manifest("web.yaml", &manifest("248Mi", "256Mi")).unwrap();
+    wait_until("the new limit", || bytes(&app, "memory.max") == 256 * MIB);
+    wait_until("memory.high back at its value", || read(&app, "memory.high") == "max");
+    assert!(load.lives().unwrap());
+    assert!(read(&app, "memory.events").contains("oom_kill 0"), "{}", read(&app, "memory.events"));
+    daemon.stop().unwrap();
+}
+
+#[test]
+fn kubepods_own_limit_is_lowered_no_further_than_it_fits() {
+    let name = "node";
+    let daemon = daemon(name, "cgroupRoot: /node");
+    daemon
+        .manifest("web.yaml", &pod("web", 0, &[Container { name: "app", requests: "", limits: "" }]))
+        .unwrap();
+    let mut load =
+        Process::new(daemon.exec("default/web", &["workload", "hold", "--size", "300Mi"]).unwrap());
+    let app = app(&daemon, "web");
+    wait_until("300Mi in use", || bytes(&app, "memory.current") > 300 * MIB);
+    let kubepods = Path::new("/sys/fs/cgroup/node/kubepods");
+    let before = bytes(kubepods, "memory.max");
+    daemon.stop().unwrap();
+
+    // As an operator who reserves nearly everything for the system.
+    let reserved = before / MIB - 200;
+    let settings = format!("cgroupRoot: /node\nsystemReserved: {{memory: {reserved}Mi}}");
+    let daemon = self::daemon(name, &settings);
+    let mut stream = daemon.follow().unwrap();
+    let is_it = |event: &Value| {
+        let message = event["data"]["message"].as_str().unwrap_or_default();
+        message.contains("/node/kubepods/memory.max stays above ")
+    };
+    stream.wait_for("degraded.entered", PATIENCE, is_it).unwrap();
+    assert!(load.lives().unwrap());
+    assert_eq!(bytes(kubepods, "memory.max"), before);
+    daemon.stop().unwrap();
+}
+
+#[test]
+fn an_adopted_cgroup_has_its_own_values_back_when_the_pod_goes() {
+    let service = Cgroup::create("adopted/web.service").unwrap();
+    service.write("memory.max", "402653184").unwrap();
+    let mut load = Load::start(&service, &["hold", "--size", "16Mi"]).unwrap();
+    load.wait_for("ready").unwrap();
+    let score =
+        || fs::read_to_string(format!("/proc/{}/oom_score_adj", load.pid())).unwrap().trim().to_owned();
+    let before = score();
+
+    let daemon = daemon("adopted", "");
+    let manifest = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n  annotations: {enforcer.dev/cgroup: /adopted/web.service}\n\
+                    spec:\n  containers:\n  - name: app\n    resources: {limits: {memory: 256Mi}}\n";
+    daemon.manifest("web.yaml", manifest).unwrap();
+    let is = |file: &'static str, value: &'static str| {
+        let service = &service;
+        move || service.read(file).unwrap() == value
+    };
+    wait_until("the pod's limit", is("memory.max", "268435456"));
+    wait_until("the pod's score", || score() == "-997");
+    let pods = daemon.verb(&["-o", "json", "plan", "--live"]).output().unwrap();
+    let live: Value = serde_json::from_slice(&pods.stdout).unwrap();
+    assert_eq!((&live["steps"], &live["problems"]), (&Value::Array(vec![]), &Value::Array(vec![])));
+
+    // Another start knows what it held before, also if the manifest went meanwhile.
+    drop(daemon);
+    fs::remove_file("/tmp/limits/adopted/pods/web.yaml").unwrap();
+    let daemon = self::daemon("adopted", "");
+    wait_until("the service's own limit", is("memory.max", "402653184"));
+    assert_eq!(service.number("cgroup.events", "populated").unwrap(), 1);
+
+    // While it runs, its processes have their own score back too.
+    fs::write(format!("/proc/{}/oom_score_adj", load.pid()), &before).unwrap();
+    daemon.manifest("web.yaml", manifest).unwrap();
+    wait_until("the pod's limit", is("memory.max", "268435456"));
+    wait_until("the pod's score", || score() == "-997");
+    daemon.remove_manifest("web.yaml").unwrap();
+    wait_until("the service's own limit", is("memory.max", "402653184"));
+    wait_until("the service's own score", || score() == before);
+    daemon.stop().unwrap();
+}
+
+#[test]
+fn what_the_kubelet_should_have_written_is_told_and_not_written() {
+    let kubepods = Cgroup::create("audited/kubepods").unwrap();
+    kubepods.write("cpu.weight", "7").unwrap();
+    let daemon = daemon("audited", "ownership: kubelet\ncgroupRoot: /audited");
+    let mut stream = daemon.follow().unwrap();
+    let is_it = |event: &Value| {
+        is(event, "limits.drifted")
+            && event["data"]["cgroup"] == "/audited/kubepods"
+            && event["data"]["file"] == "cpu.weight"
+    };
+    let told = stream.wait_for("limits.drifted", PATIENCE, is_it).unwrap();
+    assert_eq!((&told["data"]["new"], &told["data"]["action"]), (&"7".into(), &"audited".into()), "{told}");
+    // Another value is another difference, noticed when it is written.
+    kubepods.write("cpu.weight", "8").unwrap();
+    let is_other = |event: &Value| is_it(event) && event["data"]["new"] == "8";
+    stream.wait_for("limits.drifted", PATIENCE, is_other).unwrap();
+    assert_eq!(kubepods.read("cpu.weight").unwrap(), "8");
+    assert!(!kubepods.path().join("burstable").exists());
     daemon.stop().unwrap();
 }

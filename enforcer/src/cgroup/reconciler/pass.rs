@@ -8,9 +8,12 @@ use crate::{
         Diff, Drift, DriftAction, Error, Failure, Fate, Mark, Outcome, Permit, Reason, Report, Snapshot,
         Step, Withheld, Write, apply, desired::Target, diff, guard, lowering::HIGH, observe,
     },
-    model::{CgroupId, CgroupPath},
+    model::{CgroupId, CgroupPath, OwnerLevel},
     policy::CgroupPlan,
 };
+
+/// What names the cgroups that are to have back what they held.
+const FORSAKEN: &str = "an earlier plan";
 
 /// The ids of the cgroups that stand.
 type Ids = BTreeMap<CgroupPath, CgroupId>;
@@ -63,7 +66,10 @@ impl Reconciler {
         if let Some(permit) = permit {
             steps.retain(|step| !self.failing.holds_back(step, now));
             let (steps, held_back) = self.judge(steps, &ids, report);
-            let marks = self.marks(&steps, desired, &ids, &snapshot);
+            let mut marks = self.marks(&steps, desired, &ids, &snapshot);
+            if only.is_none() {
+                self.note_outside(desired, &ids, &mut marks);
+            }
             let (outcomes, unmarked) =
                 apply(&self.root, self.driver.as_ref(), steps, &marks, self.page, permit);
             self.note_unmarked(&unmarked);
@@ -372,17 +378,52 @@ impl Reconciler {
 
     /// Keeps the cgroups of others that are planned no longer among the desired ones, until they have back what they held.
     pub(super) fn keep_forsaken(&mut self, before: &Desired) {
-        for path in before.outside() {
-            let Some(before) = before.targets.get(path) else { continue };
-            let owes = || {
-                let id = self.root.open(path).ok()?.id();
-                self.ledger.files(id).next().map(|_| ())
-            };
-            if !self.desired.targets.contains_key(path) && owes().is_some() {
+        let recalled = self.recalled.iter().flatten().cloned();
+        let known: BTreeSet<CgroupPath> = before.outside().cloned().chain(recalled).collect();
+        let mut owed = BTreeSet::new();
+        for path in known {
+            let Ok(dir) = self.root.open(&path) else { continue };
+            let is_marked = || !self.ledger.knows(dir.id()) && dir.mark().is_ok_and(|mark| mark.is_some());
+            if !self.desired.targets.contains_key(&path)
+                && (self.ledger.files(dir.id()).next().is_some() || is_marked())
+            {
                 let plan = CgroupPlan { path: path.clone(), files: BTreeMap::new() };
-                let target =
-                    Target { plan, owner: None, named_by: before.named_by, is_awaited: before.is_awaited };
+                let target = Target { plan, owner: None, named_by: Some(FORSAKEN), is_awaited: true };
                 self.desired.targets.insert(path.clone(), target);
+                owed.insert(path);
+            }
+        }
+        if self.recalled.is_some() {
+            self.recalled = Some(owed);
+        }
+    }
+
+    /// Notes on kubepods which cgroups of others are written, so that the next start knows.
+    fn note_outside(&mut self, desired: &Desired, ids: &Ids, marks: &mut BTreeMap<CgroupPath, Mark>) {
+        let is_node =
+            |target: &&Target| target.owner.as_ref().is_some_and(|owner| owner.level == OwnerLevel::Node);
+        let Some(node) = desired.targets.values().find(is_node) else { return };
+        let outside: BTreeSet<String> = desired
+            .targets
+            .values()
+            .filter(|target| target.named_by.is_some() && target.named_by != Some(RUNTIME))
+            .map(|target| target.plan.path.to_string())
+            .collect();
+        let path = &node.plan.path;
+        match ids.get(path) {
+            None => {
+                if let Some(mark) = marks.get_mut(path) {
+                    mark.outside = outside;
+                }
+            }
+            Some(id) => {
+                self.ledger.set_outside(*id, &outside);
+                let Some(mark) = self.ledger.new_mark(*id).cloned() else { return };
+                // Before anything is written elsewhere.
+                if self.root.open(path).and_then(|dir| dir.set_mark(&mark)).is_ok() {
+                    self.ledger.marked(*id);
+                    marks.remove(path);
+                }
             }
         }
     }
