@@ -120,7 +120,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         })
     };
     match verb {
-        Verb::Run(args) => run::run(context(&files)?, args),
+        Verb::Run(args) => run::run(context(&files)?, files, args),
         Verb::Events(args) => events::events(&context(&files)?, &args),
         Verb::Plan(args) => plan::plan(&context(&files)?, &args),
         Verb::Rank(args) => rank::rank(&context(&files)?, &args),

@@ -14,13 +14,14 @@ mod keeper;
 mod ooms;
 mod problems;
 mod recovery;
+mod reload;
 mod schedule;
 mod telling;
 mod unfit;
 
 use std::{
     future,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -31,12 +32,12 @@ use tokio::{
     sync::{mpsc, watch},
 };
 
-pub use self::unfit::Unfit;
 use self::{
     desired::Desired,
     host::Host,
     ooms::{BeingEvicted, Ooms},
 };
+pub use self::{reload::Load, unfit::Unfit};
 use crate::{
     cgroup::{Changes, Index, Permit, WatchEvents},
     config::{Config, Mode},
@@ -80,7 +81,9 @@ pub enum OnExit {
 }
 
 /// Runs the daemon until SIGTERM or SIGINT. The error is an [`Unfit`] if nothing was started.
-pub async fn run(config: Config, on_exit: OnExit) -> anyhow::Result<()> {
+///
+/// On SIGHUP the configuration is read again by `load`.
+pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow::Result<()> {
     raw::keep_heap_small();
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
@@ -102,7 +105,9 @@ pub async fn run(config: Config, on_exit: OnExit) -> anyhow::Result<()> {
     let recorded = Arc::new(AtomicU64::new(0));
     let pledges = recover(&config, &host, &journal, &recorded, &mut desired);
     let (sender, mut reflexions) = mpsc::unbounded_channel();
-    let reflex = start_reflex(&config, &host, &journal, pledges, edges, being_evicted, sender)?;
+    let teller = Arc::new(Mutex::new(Teller::new(config.hash())));
+    let telling = Telling { teller: Arc::clone(&teller), journal: journal.clone(), being_evicted, sender };
+    let reflex = start_reflex(engine_settings(&config, &host), telling, pledges, edges)?;
 
     let (views, view) = watch::channel(View::default());
     let (ready, readiness) = watch::channel(false);
@@ -118,7 +123,14 @@ pub async fn run(config: Config, on_exit: OnExit) -> anyhow::Result<()> {
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
-            _ = hang_up.recv() => tell_hang_up(&journal),
+            _ = hang_up.recv() => {
+                if let Some(new) = reload::reload(&config, &*load, &host, kubelets, &journal) {
+                    config = new;
+                    *lock(&teller) = Teller::new(config.hash());
+                    reflex.configure(engine_settings(&config, &host));
+                    desired.configure(&config).await?;
+                }
+            }
             Some(reflexion) = reflexions.recv() => match reflexion {
                 Reflexion::Evicted { uid, number } => desired.evicted(&uid, number).await?,
                 Reflexion::Pressure(pressure) => desired.set_pressure(pressure).await?,
@@ -232,14 +244,6 @@ fn tell_start(journal: &Journal, config: &Config, host: &Host) {
     }
 }
 
-/// SIGHUP ends a process that does not listen; ours must not end for want of a reload.
-fn tell_hang_up(journal: &Journal) {
-    let message = "SIGHUP: the configuration is read at the start only, the running one stays in force; restart the daemon";
-    tracing::warn!("{message}");
-    let data = json!({"message": message});
-    journal.append(Event { kind: EventType::ConfigRejected, subject: Subject::Node, data });
-}
-
 /// The leave to write, if the mode is `enforce` and the cgroups are ours.
 fn permit(config: &Config, kubelets: bool, journal: &Journal) -> Option<Permit> {
     if kubelets {
@@ -313,20 +317,34 @@ fn hard_memory_available(config: &Config, host: &Host) -> Option<HardThreshold> 
     })
 }
 
+/// What the eviction engine is to do.
+fn engine_settings(config: &Config, host: &Host) -> EngineSettings {
+    let memory_available = hard_memory_available(config, host);
+    EngineSettings { mode: config.mode, memory_available, ..EngineSettings::default() }
+}
+
+/// Where the reflex's reports go.
+struct Telling {
+    teller: Arc<Mutex<Teller>>,
+    journal: Journal,
+    being_evicted: BeingEvicted,
+    sender: mpsc::UnboundedSender<Reflexion>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn start_reflex(
-    config: &Config,
-    host: &Host,
-    journal: &Journal,
+    settings: EngineSettings,
+    telling: Telling,
     pledges: Option<Pledges>,
     edges: Vec<Box<dyn EdgeSource>>,
-    being_evicted: BeingEvicted,
-    told: mpsc::UnboundedSender<Reflexion>,
 ) -> anyhow::Result<Reflex> {
-    let memory_available = hard_memory_available(config, host);
-    let settings = EngineSettings { mode: config.mode, memory_available, ..EngineSettings::default() };
-    let (teller, events) = (Teller::new(config.hash()), journal.clone());
+    let Telling { teller, journal, being_evicted, sender } = telling;
+    let events = journal.clone();
     let reports = move |report: Report| {
-        events.append(teller.event(&report));
+        events.append(lock(&teller).event(&report));
         let reflexion = match &report {
             Report::Crossed { .. } => Some(Reflexion::Pressure(true)),
             Report::Cleared { .. } => Some(Reflexion::Pressure(false)),
@@ -347,14 +365,14 @@ fn start_reflex(
         };
         if let Some(reflexion) = reflexion {
             // The daemon is stopping when nobody listens.
-            drop(told.send(reflexion));
+            drop(sender.send(reflexion));
         }
     };
     let reflex_config = ReflexConfig { settings, ..ReflexConfig::default() };
     let reflex = Reflex::spawn(&reflex_config, pledges, edges, reports).context("cannot start eviction")?;
     if let Err(error) = reflex.memory_locked() {
         telling::degraded(
-            journal,
+            &journal,
             "memoryLock",
             &format!("the daemon's memory cannot be locked, so it may react late under pressure: {error}"),
         );

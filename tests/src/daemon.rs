@@ -29,7 +29,12 @@ impl Daemon {
     /// `settings` are further lines of the configuration, at its top level; the cgroups are its own unless they say
     /// otherwise.
     pub fn start(folder: &Path, settings: &str) -> anyhow::Result<Self> {
-        let mut daemon = Self::launch(folder, settings, &[])?;
+        Self::start_with(folder, settings, &[])
+    }
+
+    /// The same, with options of `enforcer run`.
+    pub fn start_with(folder: &Path, settings: &str, options: &[&str]) -> anyhow::Result<Self> {
+        let mut daemon = Self::launch_with(folder, settings, &[], options)?;
         daemon.wait_until_ready()?;
         Ok(daemon)
     }
@@ -37,6 +42,15 @@ impl Daemon {
     /// The same without waiting, by way of a command that becomes the one which is given to it as further arguments,
     /// such as `nice`; none runs it as it is.
     pub fn launch(folder: &Path, settings: &str, wrapper: &[&str]) -> anyhow::Result<Self> {
+        Self::launch_with(folder, settings, wrapper, &[])
+    }
+
+    fn launch_with(
+        folder: &Path,
+        settings: &str,
+        wrapper: &[&str],
+        options: &[&str],
+    ) -> anyhow::Result<Self> {
         fs::create_dir_all(folder.join("pods"))
             .with_context(|| format!("cannot make {}", folder.display()))?;
         let shown = folder.display();
@@ -49,6 +63,7 @@ impl Daemon {
         let log = File::create(folder.join("log"))?;
         let child = wrapped(wrapper, folder)
             .arg("run")
+            .args(options)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)

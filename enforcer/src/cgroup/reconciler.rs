@@ -9,8 +9,8 @@ use std::{
 };
 
 use super::{
-    CgroupDir, CgroupsRs, Changes, DriftPolicy, Driver, Error, Index, Ledger, Lowering, Missing, PageSize,
-    Permit, Removal, Report, ScoreKeeper, Sweep, Watch,
+    CgroupDir, CgroupsRs, Changes, DriftPolicy, Driver, Error, Index, Ledger, Lowering, Missing, OnDrift,
+    PageSize, Permit, Removal, Report, ScoreKeeper, Sweep, Watch,
     desired::{Desired, Target},
     failing::Failing,
     report::Problem,
@@ -133,6 +133,13 @@ impl Reconciler {
     /// Sets what is done about values that others write.
     pub fn set_drift(&mut self, drift: DriftPolicy) {
         self.drift = drift;
+    }
+
+    /// Changes what is done about values that others write, unless they are the kubelet's to write.
+    pub fn set_on_drift(&mut self, on_drift: OnDrift) {
+        if !self.is_audit {
+            self.drift = DriftPolicy::new(on_drift);
+        }
     }
 
     /// Tells every difference to the plan as the doing of the kubelet, which owns the cgroups. To be called without a

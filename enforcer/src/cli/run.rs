@@ -3,9 +3,9 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use tracing_subscriber::EnvFilter;
 
-use super::{Context, Failure};
+use super::{Context, Failure, Files};
 use crate::{
-    config::Mode,
+    config::{Config, Effective, Mode},
     daemon::{self, OnExit},
 };
 
@@ -40,12 +40,23 @@ fn mode(text: &str) -> Result<Mode, String> {
     })
 }
 
-pub(super) fn run(context: Context, args: Args) -> Result<(), Failure> {
-    let Context { mut config, output: _, color, live: _, verbose } = context;
-    let Args { mode, static_pod_path, on_exit, run_dir } = args;
-    config.mode = mode.unwrap_or(config.mode);
-    config.static_pod_path = static_pod_path.unwrap_or(config.static_pod_path);
-    config.run_dir = run_dir.unwrap_or(config.run_dir);
+impl Args {
+    /// The configuration as the command line has it.
+    fn over(&self, mut config: Config) -> Config {
+        config.mode = self.mode.unwrap_or(config.mode);
+        config.static_pod_path = self.static_pod_path.clone().unwrap_or(config.static_pod_path);
+        config.run_dir = self.run_dir.clone().unwrap_or(config.run_dir);
+        config
+    }
+}
+
+pub(super) fn run(context: Context, files: Files, args: Args) -> Result<(), Failure> {
+    let Context { config, output: _, color, live: _, verbose } = context;
+    let (config, on_exit) = (args.over(config), args.on_exit);
+    let load = move || {
+        let Files { config, kubelet_config } = &files;
+        Ok(args.over(Effective::load(config.as_deref(), kubelet_config.as_deref())?.config))
+    };
     log(verbose, color)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -54,7 +65,7 @@ pub(super) fn run(context: Context, args: Args) -> Result<(), Failure> {
         .build()
         .context("cannot start the runtime")?;
     runtime
-        .block_on(daemon::run(config, on_exit))
+        .block_on(daemon::run(config, on_exit, Box::new(load)))
         .map_err(|error| if error.is::<daemon::Unfit>() { Failure::usage(error) } else { error.into() })
 }
 

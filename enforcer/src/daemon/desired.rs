@@ -217,6 +217,18 @@ impl Desired {
         Ok(())
     }
 
+    /// Goes on with another configuration: decides anew who may run, and brings the cgroups in line.
+    pub(super) async fn configure(&mut self, config: &Config) -> anyhow::Result<()> {
+        if let Some(hierarchy) = self.hierarchy.clone().filter(|_| config.on_drift != self.config.on_drift) {
+            let on_drift = config.on_drift;
+            hierarchy.run(move |reconciler| reconciler.set_on_drift(on_drift)).await?;
+        }
+        self.host.node.pods = config.pods(self.host.node.cpu_milli);
+        self.config = config.clone();
+        self.decide();
+        self.reconcile().await
+    }
+
     /// Brings the cgroups in line with the plan.
     pub(super) async fn reconcile(&mut self) -> anyhow::Result<()> {
         self.schedule.looked(Instant::now());

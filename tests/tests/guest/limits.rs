@@ -240,3 +240,50 @@ fn what_the_kubelet_should_have_written_is_told_and_not_written() {
     assert!(!kubepods.path().join("burstable").exists());
     daemon.stop().unwrap();
 }
+
+#[test]
+fn a_changed_configuration_is_in_force_after_a_sighup_and_a_bad_one_never() {
+    let daemon = daemon("reload", "");
+    let mut stream = daemon.follow().unwrap();
+    daemon.manifest("web.yaml", &limited("web", "64Mi")).unwrap();
+    let pod = app(&daemon, "web").parent().unwrap().to_owned();
+    wait_until("no limit of processes", || read(&pod, "pids.max") == "max");
+    let config = Path::new("/tmp/limits/reload/config.yaml");
+    let text = fs::read_to_string(config).unwrap();
+    let reload = |with: &str| {
+        fs::write(config, format!("{text}{with}\n")).unwrap();
+        let pid = rustix::process::Pid::from_raw(i32::try_from(daemon.pid()).unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    };
+    reload("podPidsLimit: many");
+    let rejected =
+        stream.wait_for("config.rejected", PATIENCE, |event| is(event, "config.rejected")).unwrap();
+    assert!(rejected["data"]["message"].as_str().unwrap().contains("podPidsLimit"), "{rejected}");
+    reload("podPidsLimit: 50");
+    let is_changed =
+        |event: &Value| is(event, "config.loaded") && event["data"]["message"] == "changed: podPidsLimit";
+    stream.wait_for("config.loaded", PATIENCE, is_changed).unwrap();
+    wait_until("the limit of processes", || read(&pod, "pids.max") == "50");
+    reload("");
+    wait_until("no limit of processes again", || read(&pod, "pids.max") == "max");
+    daemon.stop().unwrap();
+}
+
+#[test]
+fn everything_is_given_back_on_request() {
+    let folder = Path::new("/tmp/limits/restore");
+    let settings = "mode: enforce\ncgroupRoot: /restore";
+    let daemon = Daemon::start_with(folder, settings, &["--on-exit", "restore"]).unwrap();
+    let root = Cgroup::create("restore").unwrap();
+    daemon.manifest("web.yaml", &limited("web", "64Mi")).unwrap();
+    daemon.manifest("idle.yaml", &limited("idle", "64Mi")).unwrap();
+    let load = Process::new(daemon.exec("default/web", &["workload", "hold", "--size", "4Mi"]).unwrap());
+    let (web, idle) = (app(&daemon, "web"), app(&daemon, "idle"));
+    wait_until("the process", || read(&web, "cgroup.events").contains("populated 1"));
+    daemon.stop().unwrap();
+    assert_eq!(read(&web, "memory.max"), "max");
+    assert_eq!(read(web.parent().unwrap(), "cpu.weight"), "100");
+    assert!(!idle.exists() && !idle.parent().unwrap().exists());
+    drop(load);
+    drop(root);
+}

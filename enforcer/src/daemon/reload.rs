@@ -1,0 +1,145 @@
+//! SIGHUP: the configuration is read again.
+
+use serde_json::json;
+
+use super::{Unfit, host::Host, unfit};
+use crate::{
+    config::{self, Config, FIELDS},
+    journal::{Event, EventType, Journal, Subject},
+};
+
+/// What is read at the start only: where things are, and what has been taken hold of since.
+const FIXED: &[&str] = &[
+    "mode",
+    "ownership",
+    "stateDir",
+    "runDir",
+    "staticPodPath",
+    "memoryAvailableSource",
+    "cgroupRoot",
+    "cgroupDriver",
+];
+
+/// Reads the configuration as at the start, with what the command line overrides.
+pub type Load = dyn Fn() -> Result<Config, config::Error> + Send;
+
+/// Why the running configuration stays in force.
+#[derive(Debug, thiserror::Error)]
+enum Refused {
+    #[error(transparent)]
+    Config(#[from] config::Error),
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
+    #[error("{} cannot change while the daemon runs: restart it", .0.join(", "))]
+    Fixed(Vec<&'static str>),
+}
+
+/// The configuration to go on with, if it is another one; what is wrong with it is told.
+pub(super) fn reload(
+    running: &Config,
+    load: &Load,
+    host: &Host,
+    kubelets: bool,
+    journal: &Journal,
+) -> Option<Config> {
+    match check(running, load, host, kubelets) {
+        Ok(config) if config == *running => {
+            tracing::info!("SIGHUP: the configuration is as it was");
+            None
+        }
+        Ok(config) => {
+            tell(
+                journal,
+                EventType::ConfigLoaded,
+                &config,
+                &format!("changed: {}", changed(running, &config).join(", ")),
+            );
+            Some(config)
+        }
+        Err(refused) => {
+            let message = format!("the running configuration stays in force: {}", crate::chain(&refused));
+            tracing::warn!("{message}");
+            tell(journal, EventType::ConfigRejected, running, &message);
+            None
+        }
+    }
+}
+
+fn check(running: &Config, load: &Load, host: &Host, kubelets: bool) -> Result<Config, Refused> {
+    let config = load()?;
+    let fixed: Vec<_> = changed(running, &config).into_iter().filter(|field| FIXED.contains(field)).collect();
+    if !fixed.is_empty() {
+        return Err(Refused::Fixed(fixed));
+    }
+    unfit::check(&config, host, kubelets)?;
+    Ok(config)
+}
+
+/// The fields that differ.
+fn changed(before: &Config, after: &Config) -> Vec<&'static str> {
+    FIELDS
+        .iter()
+        .filter(|field| (field.show)(before) != (field.show)(after))
+        .map(|field| field.name)
+        .collect()
+}
+
+fn tell(journal: &Journal, kind: EventType, config: &Config, message: &str) {
+    let data = json!({"mode": config.mode.as_str(), "configHash": config.hash(), "message": message});
+    journal.append(Event { kind, subject: Subject::Node, data });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        cgroup::{Absent, OnDrift},
+        config::Mode,
+        journal::{Batch, Filter},
+        model::{Node, ResourceList},
+    };
+
+    fn host() -> Host {
+        let node = Node {
+            cpu_milli: 4_000,
+            memory_bytes: 8 << 30,
+            swap_bytes: 0,
+            pods: 110,
+            max_pids: None,
+            page_bytes: 4_096,
+            swap_controller: false,
+            other: ResourceList::new(),
+        };
+        Host { name: "host".into(), boot_id: "boot".into(), node, systemd: Err(Absent::Init) }
+    }
+
+    #[test]
+    fn what_can_change_does_and_what_cannot_is_told() {
+        let (running, journal) = (Config::default(), Journal::new("n", "b"));
+        let with = |change: fn(&mut Config)| {
+            let mut config = Config::default();
+            change(&mut config);
+            reload(&running, &move || Ok(config.clone()), &host(), false, &journal)
+        };
+        assert_eq!(with(|_| ()), None);
+        assert!(with(|config| config.on_drift = OnDrift::Report).is_some());
+        assert_eq!(with(|config| config.mode = Mode::Enforce), None);
+        let broken = || Config::parse("c.yaml", "kind: Other");
+        assert_eq!(reload(&running, &broken, &host(), false, &journal), None);
+        let mut reader = journal.reader(None, Filter::default());
+        let Some(Batch::Records(records)) = reader.read() else { panic!() };
+        let told: Vec<String> =
+            records.iter().map(|record| String::from_utf8_lossy(&record.line).into_owned()).collect();
+        assert_eq!(told.len(), 3, "{told:?}");
+        assert!(told[0].contains("config.loaded") && told[0].contains("changed: onDrift"), "{told:?}");
+        assert!(told[1].contains("config.rejected") && told[1].contains("mode cannot change"), "{told:?}");
+        assert!(told[2].contains("config.rejected") && told[2].contains("c.yaml:1: "), "{told:?}");
+    }
+
+    #[test]
+    fn every_fixed_field_is_a_field() {
+        for fixed in FIXED {
+            assert!(FIELDS.iter().any(|field| field.name == *fixed), "{fixed}");
+        }
+    }
+}
