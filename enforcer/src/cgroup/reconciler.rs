@@ -263,8 +263,8 @@ impl Reconciler {
         if changes.overflow {
             return self.look_at_all(permit);
         }
-        let written = changes.written.iter().filter(|(path, file)| self.concerns(path, file));
-        let mut paths: BTreeSet<CgroupPath> = written.map(|(path, _)| path.clone()).collect();
+        let mut paths: BTreeSet<CgroupPath> =
+            changes.written.iter().flat_map(|(path, file)| self.concerned(path, file)).collect();
         if !changes.children.is_empty() {
             self.drop_gone_runtimes();
             paths.extend(self.adopt_runtimes(Some(&changes.children)));
@@ -384,15 +384,15 @@ impl Reconciler {
         self.standing.index()
     }
 
-    /// Whether a write to the file may be somebody's to a value of ours.
-    fn concerns(&self, path: &CgroupPath, file: &str) -> bool {
-        match file {
+    /// The cgroups whose values may be others since the file was written.
+    fn concerned(&self, path: &CgroupPath, file: &str) -> Vec<CgroupPath> {
+        let targets = &self.desired.targets;
+        if file == "cgroup.subtree_control" {
             // Controllers that are not handed on any longer take files away further down.
-            "cgroup.subtree_control" => {
-                self.desired.targets.keys().any(|target| target.parent().as_ref() == Some(path))
-            }
-            file => self.desired.targets.get(path).is_some_and(|target| target.plan.files.contains_key(file)),
+            return targets.keys().filter(|target| target.parent().as_ref() == Some(path)).cloned().collect();
         }
+        let is_ours = targets.get(path).is_some_and(|target| target.plan.files.contains_key(file));
+        if is_ours { vec![path.clone()] } else { Vec::new() }
     }
 
     fn is_gone(&self, path: &CgroupPath) -> bool {

@@ -555,3 +555,18 @@ fn what_was_written_is_given_back_at_the_end() {
     assert!(fixture.read("kubepods/pod1/app/memory.max").starts_with("max"));
     assert!(fixture.temp.path().join("kubepods/pod1").exists(), "it was there before");
 }
+
+#[test]
+fn controllers_that_another_takes_away_are_handed_on_again() {
+    let mut fixture = Fixture::new(TREE);
+    drop(fixture.reconcile(&plan("8192")));
+    fixture.write("kubepods/pod1/cgroup.subtree_control", "cpu\n");
+    let changes = Changes {
+        written: [(CgroupPath::parse("/kubepods/pod1").unwrap(), String::from("cgroup.subtree_control"))]
+            .into(),
+        ..Changes::default()
+    };
+    let report = fixture.reconciler.look_at(&changes, Some(&fixture.permit));
+    let [(path, controllers)] = &report.enabled[..] else { panic!("{report:?}") };
+    assert_eq!((path.as_str(), controllers.len()), ("/kubepods/pod1", 5));
+}
