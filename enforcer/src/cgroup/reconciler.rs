@@ -56,6 +56,8 @@ struct Seen {
     errors: BTreeMap<String, String>,
     scores: BTreeMap<CgroupPath, Vec<Problem>>,
     frozen: BTreeSet<CgroupPath>,
+    /// Why cgroups could not be marked, since when ever.
+    unmarked: Option<Problem>,
     /// Cgroups in pods, of which nobody says whose they are.
     unnamed: BTreeMap<CgroupPath, Problem>,
 }
@@ -341,7 +343,8 @@ impl Reconciler {
             ),
         });
         let failing = self.failing.problems().chain(self.lowering.problems());
-        let scores = seen.scores.values().flatten().chain(seen.unnamed.values()).cloned();
+        let scores =
+            seen.scores.values().flatten().chain(seen.unnamed.values()).chain(&seen.unmarked).cloned();
         missing.chain(strangers).chain(errors).chain(frozen).chain(failing).chain(scores).collect()
     }
 

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Desired, Known, Reconciler, runtime::RUNTIME};
 use crate::{
     cgroup::{
-        Diff, Drift, DriftAction, Error, Failure, Fate, Mark, Outcome, Permit, Reason, Report, Snapshot,
-        Step, Withheld, Write, apply, desired::Target, diff, guard, lowering::HIGH, observe,
+        Diff, Drift, DriftAction, Error, Failure, Fate, Mark, Outcome, Permit, Problem, Reason, Report,
+        Snapshot, Step, Withheld, Write, apply, desired::Target, diff, guard, lowering::HIGH, observe,
     },
     model::{CgroupId, CgroupPath, OwnerLevel},
     policy::CgroupPlan,
@@ -441,11 +441,14 @@ impl Reconciler {
 
     fn note_unmarked(&mut self, unmarked: &[Error]) {
         if let Some(error) = unmarked.first() {
-            let message = format!(
-                "cgroups cannot be marked, so after a restart values that are planned no longer stay: {}",
-                crate::chain(error)
-            );
-            self.seen.errors.insert(String::from("mark"), message);
+            self.seen.unmarked = Some(Problem {
+                what: "cgroup",
+                place: String::from("mark"),
+                message: format!(
+                    "cgroups cannot be marked, so after a restart values that are planned no longer stay: {}",
+                    crate::chain(error)
+                ),
+            });
         }
     }
 }
