@@ -1,3 +1,5 @@
+//! Errors as they are told.
+
 /// An error and its causes on one line.
 pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();

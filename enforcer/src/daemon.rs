@@ -12,6 +12,7 @@ mod hierarchy;
 mod host;
 mod keeper;
 mod ooms;
+mod open_files;
 mod problems;
 mod recovery;
 mod reload;
@@ -232,6 +233,9 @@ fn tell_start(journal: &Journal, config: &Config, host: &Host) {
     }
     for lack in host::lacks() {
         telling::degraded(journal, lack.what, &lack.message);
+    }
+    if let Err(error) = open_files::allow(host.node.pods) {
+        telling::degraded(journal, "openFiles", &error.to_string());
     }
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", "-999") {
         telling::degraded(

@@ -49,7 +49,8 @@ impl Failing {
         let (target, value) = parts(step);
         let key = (step.path().clone(), target);
         let before = self.entries.get(&key);
-        let delay = before.map_or(DELAY_MIN, |entry| (entry.delay * 2).min(DELAY_MAX));
+        let again = before.filter(|entry| entry.value == value);
+        let delay = again.map_or(DELAY_MIN, |entry| (entry.delay * 2).min(DELAY_MAX));
         let is_news = before.is_none_or(|entry| entry.message != message);
         self.entries.insert(key, Entry { value, message, delay, due: now + delay });
         is_news
@@ -130,6 +131,8 @@ mod tests {
         assert_eq!(tries, 14, "after 1, 2, 4, … 32 seconds, then once a minute");
         assert!(failing.failed(&step("1"), String::from("other"), now));
         assert_eq!(failing.due(), Some(now + DELAY_MAX));
+        assert!(!failing.failed(&step("2"), String::from("other"), now));
+        assert_eq!(failing.due(), Some(now + DELAY_MIN), "another value begins anew");
     }
 
     #[test]

@@ -87,6 +87,7 @@ fn bench(args: &Args) -> anyhow::Result<bool> {
     let before = Figures::of(&own, &daemon, &writes)?;
     thread::sleep(Duration::from_secs(args.seconds.into()));
     let after = Figures::of(&own, &daemon, &writes)?;
+    check(&writes, &own)?;
     let differences = planned.differences(&[])?;
     ensure!(differences.is_empty(), "it is not converged:\n{}", differences.join("\n"));
     drop(processes);
@@ -188,6 +189,17 @@ fn settle(own: &Cgroup) -> anyhow::Result<()> {
         before_us = used_us;
         ensure!(start.elapsed() < PATIENCE, "the daemon does not come to rest: {used_us} us in {pause:?}");
     }
+}
+
+/// Makes sure that a write would have been counted.
+fn check(writes: &Writes, own: &Cgroup) -> anyhow::Result<()> {
+    let before = writes.count()?;
+    own.write("cpu.weight", "100")?;
+    fs::write("/proc/self/oom_score_adj", "0").context("cannot write this process's score")?;
+    let after = writes.count()?;
+    let seen = after.cgroup_files > before.cgroup_files && after.scores > before.scores;
+    ensure!(seen, "the kernel's probes count nothing: {before:?}, then {after:?}");
+    Ok(())
 }
 
 /// What has been counted up to a moment.

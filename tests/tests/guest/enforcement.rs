@@ -1,4 +1,5 @@
 //! What is planned is what the kernel holds: the whole daemon in mode enforce, on a real kernel.
+mod crash;
 mod hostile;
 mod limits;
 mod shares;

@@ -37,13 +37,22 @@ fn place(daemon: &Daemon, name: &str, resources: &str) {
 
 /// Waits until it is told that something is wrong, in words that hold all of these.
 fn wait_for_trouble(stream: &mut Stream, words: &[&str]) {
+    wait_for_word(stream, "degraded.entered", words);
+}
+
+/// Waits until it is told that it is wrong no longer.
+fn wait_for_relief(stream: &mut Stream, words: &[&str]) {
+    wait_for_word(stream, "degraded.left", words);
+}
+
+fn wait_for_word(stream: &mut Stream, kind: &str, words: &[&str]) {
     let told = |event: &serde_json::Value| {
-        is(event, "degraded.entered")
+        is(event, kind)
             && event["data"]["message"]
                 .as_str()
                 .is_some_and(|told| words.iter().all(|word| told.contains(word)))
     };
-    stream.wait_for(&format!("a word of {words:?}"), PATIENCE, told).unwrap();
+    stream.wait_for(&format!("{kind} with {words:?}"), PATIENCE, told).unwrap();
 }
 
 /// Whether a pod serves: what is planned for it stands, and a process comes in.
@@ -127,6 +136,7 @@ fn processes_in_a_pods_own_cgroup_are_told_and_the_pod_is_served_once_they_are_g
     drop(squatter);
     Planned::of(&scene.daemon).unwrap().wait_until_held().unwrap();
     assert_serves(&scene.daemon, "busy");
+    wait_for_relief(&mut stream, &["/burstable/podbusy", "processes"]);
     scene.daemon.stop().unwrap();
 }
 
@@ -154,6 +164,7 @@ fn a_cgroup_file_system_that_is_read_only_is_told_and_taken_up_when_it_is_writab
     assert!(remounted.status.success(), "{}", String::from_utf8_lossy(&remounted.stderr));
     Planned::of(&daemon).unwrap().wait_until_held().unwrap();
     assert_serves(&daemon, "web");
+    wait_for_relief(&mut stream, &["/readonly/kubepods", "Read-only"]);
     daemon.stop().unwrap();
 }
 
@@ -188,6 +199,7 @@ fn a_file_that_may_not_be_written_is_told_and_the_others_are() {
     assert_serves(&daemon, "other");
     chown(web.join("memory.max"), Some(0), Some(0)).unwrap();
     Planned::of(&daemon).unwrap().wait_until_held().unwrap();
+    wait_for_relief(&mut stream, &["/burstable/podweb", "memory.max", "ermission denied"]);
     daemon.stop().unwrap();
 }
 
@@ -197,6 +209,7 @@ fn a_frozen_class_holds_up_nobody_else() {
     let scene = Scene::open("frozen", "");
     place(&scene.daemon, "before", LIMITED);
     Planned::of(&scene.daemon).unwrap().wait_until_held().unwrap();
+    let mut stream = scene.daemon.follow().unwrap();
     let burstable = scene.cgroup("burstable");
     fs::write(burstable.join("cgroup.freeze"), "1").unwrap();
     place(&scene.daemon, "below", LIMITED);
@@ -204,6 +217,7 @@ fn a_frozen_class_holds_up_nobody_else() {
     place(&scene.daemon, "before", &LIMITED.replace("memory: 32Mi", "memory: 48Mi"));
     Planned::of(&scene.daemon).unwrap().wait_until_held().unwrap();
     assert_serves(&scene.daemon, "beside");
+    wait_for_trouble(&mut stream, &["/frozen/kubepods/burstable", "frozen"]);
     // Who comes in waits with the others, and goes on with them.
     let mut waiting = Process::new(scene.daemon.exec("default/below", &["true"]).unwrap());
     wait_until("its joining", || !read(&burstable.join("podbelow/app/cgroup.procs")).is_empty());
@@ -211,6 +225,7 @@ fn a_frozen_class_holds_up_nobody_else() {
     assert!(waiting.lives().unwrap());
     fs::write(burstable.join("cgroup.freeze"), "0").unwrap();
     waiting.wait_for_end(PATIENCE).unwrap();
+    wait_for_relief(&mut stream, &["/frozen/kubepods/burstable", "frozen"]);
     scene.daemon.stop().unwrap();
 }
 
@@ -288,10 +303,7 @@ fn a_container_with_threaded_cgroups_below_it_is_scored() {
     wait_until("its threads", || tasks().is_ok_and(|tasks| tasks.len() == 4));
     let last = tasks().unwrap().pop().unwrap();
     fs::write(inner.join("cgroup.threads"), last).unwrap();
-    let planned = Planned::of(&scene.daemon).unwrap();
-    planned.wait_until_held().unwrap();
-    fs::write(format!("/proc/{}/oom_score_adj", spin.id()), "1").unwrap();
-    planned.wait_until_held().unwrap();
+    Planned::of(&scene.daemon).unwrap().wait_until_held().unwrap();
     stream.drain(Duration::from_millis(200));
     assert_eq!(stream.of("degraded.entered").filter(|event| event.to_string().contains("podweb")).count(), 0);
     drop(spin);

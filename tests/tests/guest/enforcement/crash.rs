@@ -1,0 +1,117 @@
+//! Killed at any moment, the daemon leaves nothing that its next start does not put right.
+
+use std::{collections::BTreeMap, fs, thread, time::Duration};
+
+use enforcer_tests::{
+    cgroup::Cgroup,
+    daemon::Daemon,
+    plan::{Planned, folder as cgroup_folder},
+    process::Process,
+    random::Random,
+    wait::wait_until,
+};
+use serde_json::Value;
+
+use super::{folder, join, settings_of, start_time};
+
+const NAME: &str = "crash";
+const MOMENTS: usize = 50;
+/// A start takes about as long in an emulated guest: each step of it is met.
+const LONGEST_LIFE_MS: u64 = 700;
+const PODS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+/// Never removed: its processes live through everything.
+const KEPT: &str = "kept";
+
+/// With and without what leaves `memory.high`, `memory.low`, `memory.min` and `pids.max` behind.
+const SETTINGS: [&str; 3] = [
+    "",
+    "memoryThrottlingFactor: 0.7\nmemoryReservationPolicy: TieredReservation",
+    "podPidsLimit: 300\ncpuCFSQuotaPeriod: 20ms",
+];
+
+const RESOURCES: [&str; 5] = [
+    "{}",
+    "{requests: {cpu: 20m, memory: 16Mi}}",
+    "{requests: {cpu: 30m, memory: 16Mi}, limits: {cpu: 60m, memory: 48Mi}}",
+    "{limits: {cpu: 40m, memory: 32Mi}}",
+    "{limits: {memory: 64Mi}}",
+];
+
+fn manifest(name: &str, resources: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, uid: {name}}}\nspec:\n  containers:\n  - name: app\n    \
+         resources: {resources}\n  - name: side\n    resources: {resources}\n"
+    )
+}
+
+/// Adds, changes or removes some pods.
+fn change(random: &mut Random, daemon: &Daemon) {
+    for _ in 0..=random.below(2) {
+        let name = random.one_of(&PODS);
+        let file = format!("{name}.yaml");
+        if random.below(3) == 0 {
+            // It need not be there.
+            drop(daemon.remove_manifest(&file));
+        } else {
+            daemon.manifest(&file, &manifest(name, random.one_of(&RESOURCES))).unwrap();
+        }
+    }
+}
+
+#[test]
+fn fifty_kills_leave_what_the_plan_says() {
+    let _root = Cgroup::create(NAME).unwrap();
+    let mut random = Random::of_this_run();
+    // Shown if it fails.
+    println!("{}", random.seed());
+    let daemon = Daemon::start(&folder(NAME), &settings_of(NAME, "")).unwrap();
+    daemon.manifest("kept.yaml", &manifest(KEPT, RESOURCES[2])).unwrap();
+    Planned::of(&daemon).unwrap().wait_until_held().unwrap();
+    let kept = format!("/{NAME}/kubepods/burstable/pod{KEPT}");
+    let processes: Vec<Process> =
+        ["app", "side"].map(|name| join(&cgroup_folder(&kept).join(name), "exec sleep 1000")).into();
+    let identities = || processes.iter().map(|process| start_time(process.id())).collect::<Vec<_>>();
+    let before = identities();
+    let mut daemon = daemon;
+    for moment in 0..MOMENTS {
+        change(&mut random, &daemon);
+        thread::sleep(Duration::from_millis(random.below(LONGEST_LIFE_MS)));
+        // Dropping it is SIGKILL.
+        drop(daemon);
+        let settings = settings_of(NAME, random.one_of(&SETTINGS));
+        daemon = Daemon::launch(&folder(NAME), &settings, &[])
+            .unwrap_or_else(|error| panic!("kill {moment}: {error:#}"));
+    }
+    drop(daemon);
+
+    let daemon = Daemon::start(&folder(NAME), &settings_of(NAME, "")).unwrap();
+    let planned = Planned::of(&daemon).unwrap();
+    planned.wait_until_held().unwrap();
+    assert_eq!(identities(), before);
+    let told = daemon.verb(&["-o", "jsonl", "events"]).output().unwrap();
+    let events: Vec<Value> = String::from_utf8(told.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let sequences: Vec<u64> =
+        events.iter().map(|event| event["sequence"].as_str().unwrap().parse().unwrap()).collect();
+    assert!(sequences.windows(2).all(|pair| pair[1] == pair[0] + 1), "{sequences:?}");
+    let mut starts: BTreeMap<&str, usize> = BTreeMap::new();
+    for event in &events {
+        *starts.entry(event["type"].as_str().unwrap()).or_default() += 1;
+    }
+    println!("{starts:?}");
+    drop(processes);
+    daemon.remove_manifest("kept.yaml").unwrap();
+    for name in PODS {
+        drop(daemon.remove_manifest(&format!("{name}.yaml")));
+    }
+    wait_until("the end of every pod", || {
+        let left = |path: &str| {
+            fs::read_dir(cgroup_folder(path)).unwrap().flatten().filter(|entry| entry.path().is_dir()).count()
+        };
+        left(&format!("/{NAME}/kubepods/burstable")) + left(&format!("/{NAME}/kubepods/besteffort")) == 0
+    });
+    daemon.stop().unwrap();
+}
