@@ -73,16 +73,23 @@ pub fn check(node: &Node, settings: &Settings, pods: &[Pod]) -> Plan {
 fn check_pod(pod: &Pod, planned: &PodPlan, whole: &Plan, paths: &mut HashSet<CgroupPath>) {
     assert_eq!((&planned.name, &planned.uid), (&pod.name, &pod.uid));
     let class_cgroup = whole.qos.iter().find(|(class, _)| *class == planned.qos_class);
-    check_below(&planned.cgroup.path, &class_cgroup.map_or(&whole.node, |(_, cgroup)| cgroup).path);
-    check_path(&planned.cgroup, paths);
+    // What is adopted stands anywhere, and may be named by several: that is for the real hierarchy to find out.
+    if !planned.adopted {
+        check_below(&planned.cgroup.path, &class_cgroup.map_or(&whole.node, |(_, cgroup)| cgroup).path);
+        check_path(&planned.cgroup, paths);
+    }
     // What is not admitted has no cgroup: it may want huge pages of a size that has no file here.
     if planned.admission.is_admitted() {
         check_files(&planned.cgroup);
     }
     assert_eq!(planned.containers.len(), pod.containers.len());
     for container in &planned.containers {
-        check_below(&container.cgroup.path, &planned.cgroup.path);
-        check_cgroup(&container.cgroup, paths);
+        if container.adopted {
+            check_files(&container.cgroup);
+        } else {
+            check_below(&container.cgroup.path, &planned.cgroup.path);
+            check_cgroup(&container.cgroup, paths);
+        }
         let score = container.oom_score_adj;
         let fits = match planned.qos_class {
             QosClass::Guaranteed => score == -997,

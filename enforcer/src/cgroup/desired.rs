@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Error, UnitName};
 use crate::{
     model::{CgroupPath, Owner, OwnerLevel, PodUid},
-    policy::{CgroupPlan, Plan, PodPlan},
+    policy::{CgroupPlan, Plan, PodPlan, admission::Rejection},
 };
 
 /// A plan in the form that the reconciler works with: by cgroup.
@@ -71,7 +71,11 @@ impl Desired {
             desired.targets.insert(cgroup.path.clone(), target);
         }
         for pod in &plan.pods {
-            desired.adopt(pod);
+            // An evicted one keeps its values: somebody else may start processes in its cgroup again.
+            let is_evicted = pod.admission.rejection() == Some(&Rejection::Evicted);
+            if is_evicted || !retired.contains(&pod.uid) {
+                desired.adopt(pod);
+            }
         }
         // A pod that took over a retired one's cgroup keeps it.
         desired.retired.retain(|path, _| !desired.targets.contains_key(path));
@@ -83,8 +87,7 @@ impl Desired {
         self.targets.iter().filter(|(_, target)| target.named_by.is_some()).map(|(path, _)| path)
     }
 
-    /// Takes over the cgroups that a pod names, as far as they are nobody's yet. They keep their values while the pod is
-    /// retired: somebody else may start processes in them again.
+    /// Takes over the cgroups that a pod names, as far as they are nobody's yet.
     fn adopt(&mut self, pod: &PodPlan) {
         let mut taken: BTreeSet<&CgroupPath> = BTreeSet::new();
         for (cgroup, level, _) in cgroups(pod).filter(|(_, _, adopted)| *adopted) {

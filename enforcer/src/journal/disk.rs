@@ -92,7 +92,11 @@ impl Journal {
             source,
         })?;
         for record in left {
-            if record.sequence >= store.next() {
+            // Behind one that found no room here and had not reached its segment, nothing was shown to anybody.
+            if record.sequence > store.next() {
+                break;
+            }
+            if record.sequence == store.next() {
                 store.append(&[record])?;
                 recovered.from_tail += 1;
             }

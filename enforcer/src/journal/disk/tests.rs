@@ -87,3 +87,25 @@ fn the_log_is_read_without_its_writer() {
     let other = crate::journal::Cursor { epoch: String::from("other"), sequence: 3 };
     assert!(crate::journal::Offline::open(&state, Some(&other), Filter::default()).unwrap().is_err());
 }
+
+/// What found no room in the tail was in memory alone, and what came behind it was shown to nobody: the log goes on at
+/// the hole, as if neither had been.
+#[test]
+fn what_stands_behind_a_hole_in_the_tail_is_not_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, _) = open(dir.path());
+    let epoch = journal.cursor(0).epoch.parse::<Ulid>().unwrap();
+    journal.append(event(1));
+    journal.close();
+    drop(journal);
+    let (mut tail, _) = Tail::open(&dir.path().join(TAIL), epoch).unwrap();
+    for sequence in [2, 4, 5] {
+        assert!(tail.push(&crate::journal::tests::record(sequence), 0).unwrap());
+    }
+    drop(tail);
+    let (journal, recovered) = open(dir.path());
+    assert_eq!((recovered.from_tail, journal.range().newest), (1, 2));
+    assert_eq!(journal.append(event(3)), 3);
+    assert_eq!(sequences(&journal, None), [1, 2, 3]);
+    journal.close();
+}
