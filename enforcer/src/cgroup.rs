@@ -47,7 +47,7 @@ pub use self::{
     mark::Mark,
     observe::{Observed, Snapshot, observe},
     permit::Permit,
-    reconciler::{Reconciler, StartError},
+    reconciler::{Guarded, Reconciler, SCORE_FILE, ScoreSeen, StartError},
     remove::{Removal, remove},
     report::{Applied, Failure, FileChange, Problem, Report},
     score::{Correction, ScoreChange, ScoreError, ScoreKeeper, Suspect, Sweep},

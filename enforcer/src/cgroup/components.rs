@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::{
     CgroupDir, Error, Permit,
-    process::{Process, Processes, is_gone},
+    process::{PAUSE, Process, Processes, is_gone},
     score::is_within,
 };
 use crate::{
@@ -20,12 +20,7 @@ use crate::{
 
 mod unit;
 
-/// The file name of the program that holds a pod's namespaces, of every runtime.
-const PAUSE: &str = "pause";
-
-/// How often processes are looked through where some were started.
-const BETWEEN_LOOKS: Duration = Duration::from_secs(10);
-/// How often nevertheless.
+/// How often processes are looked through though none was started.
 const AT_THE_LATEST: Duration = Duration::from_mins(5);
 
 /// So often within a window one process's score is put right; after that somebody insists on another.
@@ -171,13 +166,16 @@ impl Components {
         })
     }
 
-    /// When to look again.
+    /// Whether processes were started since the last look, or it is long ago. Costs next to nothing.
     #[must_use]
-    pub fn due(&self, now: Instant) -> Instant {
-        self.looked.as_ref().map_or(now, |look| look.at + BETWEEN_LOOKS)
+    pub fn wants_look(&self, now: Instant) -> bool {
+        let newest = self.processes.newest().unwrap_or_default();
+        self.looked.as_ref().is_none_or(|look| {
+            look.newest != newest || now.saturating_duration_since(look.at) >= AT_THE_LATEST
+        })
     }
 
-    /// Looks, if it is time and processes were started since the last time. Without a permit nothing is written.
+    /// Looks at all processes. Without a permit nothing is written.
     ///
     /// `plan` says which pods there are: whatever is in a pod is no component.
     pub fn look(
@@ -187,19 +185,10 @@ impl Components {
         permit: Option<&Permit>,
         now: Instant,
     ) -> ComponentReport {
-        let report = ComponentReport::default();
-        if now < self.due(now) {
-            return report;
-        }
+        // Before the look: what is started meanwhile is looked at the next time.
         let newest = self.processes.newest().unwrap_or_default();
-        if let Some(look) = &mut self.looked
-            && look.newest == newest
-            && now.saturating_duration_since(look.at) < AT_THE_LATEST
-        {
-            return report;
-        }
         self.looked = Some(Look { at: now, newest });
-        let mut pass = Pass { permit, now, seen: BTreeSet::new(), report };
+        let mut pass = Pass { permit, now, seen: BTreeSet::new(), report: ComponentReport::default() };
         self.look_at_programs(plan, &mut pass);
         for dir in self.units.find(root, &plan.node.path, &mut pass.report.errors) {
             self.look_at_cgroup(&dir, None, &mut pass);

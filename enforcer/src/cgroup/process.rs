@@ -5,8 +5,13 @@ use rustix::{
     io::Errno,
 };
 
+use crate::policy::oom_score;
+
 /// The most that is read of a process's file.
 const MAX_READ_BYTES: usize = 64 * 1024;
+
+/// The file name of the program that holds a pod's namespaces, of every runtime.
+pub(super) const PAUSE: &str = "pause";
 
 /// What the kernel adds to the path of a program whose file was replaced while it runs.
 const DELETED: &str = " (deleted)";
@@ -104,6 +109,12 @@ impl Process {
             Err(Errno::NOENT) if self.score().is_ok() => Ok(None),
             Err(errno) => Err(errno),
         }
+    }
+
+    /// Whether it holds a pod's namespaces, and has the score for that: a runtime may have put it into a cgroup that
+    /// counts as a container's.
+    pub(super) fn is_sandbox(&self, score: i16) -> bool {
+        score == oom_score::SANDBOX && self.executable().is_ok_and(|name| name.as_deref() == Some(PAUSE))
     }
 
     /// Whether it is root's, in our own user namespace, with all of its user ids.

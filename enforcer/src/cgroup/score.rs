@@ -195,6 +195,11 @@ impl ScoreKeeper {
         Ok(())
     }
 
+    /// Has the next sweep of that container look at every process, whatever was seen before.
+    pub fn forget(&mut self, path: &CgroupPath) {
+        self.seen.remove(path);
+    }
+
     /// Forgets what was seen of every cgroup that is not among `paths`.
     pub fn retain(&mut self, scores: &BTreeMap<CgroupPath, i16>) {
         self.seen.retain(|path, _| scores.contains_key(path));

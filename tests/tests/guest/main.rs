@@ -9,5 +9,6 @@ mod evict;
 mod eviction;
 mod limits;
 mod rig;
+mod scores;
 #[cfg(test)]
 mod sense;

@@ -4,7 +4,7 @@ use super::{ScoreChange, ScoreError, ScoreKeeper};
 use crate::{
     cgroup::{
         Permit,
-        process::{is_gone, ticks},
+        process::{Process, is_gone, ticks},
     },
     model::CgroupPath,
 };
@@ -42,14 +42,19 @@ impl ScoreKeeper {
     /// It is checked through the handle by which it is written, so that no score ever goes to a process elsewhere. One
     /// in the container that got a used id has to have the same score; only the change is another one's then.
     pub fn correct(
-        &self,
+        &mut self,
         path: &CgroupPath,
         suspect: Suspect,
         score: i16,
         _permit: &Permit,
     ) -> Result<Correction, ScoreError> {
         match self.try_correct(path, suspect, score) {
-            Ok(correction) => Ok(correction),
+            Ok(correction) => {
+                if let Correction::Set { change, is_same: _ } = &correction {
+                    self.originals.entry(path.clone()).or_insert(change.old);
+                }
+                Ok(correction)
+            }
             Err(errno) if is_gone(errno) => Ok(Correction::Settled),
             Err(Errno::ACCESS | Errno::PERM) => Ok(Correction::Refused),
             Err(errno) => Err(ScoreError::Process { pid: suspect.pid, score, source: errno.into() }),
@@ -57,21 +62,57 @@ impl ScoreKeeper {
     }
 
     fn try_correct(&self, path: &CgroupPath, suspect: Suspect, score: i16) -> rustix::io::Result<Correction> {
-        let process = self.processes.get(suspect.pid)?;
-        let old = process.score()?;
-        if old == score {
-            return Ok(Correction::Settled);
-        }
-        match process.cgroup()? {
-            Some(cgroup) if cgroup.starts_with("/..") => return Ok(Correction::Hidden),
-            Some(cgroup) if is_within(&cgroup, path) => {}
-            Some(_) | None => return Ok(Correction::Settled),
-        }
+        let (process, old) = match self.find(path, suspect, score)? {
+            Ok(found) => found,
+            Err(settled) => return Ok(settled),
+        };
         let start_ticks = process.start_ticks()?;
         process.set_score(score)?;
         let is_same = suspect.start_ns.is_none_or(|start_ns| ticks(start_ns) == start_ticks);
         let change = ScoreChange { path: path.clone(), pid: suspect.pid, old, new: score };
         Ok(Correction::Set { change, is_same })
+    }
+
+    /// The score of the very process that was seen, if it is not its container's; else what to do instead.
+    pub(in crate::cgroup) fn check(
+        &self,
+        path: &CgroupPath,
+        suspect: Suspect,
+        score: i16,
+    ) -> Result<Result<i16, Correction>, ScoreError> {
+        let found = self.find(path, suspect, score).and_then(|found| match found {
+            Ok((process, old)) => {
+                let start_ticks = process.start_ticks()?;
+                let is_same = suspect.start_ns.is_none_or(|start_ns| ticks(start_ns) == start_ticks);
+                // Another one has its id by now: what was seen is gone.
+                Ok(if is_same { Ok(old) } else { Err(Correction::Settled) })
+            }
+            Err(settled) => Ok(Err(settled)),
+        });
+        match found {
+            Ok(found) => Ok(found),
+            Err(errno) if is_gone(errno) => Ok(Err(Correction::Settled)),
+            Err(errno) => Err(ScoreError::Process { pid: suspect.pid, score, source: errno.into() }),
+        }
+    }
+
+    /// The process and its score, if that is wrong and the process in the container; else what to do instead.
+    fn find(
+        &self,
+        path: &CgroupPath,
+        suspect: Suspect,
+        score: i16,
+    ) -> rustix::io::Result<Result<(Process, i16), Correction>> {
+        let process = self.processes.get(suspect.pid)?;
+        let old = process.score()?;
+        if old == score || process.is_sandbox(old) {
+            return Ok(Err(Correction::Settled));
+        }
+        Ok(match process.cgroup()? {
+            Some(cgroup) if cgroup.starts_with("/..") => Err(Correction::Hidden),
+            Some(cgroup) if is_within(&cgroup, path) => Ok((process, old)),
+            Some(_) | None => Err(Correction::Settled),
+        })
     }
 
     /// Leaves a process with the score that another wrote, until it has the right one or is gone. At most
@@ -89,6 +130,13 @@ impl ScoreKeeper {
         if left.len() < MAX_LEFT {
             left.insert(suspect.pid, start_ticks);
         }
+    }
+
+    /// Whether that process is left with a score that another wrote.
+    #[must_use]
+    pub fn leaves(&self, path: &CgroupPath, suspect: Suspect) -> bool {
+        let start = self.left.get(path).and_then(|left| left.get(&suspect.pid));
+        start.is_some_and(|start| suspect.start_ns.is_none_or(|start_ns| ticks(start_ns) == *start))
     }
 
     /// Whether a process of the container is left with a score that another wrote.
@@ -121,7 +169,7 @@ mod tests {
         let Some(path) = own_cgroup() else { return };
         let sleeper = Sleeper::start();
         let suspect = Suspect { pid: sleeper.id(), start_ns: None };
-        let keeper = ScoreKeeper::new(Path::new("/proc")).unwrap();
+        let mut keeper = ScoreKeeper::new(Path::new("/proc")).unwrap();
         let permit = Permit::for_enforce_mode();
         let elsewhere = CgroupPath::parse("/no/such/container").unwrap();
         let old: i16 = sleeper.score().parse().unwrap();
@@ -142,7 +190,7 @@ mod tests {
         let sleeper = Sleeper::start();
         let suspect = Suspect { pid: sleeper.id(), start_ns: None };
         drop(sleeper);
-        let keeper = ScoreKeeper::new(Path::new("/proc")).unwrap();
+        let mut keeper = ScoreKeeper::new(Path::new("/proc")).unwrap();
         let correction = keeper.correct(&CgroupPath::root(), suspect, 5, &Permit::for_enforce_mode());
         assert_eq!(correction.unwrap(), Correction::Settled);
     }
