@@ -24,7 +24,7 @@ impl Running {
         loop {
             match Command::new(&program).arg("600").spawn() {
                 Ok(child) => return Self { child, _folder: folder },
-                Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => {}
+                Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {}
                 Err(error) => panic!("{error}"),
             }
         }
