@@ -51,7 +51,7 @@ use crate::{
     },
     raw,
     sense::{EdgeSource, Guard, GuardEvent, Sight},
-    serve::{Observe, View},
+    serve::Observe,
     source::StaticDir,
 };
 
@@ -110,7 +110,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let telling = Telling { teller: Arc::clone(&teller), journal: journal.clone(), being_evicted, sender };
     let reflex = start_reflex(engine_settings(&config, &host), telling, pledges, edges)?;
 
-    let (views, view) = watch::channel(View::default());
+    let (views, view) = watch::channel(desired.view().clone());
     let (ready, readiness) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
     let server = tokio::spawn(observe.serve(journal.clone(), view, readiness, stopping));

@@ -12,3 +12,5 @@ mod rig;
 mod scores;
 #[cfg(test)]
 mod sense;
+#[cfg(test)]
+mod units;
