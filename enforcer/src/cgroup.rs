@@ -5,6 +5,7 @@
 //! and feeds the [`Index`].
 
 mod apply;
+mod components;
 mod controller;
 mod desired;
 mod diff;
@@ -20,6 +21,7 @@ mod lowering;
 mod mark;
 mod observe;
 mod permit;
+mod process;
 mod reconciler;
 mod remove;
 mod report;
@@ -31,6 +33,7 @@ mod watch;
 
 pub use self::{
     apply::{ApplyError, Fate, Outcome, apply},
+    components::{ComponentError, ComponentReport, ComponentScore, Components, ScoreFate},
     controller::Controller,
     diff::{Diff, diff},
     dir::{CgroupDir, Error},
@@ -44,10 +47,10 @@ pub use self::{
     mark::Mark,
     observe::{Observed, Snapshot, observe},
     permit::Permit,
-    reconciler::{Reconciler, StartError},
+    reconciler::{Guarded, Reconciler, SCORE_FILE, ScoreSeen, StartError},
     remove::{Removal, remove},
     report::{Applied, Failure, FileChange, Problem, Report},
-    score::{ScoreChange, ScoreError, ScoreKeeper, Sweep},
+    score::{Correction, ScoreChange, ScoreError, ScoreKeeper, Suspect, Sweep},
     step::{Missing, Reason, Step, Withheld, Write},
     units::{
         Absent, Blocking, Driver, Property, Systemd, SystemdDriver, UnitError, UnitKind, UnitName, Units,

@@ -17,7 +17,7 @@ use std::{
 
 use self::fields::{Fields, Provenance};
 use crate::{
-    model::CgroupPath,
+    model::{CgroupPath, NodeComponent},
     policy::{
         EvictionSettings, Settings, allocatable,
         threshold::{Signal, Threshold},
@@ -39,6 +39,9 @@ const KUBELETS_KIND: &str = "KubeletConfiguration";
 
 pub use crate::{cgroup::OnDrift, policy::engine::Mode};
 
+/// What `nodeComponents` is by default: the programs of a Kubernetes node.
+const NODE_COMPONENTS: [&str; 5] = ["kubelet", "containerd", "crio", "dockerd", "kube-proxy"];
+
 /// The largest configuration file that is read.
 const MAX_BYTES: u64 = 1 << 20;
 
@@ -57,6 +60,8 @@ pub struct Config {
     pub static_pod_path: PathBuf,
     /// `onDrift`: what is done about a value that somebody else wrote.
     pub on_drift: OnDrift,
+    /// `nodeComponents`: what has the score −999, beside the daemon itself.
+    pub node_components: Vec<NodeComponent>,
     /// `memoryAvailableSource`.
     pub memory_available_source: MemoryAvailableSource,
     /// `maxPods`.
@@ -102,6 +107,10 @@ impl Default for Config {
             run_dir: "/run/enforcer".into(),
             static_pod_path: "/etc/enforcer/pods".into(),
             on_drift: OnDrift::Restore,
+            node_components: NODE_COMPONENTS
+                .iter()
+                .map(|name| NodeComponent::Executable((*name).to_owned()))
+                .collect(),
             memory_available_source: MemoryAvailableSource::MemAvailable,
             max_pods: 110,
             pods_per_core: 0,

@@ -2,7 +2,7 @@
 //!
 //! | who | runs on | gets | gives |
 //! |---|---|---|---|
-//! | `Desired` | the runtime; what may block on its blocking threads | pods of the static directory, population events, a tick, evictions | cgroups, scores, candidates, events |
+//! | `Desired` | the runtime; what may block on its blocking threads | pods of the static directory, changes of cgroups, the guard's events, evictions, now and then a look | cgroups, scores, candidates, events |
 //! | `evict::Reflex` | three threads of its own | candidates, kernel edges, meminfo | evictions, reports |
 //! | `Ooms` | a task | ring buffer records, a tick | OOM events |
 //! | `serve::Observe` | a task | journal, view | answers |
@@ -50,8 +50,8 @@ use crate::{
         threshold::{Signal, ThresholdValue},
     },
     raw,
-    sense::EdgeSource,
-    serve::{Observe, View},
+    sense::{EdgeSource, Guard, GuardEvent, Sight},
+    serve::Observe,
     source::StaticDir,
 };
 
@@ -98,7 +98,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
 
     let index = Index::new();
     let being_evicted = BeingEvicted::default();
-    let (ooms, edges, _guard) = Ooms::attach(&journal, index.clone(), being_evicted.clone());
+    let (ooms, edges, guard) = Ooms::attach(&journal, index.clone(), being_evicted.clone());
 
     let permit = permit(&config, kubelets, &journal);
     let (mut desired, watched) =
@@ -110,7 +110,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let telling = Telling { teller: Arc::clone(&teller), journal: journal.clone(), being_evicted, sender };
     let reflex = start_reflex(engine_settings(&config, &host), telling, pledges, edges)?;
 
-    let (views, view) = watch::channel(View::default());
+    let (views, view) = watch::channel(desired.view().clone());
     let (ready, readiness) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
     let server = tokio::spawn(observe.serve(journal.clone(), view, readiness, stopping));
@@ -118,6 +118,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
 
     let mut pods = StaticDir::new(config.static_pod_path.clone());
     let mut watched = Watched(watched);
+    let mut guarded = Guarded(guard);
+    desired.set_sight(guarded.sight());
     let woken = desired.woken();
     loop {
         let due = desired.due();
@@ -137,9 +139,20 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                 Reflexion::Pressure(pressure) => desired.set_pressure(pressure).await?,
             },
             loaded = pods.next() => desired.load(loaded).await?,
-            changes = watched.next() => desired.changed(changes).await?,
+            changes = watched.next() => {
+                // The programs told of it before, and they know who it was.
+                desired.guarded(guarded.take()).await?;
+                desired.changed(changes).await?;
+            }
+            events = guarded.next() => {
+                desired.guarded(events).await?;
+                desired.set_sight(guarded.sight());
+            }
             () = woken.notified() => desired.reconcile().await?,
             () = tokio::time::sleep_until(due.into()) => desired.look().await?,
+        }
+        if let Guarded(Some(guard)) = &mut guarded {
+            desired.put_in(guard);
         }
         if let Some(candidates) = desired.new_candidates() {
             reflex.set_candidates(candidates);
@@ -399,5 +412,33 @@ impl Watched {
                 None
             }
         }
+    }
+}
+
+/// The guard of scores and files, where there is one.
+struct Guarded(Option<Guard>);
+
+impl Guarded {
+    /// What it has to tell, all at once; never, without one, and nothing once, when it ends. Safe to cancel.
+    async fn next(&mut self) -> Vec<GuardEvent> {
+        let Some(guard) = &mut self.0 else { return future::pending().await };
+        match guard.next().await {
+            Ok(event) => std::iter::once(event).chain(guard.take()).collect(),
+            Err(error) => {
+                tracing::warn!(%error, "wrong scores and foreign writes are told no longer; they are looked for instead");
+                self.0 = None;
+                Vec::new()
+            }
+        }
+    }
+
+    /// What has come by now.
+    fn take(&mut self) -> Vec<GuardEvent> {
+        self.0.as_mut().map(Guard::take).unwrap_or_default()
+    }
+
+    /// What it sees.
+    fn sight(&self) -> Sight {
+        self.0.as_ref().map(Guard::sight).unwrap_or_default()
     }
 }

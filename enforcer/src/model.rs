@@ -2,6 +2,7 @@
 
 mod adoption;
 mod cgroup;
+mod component;
 mod fingerprint;
 mod id;
 mod limit;
@@ -16,6 +17,7 @@ mod toleration;
 pub use self::{
     adoption::Adoption,
     cgroup::{CgroupId, CgroupPath, InvalidCgroupName},
+    component::{InvalidComponent, NodeComponent},
     id::{PodName, PodUid},
     limit::Limit,
     node::Node,

@@ -6,6 +6,8 @@ use super::{
 };
 use crate::model::{CgroupId, CgroupPath, Limit};
 
+const MEMORY_MAX: &str = "memory.max";
+
 /// What came of a step.
 #[derive(Debug)]
 pub struct Outcome {
@@ -80,8 +82,9 @@ pub fn apply(
     let mut marked: BTreeSet<CgroupPath> = BTreeSet::new();
     let mut unmarked = Vec::new();
     let mut unmade: BTreeSet<CgroupPath> = BTreeSet::new();
-    let mut outcomes = Vec::with_capacity(steps.len());
-    for step in steps {
+    let mut fates = Vec::with_capacity(steps.len());
+    let mut telling = Telling::default();
+    for (index, step) in steps.iter().enumerate() {
         let fate = if let Some(because_of) = blocked_by(&unmade, step.path()) {
             Fate::Skipped { because_of }
         } else {
@@ -99,7 +102,8 @@ pub fn apply(
             if !is_create {
                 mark();
             }
-            let fate = apply_one(root, driver, &step, page).unwrap_or_else(Fate::Failed);
+            let fate =
+                apply_one(root, driver, (&steps, index), &mut telling, page).unwrap_or_else(Fate::Failed);
             if is_create && matches!(fate, Fate::Done(_)) {
                 mark();
             }
@@ -108,9 +112,51 @@ pub fn apply(
         if let (Step::Create(path), Fate::Failed(_)) = (&step, &fate) {
             unmade.insert(path.clone());
         }
-        outcomes.push(Outcome { step, fate });
+        fates.push(fate);
     }
-    (outcomes, unmarked)
+    let outcomes = steps.into_iter().zip(fates).map(|(step, fate)| Outcome { step, fate });
+    (outcomes.collect(), unmarked)
+}
+
+/// Up to which step the driver was told of the values that are to be written.
+#[derive(Debug, Default)]
+struct Telling(usize);
+
+impl Telling {
+    /// Tells the driver of a write and of those to the same cgroup that follow it at once; of `memory.max` alone, in its
+    /// turn, as it may come to be withheld.
+    fn tell(
+        &mut self,
+        driver: &dyn Driver,
+        dir: &CgroupDir,
+        (steps, index): (&[Step], usize),
+    ) -> Result<(), Error> {
+        let run = steps.get(index..).unwrap_or_default().iter().map_while(|step| match step {
+            Step::Write(write) if write.path == *dir.path() => Some(write),
+            Step::Create(_) | Step::Enable { .. } | Step::Write(_) => None,
+        });
+        let mut run: Vec<&Write> = run.collect();
+        if run.first().is_some_and(|write| write.file == MEMORY_MAX) {
+            run.truncate(1);
+        } else if index < self.0 {
+            return Ok(());
+        } else {
+            self.0 = index + run.len();
+            run.retain(|write| write.file != MEMORY_MAX);
+        }
+        let told =
+            driver.tell(dir, &run.into_iter().map(|write| (&*write.file, value(write))).collect::<Vec<_>>());
+        if told.is_err() {
+            // The next one tries again.
+            self.0 = index + 1;
+        }
+        told
+    }
+}
+
+/// The value as the plan has it: not rounded, what is written is that to the byte.
+fn value(write: &Write) -> Knob {
+    Knob::parse(&write.file, &write.value, PageSize::new(1))
 }
 
 impl Outcome {
@@ -126,7 +172,14 @@ impl Outcome {
     }
 }
 
-fn apply_one(root: &CgroupDir, driver: &dyn Driver, step: &Step, page: PageSize) -> Result<Fate, ApplyError> {
+fn apply_one(
+    root: &CgroupDir,
+    driver: &dyn Driver,
+    (steps, index): (&[Step], usize),
+    telling: &mut Telling,
+    page: PageSize,
+) -> Result<Fate, ApplyError> {
+    let Some(step) = steps.get(index) else { return Ok(Fate::Done(root.id())) };
     match step {
         Step::Create(path) => Ok(Fate::Done(driver.create(root, path)?)),
         Step::Enable { path, controllers } => {
@@ -139,6 +192,7 @@ fn apply_one(root: &CgroupDir, driver: &dyn Driver, step: &Step, page: PageSize)
             if let Some(usage_bytes) = usage_above(&dir, write, page)? {
                 return Ok(Fate::Withheld { usage_bytes });
             }
+            telling.tell(driver, &dir, (steps, index))?;
             write_one(&dir, driver, write)?;
             Ok(Fate::Done(dir.id()))
         }
@@ -147,7 +201,7 @@ fn apply_one(root: &CgroupDir, driver: &dyn Driver, step: &Step, page: PageSize)
 
 /// Usage may have grown since it was observed: it is read again right before `memory.max` is written.
 fn usage_above(dir: &CgroupDir, write: &Write, page: PageSize) -> Result<Option<u64>, Error> {
-    if write.file != "memory.max" {
+    if write.file != MEMORY_MAX {
         return Ok(None);
     }
     let Knob::Limit(Limit::Bytes(limit)) = Knob::parse(&write.file, &write.value, page) else {
@@ -161,9 +215,8 @@ fn usage_above(dir: &CgroupDir, write: &Write, page: PageSize) -> Result<Option<
 }
 
 fn write_one(dir: &CgroupDir, driver: &dyn Driver, write: &Write) -> Result<(), Error> {
-    // Not rounded here: what is written is what the plan says, to the byte.
-    let value = Knob::parse(&write.file, &write.value, PageSize::new(1));
-    driver.tell(dir, &write.file, &value)?;
+    let value = value(write);
+    driver.settle(dir, &write.file, &value)?;
     match (write.file.as_ref(), value) {
         (file, Knob::Limit(limit)) => match MemoryFile::named(file) {
             Some(file) => driver.set_memory(dir, file, limit),

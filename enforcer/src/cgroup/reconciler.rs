@@ -1,4 +1,7 @@
+mod guarded;
 mod pass;
+
+pub use self::guarded::{Guarded, SCORE_FILE, ScoreSeen};
 mod runtime;
 
 use std::{
@@ -497,6 +500,11 @@ impl Reconciler {
             }
             let sweep = self.keeper.sweep(&self.root, path, *score, permit);
             self.note_scores(path, &sweep);
+            if !self.keeper.leaves_any(path)
+                && let Some(known) = self.standing.get(path)
+            {
+                self.drift.settled(known.id, &guarded::SCORE);
+            }
             whole.absorb(sweep);
         }
         self.desired.scores = scores;

@@ -2,17 +2,21 @@ use std::{
     collections::{BTreeMap, HashMap},
     hash::{BuildHasher as _, RandomState},
     io,
-    os::fd::OwnedFd,
     path::Path,
 };
 
-use rustix::{
-    fs::{Mode, OFlags},
-    io::Errno,
-};
+use rustix::io::Errno;
 
-use super::{CgroupDir, Error, Permit};
+use super::{
+    CgroupDir, Error, Permit,
+    process::{Processes, is_gone},
+};
 use crate::model::CgroupPath;
+
+mod suspect;
+
+pub(super) use self::suspect::is_within;
+pub use self::suspect::{Correction, Suspect};
 
 /// How many processes are looked at between two reads of the list, which bounds the open files.
 const BATCH: usize = 64;
@@ -34,11 +38,13 @@ const FULL_SWEEP_EVERY: u32 = 30;
 /// or to one that is dead, whose files answer `ESRCH`. So no score ever goes to a process that merely got a used pid.
 #[derive(Debug)]
 pub struct ScoreKeeper {
-    proc: OwnedFd,
+    processes: Processes,
     hasher: RandomState,
     seen: HashMap<CgroupPath, Seen>,
     /// The score of the first process of each container that was given another.
     originals: HashMap<CgroupPath, i16>,
+    /// The processes that keep a score which another wrote: when each started, by its id.
+    left: HashMap<CgroupPath, BTreeMap<u32, u64>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -108,9 +114,13 @@ impl Sweep {
 impl ScoreKeeper {
     /// Works on the process file system mounted at `proc`, usually `/proc`.
     pub fn new(proc: &Path) -> io::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let proc = rustix::fs::open(proc, flags, Mode::empty())?;
-        Ok(Self { proc, hasher: RandomState::new(), seen: HashMap::new(), originals: HashMap::new() })
+        Ok(Self {
+            processes: Processes::open(proc)?,
+            hasher: RandomState::new(),
+            seen: HashMap::new(),
+            left: HashMap::new(),
+            originals: HashMap::new(),
+        })
     }
 
     /// Brings every process in the cgroup `path` and below it to `score`.
@@ -165,11 +175,17 @@ impl ScoreKeeper {
         }
         // The last round's list is the one that counts.
         (sweep.refused, sweep.invisible) = (0, 0);
+        let mut left = BTreeMap::new();
         for (dir, pids) in &lists {
             sweep.invisible += pids.iter().filter(|pid| **pid == 0).count();
             for batch in pids.chunks(BATCH) {
-                self.sweep_batch(dir, batch, path, score, permit, sweep);
+                left.extend(self.sweep_batch(dir, batch, path, score, permit, sweep));
             }
+        }
+        if left.is_empty() {
+            self.left.remove(path);
+        } else {
+            self.left.insert(path.clone(), left);
         }
         if sweep.errors.is_empty() {
             self.seen.insert(path.clone(), Seen { pids_hash, score, sweeps: 0 });
@@ -179,12 +195,19 @@ impl ScoreKeeper {
         Ok(())
     }
 
+    /// Has the next sweep of that container look at every process, whatever was seen before.
+    pub fn forget(&mut self, path: &CgroupPath) {
+        self.seen.remove(path);
+    }
+
     /// Forgets what was seen of every cgroup that is not among `paths`.
     pub fn retain(&mut self, scores: &BTreeMap<CgroupPath, i16>) {
         self.seen.retain(|path, _| scores.contains_key(path));
         self.originals.retain(|path, _| scores.contains_key(path));
+        self.left.retain(|path, _| scores.contains_key(path));
     }
 
+    /// Sets the scores of some processes; answers which of them are left as they are.
     fn sweep_batch(
         &self,
         dir: &CgroupDir,
@@ -193,11 +216,16 @@ impl ScoreKeeper {
         score: i16,
         _permit: &Permit,
         sweep: &mut Sweep,
-    ) {
+    ) -> BTreeMap<u32, u64> {
+        let before = self.left.get(path);
+        let mut left = BTreeMap::new();
         let mut wrong = Vec::new();
         for pid in pids.iter().copied().filter(|pid| *pid != 0) {
-            match self.open(pid).and_then(|process| Ok((read_score(&process)?, process))) {
-                Ok((old, process)) if old != score => wrong.push((pid, old, process)),
+            match self.processes.get(pid).and_then(|process| Ok((process.score()?, process))) {
+                Ok((old, process)) if old != score => match before.and_then(|left| left.get(&pid)).copied() {
+                    Some(start) if process.start_ticks() == Ok(start) => drop(left.insert(pid, start)),
+                    Some(_) | None => wrong.push((pid, old, process)),
+                },
                 Ok(_) => {}
                 Err(errno) if is_gone(errno) => {}
                 Err(errno) => {
@@ -206,21 +234,21 @@ impl ScoreKeeper {
             }
         }
         if wrong.is_empty() {
-            return;
+            return left;
         }
         let still = match dir.read("cgroup.procs") {
             Ok(content) => parse_pids(&content),
-            Err(error) if error.is_gone() => return,
+            Err(error) if error.is_gone() => return left,
             Err(error) => {
                 sweep.errors.push(error.into());
-                return;
+                return left;
             }
         };
         for (pid, old, process) in wrong {
             if !still.contains(&pid) {
                 continue;
             }
-            match write_score(&process, score) {
+            match process.set_score(score) {
                 Ok(()) => sweep.changed.push(ScoreChange { path: path.clone(), pid, old, new: score }),
                 Err(errno) if is_gone(errno) => {}
                 Err(Errno::ACCESS | Errno::PERM) => sweep.refused += 1,
@@ -229,11 +257,7 @@ impl ScoreKeeper {
                 }
             }
         }
-    }
-
-    fn open(&self, pid: u32) -> rustix::io::Result<OwnedFd> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::openat(&self.proc, pid.to_string(), flags, Mode::empty())
+        left
     }
 }
 
@@ -291,27 +315,6 @@ fn parse_pids(content: &str) -> Vec<u32> {
     pids.sort_unstable();
     pids.dedup();
     pids
-}
-
-fn read_score(process: &OwnedFd) -> rustix::io::Result<i16> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(process, "oom_score_adj", flags, Mode::empty())?;
-    let mut content = [0_u8; 16];
-    let count = rustix::io::read(&file, &mut content)?;
-    std::str::from_utf8(content.get(..count).unwrap_or_default())
-        .ok()
-        .and_then(|text| text.trim_ascii().parse().ok())
-        .ok_or(Errno::INVAL)
-}
-
-fn write_score(process: &OwnedFd, score: i16) -> rustix::io::Result<()> {
-    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(process, "oom_score_adj", flags, Mode::empty())?;
-    rustix::io::write(&file, score.to_string().as_bytes()).map(drop)
-}
-
-fn is_gone(errno: Errno) -> bool {
-    errno == Errno::NOENT || errno == Errno::SRCH
 }
 
 #[cfg(test)]

@@ -29,6 +29,9 @@ pub trait Units {
     /// Sets properties until the next boot. The files may follow a moment later.
     fn set(&self, unit: &UnitName, properties: &[Property]) -> Result<(), UnitError>;
 
+    /// Waits until systemd has written everything that it was told before.
+    fn settle(&self) -> Result<(), UnitError>;
+
     /// Stops a slice, and with it every unit in it. One that does not run is no error.
     fn stop_slice(&self, slice: &UnitName) -> Result<(), UnitError>;
 }

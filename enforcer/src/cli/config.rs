@@ -104,7 +104,7 @@ fn table(effective: &Effective) -> String {
     text
 }
 
-/// A value as people read it: an object's entries one below the other.
+/// A value as people read it: the entries of an object or list one below the other.
 fn lines(value: &Value) -> Vec<String> {
     let plain = |value: &Value| match value {
         Value::String(text) => render::escape(text),
@@ -116,7 +116,8 @@ fn lines(value: &Value) -> Vec<String> {
         Value::Object(entries) => {
             entries.iter().map(|(name, value)| format!("{name}: {}", plain(value))).collect()
         }
-        Value::Array(items) => vec![items.iter().map(plain).collect::<Vec<_>>().join(", ")],
+        Value::Array(items) if items.is_empty() => vec![String::from("-")],
+        Value::Array(items) => items.iter().map(plain).collect(),
         other => vec![plain(other)],
     }
 }

@@ -20,8 +20,9 @@ use crate::{
 
 /// How long a pod may take to become known.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often it is asked for meanwhile.
-const POLL: Duration = Duration::from_millis(50);
+/// How soon it is asked for again, and how soon at the latest after it was asked for in vain.
+const POLL: Duration = Duration::from_millis(10);
+const POLL_MAX: Duration = Duration::from_millis(320);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -100,7 +101,7 @@ fn set_score(container: &ContainerView) -> anyhow::Result<()> {
 
 /// Waits until the daemon has found the scope and has written what is planned for it.
 async fn taken_over(run_dir: &Path, target: &Target, cgroup: CgroupId) -> Result<(), Failure> {
-    let start = Instant::now();
+    let (start, mut poll) = (Instant::now(), Poll(POLL));
     loop {
         let view: View = client::get_json(run_dir, "/v1/pods").await?;
         match find(&view, target)? {
@@ -115,13 +116,13 @@ async fn taken_over(run_dir: &Path, target: &Target, cgroup: CgroupId) -> Result
                 PATIENCE.as_secs()
             )));
         }
-        tokio::time::sleep(POLL).await;
+        poll.wait().await;
     }
 }
 
 /// Waits for the container to be known and to stand.
 async fn container(run_dir: &Path, target: &Target) -> Result<ContainerView, Failure> {
-    let start = Instant::now();
+    let (start, mut poll) = (Instant::now(), Poll(POLL));
     loop {
         let view: View = client::get_json(run_dir, "/v1/pods").await?;
         let waiting_for = match find(&view, target)? {
@@ -138,7 +139,17 @@ async fn container(run_dir: &Path, target: &Target) -> Result<ContainerView, Fai
                 PATIENCE.as_secs()
             )));
         }
-        tokio::time::sleep(POLL).await;
+        poll.wait().await;
+    }
+}
+
+/// Asking again, each time later: many that wait at once must not keep the daemon from what they wait for.
+struct Poll(Duration);
+
+impl Poll {
+    async fn wait(&mut self) {
+        tokio::time::sleep(self.0).await;
+        self.0 = (self.0 * 2).min(POLL_MAX);
     }
 }
 

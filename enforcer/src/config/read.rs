@@ -8,7 +8,7 @@ use super::{
     table::{ENFORCEABLE, RESERVABLE},
 };
 use crate::{
-    model::{CgroupPath, ParseQuantityError, Quantity, ResourceList, ResourceName},
+    model::{CgroupPath, NodeComponent, ParseQuantityError, Quantity, ResourceList, ResourceName},
     policy::{
         CgroupDriver, CpuWeightFormula, EvictionSettings, MemoryReservationPolicy, ReservedCgroup,
         ReservedScope, Settings, SwapBehavior, duration,
@@ -63,6 +63,7 @@ pub(super) fn read(fields: &mut Fields) -> Config {
         on_drift: fields
             .choice("onDrift", &[("restore", OnDrift::Restore), ("report", OnDrift::Report)])
             .unwrap_or(default.on_drift),
+        node_components: fields.list("nodeComponents", component).unwrap_or(default.node_components),
         memory_available_source: fields
             .choice(
                 "memoryAvailableSource",
@@ -136,6 +137,10 @@ fn settings(fields: &mut Fields) -> Settings {
         swap_behavior: swap_behavior(fields),
         ..default
     }
+}
+
+fn component(name: &str) -> Result<NodeComponent, String> {
+    NodeComponent::parse(name).map_err(|error| error.to_string())
 }
 
 fn absolute(text: &str) -> Result<PathBuf, String> {

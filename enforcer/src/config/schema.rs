@@ -48,6 +48,7 @@ fn of(form: Form) -> Value {
         Form::Choice(words) => json!({"enum": words}),
         Form::Duration | Form::Cgroup => json!({"type": "string"}),
         Form::Path => json!({"type": "string", "pattern": "^/"}),
+        Form::Names => json!({"type": "array", "items": {"type": "string"}}),
         Form::Words(words) => json!({"type": "array", "items": {"enum": words}}),
         Form::Quantities(names) => object(names, &quantity),
         Form::Thresholds => object(&signals, &quantity),

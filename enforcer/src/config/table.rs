@@ -44,6 +44,8 @@ pub enum Form {
     Path,
     /// A cgroup's path below the mount point.
     Cgroup,
+    /// A list of names.
+    Names,
     /// A list of some of these words.
     Words(&'static [&'static str]),
     /// Quantities of these resources.
@@ -112,6 +114,12 @@ pub const FIELDS: &[Field] = &[
                 OnDrift::Report => "report",
             })
         },
+    ),
+    ours(
+        "nodeComponents",
+        Form::Names,
+        "what the node needs to run pods, as units (kubelet.service) or file names of programs (kubelet): their processes have the score -999, as has the daemon's own",
+        |config| json!(config.node_components.iter().map(ToString::to_string).collect::<Vec<_>>()),
     ),
     ours(
         "memoryAvailableSource",

@@ -37,7 +37,7 @@ fn what_is_written_is_taken() {
 fn all_that_is_wrong_is_told_at_once_with_line_and_field() {
     let text = format!(
         "{HEAD}mode: fierce\nmodus: x\nevictionHard:\n  memory.available: 12Q\n  disk.free: 1Gi\ncpuCFSQuota: 3\n\
-         cpuCFSQuotaPeriod: 2s\nrunDir: run\nsystemReserved:\n  memory: -1Gi\n"
+         cpuCFSQuotaPeriod: 2s\nrunDir: run\nsystemReserved:\n  memory: -1Gi\nnodeComponents: [kubelet, /bin/crio, a.slice]\n"
     );
     let problems = problems(&text);
     let starts = [
@@ -49,6 +49,8 @@ fn all_that_is_wrong_is_told_at_once_with_line_and_field() {
         "c.yaml:9: cpuCFSQuotaPeriod: \"2s\"",
         "c.yaml:10: runDir: \"run\" is not an absolute path",
         "c.yaml:12: systemReserved.memory: \"-1Gi\" is negative",
+        "c.yaml:13: nodeComponents[1]: \"/bin/crio\" is neither a unit",
+        "c.yaml:13: nodeComponents[2]: \"a.slice\" is neither a unit",
     ];
     assert_eq!(problems.len(), starts.len(), "{problems:#?}");
     for (problem, start) in problems.iter().zip(starts) {
@@ -89,7 +91,8 @@ fn every_field_of_the_table_is_read_and_no_other() {
 fn what_is_shown_can_be_written() {
     let other = format!(
         "{HEAD}mode: enforce\nownership: kubelet\nstateDir: /s\nrunDir: /r\nstaticPodPath: /p\n\
-         onDrift: report\nmemoryAvailableSource: kubelet\nevictionHard: {{memory.available: 1Gi, pid.available: 10%}}\n\
+         onDrift: report\nnodeComponents: [podman.service, k3s]\n\
+         memoryAvailableSource: kubelet\nevictionHard: {{memory.available: 1Gi, pid.available: 10%}}\n\
          evictionSoft: {{memory.available: 15%}}\nevictionSoftGracePeriod: {{memory.available: 1m30s}}\n\
          evictionMinimumReclaim: {{memory.available: 100Mi}}\nevictionPressureTransitionPeriod: 30s\n\
          evictionMaxPodGracePeriod: 7\nmergeDefaultEvictionSettings: true\nsystemReserved: {{cpu: 100m, memory: 1Gi}}\n\

@@ -15,12 +15,12 @@ use super::{
     keeper::Keeper,
     problems::Problems,
     schedule::{Due, LOOK_UNTOLD, Schedule},
-    telling,
+    telling::{self, Writers},
 };
 use crate::{
     cgroup::{
-        self, CgroupDir, Changes, DriftPolicy, Index, Lowering, Permit, Problem, Reason, Reconciler, Report,
-        Systemd, SystemdDriver, UnitName, WatchEvents,
+        self, CgroupDir, Changes, DriftPolicy, Guarded, Index, Lowering, Permit, Problem, Reason, Reconciler,
+        Report, Systemd, SystemdDriver, UnitName, WatchEvents,
     },
     config::Config,
     evict::{self, Candidate, OpenError},
@@ -34,6 +34,11 @@ use crate::{
     serve::{ContainerView, PodState, PodView, View},
     source::{Change, Decisions, EndedPod, Entry, Grounds, Loaded, Roster, SourceError, State},
 };
+
+mod components;
+mod guarded;
+
+use self::{components::Looked, guarded::Guarding};
 
 /// The street of the desired state: pods → plan → cgroups, and what is told of them.
 ///
@@ -60,6 +65,10 @@ pub(super) struct Desired {
     /// What is wrong with the cgroups.
     problems: Problems,
     schedule: Schedule,
+    /// What of the cgroups the eBPF programs guard.
+    guarding: Guarding,
+    /// The scores of the node's own.
+    components: Looked,
     /// Told when a limit that is being lowered has come to an end.
     woken: Arc<Notify>,
     /// The pods whose cgroup stands, wanted or not.
@@ -85,6 +94,7 @@ struct Standing {
 struct Worked {
     report: Report,
     ids: BTreeMap<CgroupPath, CgroupId>,
+    guarded: Guarded,
     standing: BTreeSet<PodUid>,
     problems: Vec<Problem>,
     due: Option<Instant>,
@@ -144,6 +154,7 @@ impl Desired {
         schedule.scores_are_told(permit.is_none());
         let plan = Arc::new(policy::plan(&host.node, &config.settings, &[]));
         let view = View { mode: config.mode.to_string(), ..View::default() };
+        let components = Looked::new(&config.node_components, hierarchy.is_some(), &journal);
         let desired = Self {
             config,
             host,
@@ -161,6 +172,8 @@ impl Desired {
             is_loaded: false,
             problems: Problems::default(),
             schedule,
+            guarding: Guarding::default(),
+            components,
             woken: Arc::default(),
             standing: BTreeSet::new(),
             has_new_room: false,
@@ -238,6 +251,7 @@ impl Desired {
 
     /// Looks at what is due: everything, or the scores of new processes alone.
     pub(super) async fn look(&mut self) -> anyhow::Result<()> {
+        self.look_at_components();
         let now = Instant::now();
         match self.schedule.due(now) {
             Some(Due::Look) => self.reconcile().await,
@@ -252,7 +266,7 @@ impl Desired {
 
     /// When [`look`](Self::look) is to be called.
     pub(super) fn due(&self) -> Instant {
-        self.schedule.next()
+        self.components.due().into_iter().fold(self.schedule.next(), Instant::min)
     }
 
     /// Has limits that are below usage lowered step by step, with what is lowered meanwhile kept on the intent page.
@@ -274,7 +288,7 @@ impl Desired {
             return Ok(());
         };
         let report = hierarchy.run(move |reconciler| reconciler.release(&permit)).await?;
-        self.tell_report(&report);
+        self.tell_report(&report, &Writers::default());
         for error in &report.errors {
             telling::degraded(&self.journal, "limits", &crate::chain(error));
         }
@@ -443,25 +457,36 @@ impl Desired {
         &mut self,
         work: impl FnOnce(&mut Reconciler) -> Report + Send + 'static,
     ) -> anyhow::Result<()> {
+        self.change_by(&Writers::default(), work).await
+    }
+
+    /// Has the cgroups changed after somebody else wrote to them.
+    async fn change_by(
+        &mut self,
+        writers: &Writers,
+        work: impl FnOnce(&mut Reconciler) -> Report + Send + 'static,
+    ) -> anyhow::Result<()> {
         let Some(hierarchy) = self.hierarchy.clone() else {
             self.has_new_room = self.roster.awaits_other_than(&self.standing);
             self.forget_those_without_cgroup();
             self.renew_view();
             return Ok(());
         };
-        let Worked { report, ids, standing, problems, due } = hierarchy
+        let Worked { report, ids, guarded, standing, problems, due } = hierarchy
             .run(move |reconciler| {
                 let report = work(reconciler);
                 Worked {
                     report,
                     ids: reconciler.cgroups().map(|(id, owner)| (owner.path.clone(), id)).collect(),
+                    guarded: reconciler.guarded(),
                     standing: reconciler.standing().cloned().collect(),
                     problems: reconciler.problems(),
                     due: reconciler.due(),
                 }
             })
             .await?;
-        self.tell_report(&report);
+        self.tell_report(&report, writers);
+        self.guarding.wish(guarded, self.permit.is_some());
         self.problems.renew(problems, &self.journal);
         self.has_new_room = !self.standing.is_subset(&standing) || self.roster.awaits_other_than(&standing);
         self.standing = standing;
@@ -583,9 +608,9 @@ impl Desired {
         self.tell(kind, Subject::Pod(pod.name.clone()), telling::pod(pod, plan));
     }
 
-    fn tell_report(&mut self, report: &Report) {
+    fn tell_report(&mut self, report: &Report, writers: &Writers) {
         for drift in &report.drifted {
-            let (subject, data) = telling::drifted(drift, &self.plan);
+            let (subject, data) = telling::drifted(drift, &self.plan, writers);
             self.tell(EventType::LimitsDrifted, subject, data);
         }
         for applied in report.limits_applied() {
@@ -593,7 +618,7 @@ impl Desired {
                 Reason::Drifted => EventType::LimitsRestored,
                 Reason::Initial | Reason::PlanChanged | Reason::Released => EventType::LimitsApplied,
             };
-            let (subject, data) = telling::limits(&applied, &self.plan);
+            let (subject, data) = telling::limits(&applied, &self.plan, writers);
             self.tell(kind, subject, data);
         }
     }

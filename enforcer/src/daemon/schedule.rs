@@ -17,6 +17,8 @@ pub(super) struct Schedule {
     files_are_told: bool,
     /// Whether it tells of processes that have not their score.
     scores_are_told: bool,
+    /// Whether a look at the scores is due nevertheless.
+    sweep_is_owed: bool,
     look: Instant,
     sweep: Instant,
     /// When something that waits is to be tried again.
@@ -34,7 +36,14 @@ pub(super) enum Due {
 
 impl Schedule {
     pub(super) fn new(files_are_told: bool, now: Instant) -> Self {
-        Self { files_are_told, scores_are_told: false, look: now, sweep: now, retry: None }
+        Self {
+            files_are_told,
+            scores_are_told: false,
+            sweep_is_owed: false,
+            look: now,
+            sweep: now,
+            retry: None,
+        }
     }
 
     /// Notes whether the kernel tells of changes to the cgroups; everything is looked at when it ceases to.
@@ -50,14 +59,22 @@ impl Schedule {
         self.scores_are_told = told;
     }
 
+    /// Has the scores looked at as soon as may be.
+    pub(super) fn owe_sweep(&mut self, now: Instant) {
+        self.sweep_is_owed = true;
+        self.sweep = now;
+    }
+
     /// Notes that everything is looked at now.
     pub(super) fn looked(&mut self, now: Instant) {
+        self.sweep_is_owed = false;
         self.look = now + if self.files_are_told { LOOK_TOLD } else { LOOK_UNTOLD };
         self.sweep = now + SWEEP;
     }
 
     /// Notes that the scores are looked at now.
     pub(super) fn swept(&mut self, now: Instant) {
+        self.sweep_is_owed = false;
         self.sweep = now + SWEEP;
     }
 
@@ -71,12 +88,16 @@ impl Schedule {
         if self.look <= now || self.retry.is_some_and(|retry| retry <= now) {
             return Some(Due::Look);
         }
-        (!self.scores_are_told && self.sweep <= now).then_some(Due::Sweep)
+        (self.sweeps() && self.sweep <= now).then_some(Due::Sweep)
+    }
+
+    fn sweeps(&self) -> bool {
+        self.sweep_is_owed || !self.scores_are_told
     }
 
     /// When something is due next.
     pub(super) fn next(&self) -> Instant {
-        let sweep = (!self.scores_are_told).then_some(self.sweep);
+        let sweep = self.sweeps().then_some(self.sweep);
         [self.retry, sweep].into_iter().flatten().fold(self.look, Instant::min)
     }
 }
@@ -99,6 +120,18 @@ mod tests {
         assert_eq!(schedule.due(start), Some(Due::Look));
         schedule.looked(start);
         assert_eq!(schedule.next(), start + LOOK_UNTOLD);
+    }
+
+    #[test]
+    fn a_sweep_that_is_owed_comes_once() {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(true, start);
+        schedule.looked(start);
+        schedule.scores_are_told(true);
+        schedule.owe_sweep(start);
+        assert_eq!((schedule.next(), schedule.due(start)), (start, Some(Due::Sweep)));
+        schedule.swept(start);
+        assert_eq!(schedule.due(start + SWEEP), None);
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! The payloads of the desired state's events.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use crate::{
-    cgroup::{Applied, Drift},
+    cgroup::{Applied, ComponentScore, Drift, DriftAction, Reason, ScoreFate},
     journal::{Event, EventType, Journal, Subject},
     model::{CgroupPath, ContainerKind, Pod, PodName, Quantity, ResourceList},
     policy::{Plan, PodPlan, admission::Rejection},
+    sense::Process,
 };
 
 /// Tells that something is missing here, or does not work, and what follows; once is enough.
@@ -64,20 +67,56 @@ pub(super) fn kind(kind: ContainerKind) -> &'static str {
     }
 }
 
+/// Who wrote to a file, as far as the kernel told.
+#[derive(Debug, Default)]
+pub(super) struct Writers(BTreeMap<(CgroupPath, String), Writer>);
+
+/// Who wrote a value.
+#[derive(Debug)]
+pub(super) struct Writer {
+    /// The writer.
+    pub(super) by: Process,
+    /// The process whose score it is.
+    pub(super) of: Option<Process>,
+}
+
+impl Writers {
+    /// The latest one counts.
+    pub(super) fn note(&mut self, path: CgroupPath, file: &str, writer: Writer) {
+        self.0.insert((path, file.to_owned()), writer);
+    }
+
+    /// Adds the writer to what is told of a file.
+    fn name(&self, path: &CgroupPath, file: &str, data: &mut Value) {
+        let Some(Writer { by, of }) = self.0.get(&(path.clone(), file.to_owned())) else { return };
+        data["writer"] = json!({"pid": by.pid, "comm": by.comm});
+        if let Some(of) = of {
+            data["pid"] = json!(of.pid);
+            data["comm"] = json!(of.comm);
+        }
+    }
+}
+
 /// Files that were written to one cgroup: about its pod, or about the node.
-pub(super) fn limits(applied: &Applied, plan: &Plan) -> (Subject, Value) {
+pub(super) fn limits(applied: &Applied, plan: &Plan, writers: &Writers) -> (Subject, Value) {
     let Applied { path, reason, files } = applied;
     let files: Vec<_> = files
         .iter()
-        .map(|change| json!({"file": change.file, "old": change.old, "new": change.new}))
+        .map(|change| {
+            let mut data = json!({"file": change.file, "old": change.old, "new": change.new});
+            if *reason == Reason::Drifted {
+                writers.name(path, &change.file, &mut data);
+            }
+            data
+        })
         .collect();
     about(path, plan, json!({"cgroup": path.as_str(), "reason": reason.as_str(), "files": files}))
 }
 
 /// A value that somebody else wrote.
-pub(super) fn drifted(drift: &Drift, plan: &Plan) -> (Subject, Value) {
+pub(super) fn drifted(drift: &Drift, plan: &Plan, writers: &Writers) -> (Subject, Value) {
     let Drift { path, cgroup, file, planned, found, action } = drift;
-    let data = json!({
+    let mut data = json!({
         "cgroup": path.as_str(),
         "cgroupId": cgroup.0,
         "file": file,
@@ -85,7 +124,38 @@ pub(super) fn drifted(drift: &Drift, plan: &Plan) -> (Subject, Value) {
         "new": found,
         "action": action.as_str(),
     });
+    writers.name(path, file, &mut data);
     about(path, plan, data)
+}
+
+/// The events of a node component or a pod's sandbox that had not its score.
+pub(super) fn component(score: &ComponentScore) -> Vec<(EventType, Value)> {
+    let ComponentScore { pid, executable, cgroup, found, wanted, fate } = score;
+    let (found, wanted) = (found.to_string(), wanted.to_string());
+    let drifted = |action: &str| {
+        let data = json!({
+            "cgroup": cgroup, "file": "oom_score_adj", "old": wanted, "new": found, "action": action,
+            "pid": pid, "executable": executable,
+        });
+        (EventType::LimitsDrifted, data)
+    };
+    let written = |kind, reason: Reason| {
+        let files = json!([{"file": "oom_score_adj", "old": found, "new": wanted}]);
+        let data = json!({
+            "cgroup": cgroup, "reason": reason.as_str(), "files": files, "pid": pid, "executable": executable,
+        });
+        (kind, data)
+    };
+    match fate {
+        ScoreFate::Set => vec![written(EventType::LimitsApplied, Reason::Initial)],
+        ScoreFate::Restored => {
+            vec![drifted(DriftAction::Restored.as_str()), written(EventType::LimitsRestored, Reason::Drifted)]
+        }
+        ScoreFate::Yielded => vec![drifted(DriftAction::Yielded.as_str())],
+        ScoreFate::Audited => vec![drifted(DriftAction::Audited.as_str())],
+        // Told as what this host lacks.
+        ScoreFate::Refused => Vec::new(),
+    }
 }
 
 /// Names the pod and the container that a cgroup belongs to.

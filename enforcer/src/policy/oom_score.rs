@@ -4,6 +4,10 @@ use crate::model::{Container, ContainerKind, Pod, QosClass, ResourceName};
 
 use super::{critical, effective, lists, qos};
 
+/// Of what the node needs to run pods at all (upstream `KubeletOOMScoreAdj`, `KubeProxyOOMScoreAdj`).
+pub const NODE_COMPONENT: i16 = -999;
+/// Of the process that holds a pod's namespaces: what container runtimes give it (containerd's `defaultSandboxOOMAdj`).
+pub const SANDBOX: i16 = -998;
 /// Of pods that the kernel is to kill last, and of those that the node needs.
 pub const GUARANTEED: i16 = -997;
 /// Of pods that requested nothing.

@@ -41,11 +41,16 @@ pub struct Guard {
     guarded: Table<Guarded, ()>,
     counts: PerCpuArray<MapData, u64>,
     sight: Sight,
+    inbox: Inbox,
+    /// How many losses the kernel counted when it was last asked.
+    dropped: u64,
+}
+
+/// What was read from the ring.
+struct Inbox {
     pids_are_ours: bool,
     pace: Pace,
     waiting: VecDeque<GuardEvent>,
-    /// How many losses the kernel counted when it was last asked.
-    dropped: u64,
     delivered: Delivered,
 }
 
@@ -141,11 +146,13 @@ impl Guard {
             guarded: Table::new("GUARDED", guarded, entries(MAX_GUARDED)),
             counts,
             sight,
-            pids_are_ours,
-            pace: Pace::default(),
-            waiting: VecDeque::new(),
+            inbox: Inbox {
+                pids_are_ours,
+                pace: Pace::default(),
+                waiting: VecDeque::new(),
+                delivered: Delivered::default(),
+            },
             dropped: 0,
-            delivered: Delivered::default(),
         }
     }
 
@@ -170,38 +177,16 @@ impl Guard {
     /// The next event. Must be called inside a tokio runtime; safe to cancel. After an error it fails for good.
     pub async fn next(&mut self) -> io::Result<GuardEvent> {
         loop {
-            if let Some(event) = self.waiting.pop_front() {
+            if let Some(event) = self.inbox.waiting.pop_front() {
                 return Ok(event);
             }
             let ring = self.ring.registered()?;
-            let due = self.pace.due(Instant::now());
+            let due = self.inbox.pace.due(Instant::now());
             tokio::select! {
                 guard = ring.readable_mut() => {
                     let mut guard = guard?;
-                    let ring = guard.get_inner_mut();
-                    let mut taken = 0;
-                    let drained = loop {
-                        if taken == TURN_RECORDS {
-                            break false;
-                        }
-                        let Some(record) = ring.next() else { break true };
-                        taken += 1;
-                        match event::decode(&record, self.pids_are_ours) {
-                            Ok(event) => {
-                                self.delivered.note(&event);
-                                if let Some(key) = key(&event) {
-                                    self.pace.saw(key, Instant::now());
-                                }
-                                self.waiting.push_back(event);
-                            }
-                            Err(error) => {
-                                self.delivered.unusable += 1;
-                                tracing::debug!(%error, "record not usable");
-                            }
-                        }
-                    };
                     // Readiness is edge-triggered: it may only be cleared when the ring was seen empty.
-                    if drained {
+                    if self.inbox.take(guard.get_inner_mut()) {
                         guard.clear_ready();
                     }
                     self.look_for_losses();
@@ -211,15 +196,24 @@ impl Guard {
         }
     }
 
-    /// What has come already, up to the first event that would have to be waited for: to be handled in one go with it.
-    pub fn ready(&mut self) -> impl Iterator<Item = GuardEvent> + '_ {
-        self.waiting.drain(..)
+    /// What has come by now, without waiting.
+    ///
+    /// Whoever learns of a write from somebody else, such as inotify, learns from this who wrote.
+    pub fn take(&mut self) -> Vec<GuardEvent> {
+        let ring = match &mut self.ring {
+            Ring::Loaded(ring) => ring,
+            Ring::Registered(ring) => ring.get_mut(),
+            Ring::Broken => return Vec::new(),
+        };
+        self.inbox.take(ring);
+        self.look_for_losses();
+        self.inbox.waiting.drain(..).collect()
     }
 
     /// What went through.
     pub fn counts(&self) -> Result<GuardCounts, MapError> {
-        let count = |index| Ok::<u64, MapError>(self.counts.get(&index, 0)?.iter().sum());
-        let Delivered { scores, writes, unusable } = self.delivered;
+        let count = |index| self.count(index);
+        let Delivered { scores, writes, unusable } = self.inbox.delivered;
         Ok(GuardCounts {
             scores: KindCounts {
                 seen: count(counts::SCORE_SEEN)?,
@@ -237,11 +231,18 @@ impl Guard {
         })
     }
 
+    fn count(&self, index: u32) -> Result<u64, MapError> {
+        Ok(self.counts.get(&index, 0)?.iter().sum())
+    }
+
     /// Takes note of what the ring had no room for. It had none only while it was full, so that a reader who comes to
     /// its end, and asks then, misses nothing.
     fn look_for_losses(&mut self) {
-        let dropped = match self.counts() {
-            Ok(counts) => counts.scores.dropped + counts.writes.dropped,
+        let dropped = match self
+            .count(counts::SCORE_DROPPED)
+            .and_then(|scores| Ok(scores + self.count(counts::WRITE_DROPPED)?))
+        {
+            Ok(dropped) => dropped,
             Err(error) => {
                 tracing::debug!(%error, "the guard's losses cannot be read");
                 return;
@@ -250,7 +251,7 @@ impl Guard {
         let new = dropped.saturating_sub(self.dropped);
         self.dropped = dropped;
         if new > 0 {
-            self.pace.lost(new);
+            self.inbox.pace.lost(new);
             self.give_credit();
         }
     }
@@ -259,19 +260,19 @@ impl Guard {
     /// had more to tell.
     fn give_credit(&mut self) {
         let now = Instant::now();
-        while let Some((of, cgroup)) = self.pace.pop(now) {
+        while let Some((of, cgroup)) = self.inbox.pace.pop(now) {
             if self.renew(of, cgroup) > CREDIT / 2 {
-                self.waiting.push_back(GuardEvent::Overrun { cgroup, of });
+                self.inbox.waiting.push_back(GuardEvent::Overrun { cgroup, of });
             }
         }
-        if let Some(lost) = self.pace.pop_lost(now) {
+        if let Some(lost) = self.inbox.pace.pop_lost(now) {
             for id in self.wanted.ids() {
                 self.renew(Kept::Scores, id);
             }
             for id in self.guarded.ids() {
                 self.renew(Kept::Files, id);
             }
-            self.waiting.push_back(GuardEvent::Lost(lost));
+            self.inbox.waiting.push_back(GuardEvent::Lost(lost));
         }
     }
 
@@ -309,6 +310,29 @@ fn key(event: &GuardEvent) -> Option<pace::Key> {
         GuardEvent::Score(WrongScore { container, .. }) => Some((Kept::Scores, *container)),
         GuardEvent::Written(ForeignWrite { cgroup, .. }) => Some((Kept::Files, *cgroup)),
         GuardEvent::Overrun { .. } | GuardEvent::Lost(_) => None,
+    }
+}
+
+impl Inbox {
+    /// Takes what the ring holds, up to one turn; answers whether that was everything.
+    fn take(&mut self, ring: &mut RingBuf<MapData>) -> bool {
+        for _ in 0..TURN_RECORDS {
+            let Some(record) = ring.next() else { return true };
+            match event::decode(&record, self.pids_are_ours) {
+                Ok(event) => {
+                    self.delivered.note(&event);
+                    if let Some(key) = key(&event) {
+                        self.pace.saw(key, Instant::now());
+                    }
+                    self.waiting.push_back(event);
+                }
+                Err(error) => {
+                    self.delivered.unusable += 1;
+                    tracing::debug!(%error, "record not usable");
+                }
+            }
+        }
+        false
     }
 }
 

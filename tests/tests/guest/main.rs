@@ -9,5 +9,8 @@ mod evict;
 mod eviction;
 mod limits;
 mod rig;
+mod scores;
 #[cfg(test)]
 mod sense;
+#[cfg(test)]
+mod units;

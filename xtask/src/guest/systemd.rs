@@ -15,6 +15,9 @@ use anyhow::Context as _;
 
 use crate::guest::{cpio::Archive, initramfs};
 
+/// Part of the archive's name in the cache: counted up when what is written here changes.
+pub(crate) const FORMAT: u32 = 2;
+
 /// What the guest's own init reads on the kernel's command line; the second is for hosts' kernels that default to v1.
 pub(crate) const KERNEL_ARGUMENTS: &str = "rig.init=systemd systemd.unified_cgroup_hierarchy=1";
 
@@ -92,8 +95,9 @@ const TEXTS: &[(&str, &str)] = &[
     ("etc/systemd/system/default.target", "[Unit]\nRequires=rig.service\nAfter=rig.service\n"),
     (
         "etc/systemd/system/rig.service",
-        // The script decides when it is over, and what it may use; what ends it unasked ends the guest.
-        "[Unit]\nRequires=dbus.socket\nAfter=dbus.socket\nFailureAction=poweroff-force\nSuccessAction=poweroff-force\n\
+        // The script decides when it is over, and what it may use; what ends it unasked ends the guest. It may stop the
+        // bus.
+        "[Unit]\nWants=dbus.socket\nAfter=dbus.socket\nFailureAction=poweroff-force\nSuccessAction=poweroff-force\n\
          [Service]\nType=exec\nExecStart=/usr/local/bin/guest-init\nTasksMax=infinity\nLimitNOFILE=524288\n",
     ),
 ];

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 
 use crate::{
-    guest::{initramfs, systemd},
+    guest::systemd,
     places::Places,
     setup::{apt, debs, lock::Lock},
     steps::Work,
@@ -21,7 +21,7 @@ pub(crate) fn provide(places: &Places, lock: &Lock) -> anyhow::Result<(PathBuf, 
         .iter()
         .flat_map(|package| package.sha256.bytes())
         .fold(0_u64, |hash, byte| hash.wrapping_mul(0x0100_0000_01b3) ^ u64::from(byte));
-    let name = format!("systemd/{}-{stamp:016x}-{}", first.stamp(), initramfs::FORMAT);
+    let name = format!("systemd/{}-{stamp:016x}-{}", first.stamp(), systemd::FORMAT);
     let (folder, work) = places.fill(&name, |folder| {
         let unpacked = tempfile::tempdir_in(&places.cache)?;
         for package in &lock.systemd {

@@ -17,17 +17,17 @@ use crate::{
 
 const CONTROLLERS: &str = "cpuset cpu io memory hugetlb pids\n";
 
-struct Fixture {
-    temp: tempfile::TempDir,
+pub(super) struct Fixture {
+    pub(super) temp: tempfile::TempDir,
     /// How far the reconciler's clock is ahead, in milliseconds.
     ahead_ms: Arc<AtomicU64>,
-    reconciler: Reconciler,
-    permit: Permit,
+    pub(super) reconciler: Reconciler,
+    pub(super) permit: Permit,
 }
 
 impl Fixture {
     /// A tree that holds what the kernel makes in each cgroup; directories that are made later stay empty.
-    fn new(cgroups: &[&str]) -> Self {
+    pub(super) fn new(cgroups: &[&str]) -> Self {
         let temp = tempfile::tempdir().unwrap();
         for cgroup in std::iter::once(&"").chain(cgroups) {
             let dir = temp.path().join(cgroup);
@@ -63,7 +63,7 @@ impl Fixture {
         fs::write(self.temp.path().join(file), content).unwrap();
     }
 
-    fn reconcile(&mut self, plan: &Plan) -> Report {
+    pub(super) fn reconcile(&mut self, plan: &Plan) -> Report {
         self.reconciler.reconcile(plan, &[], Some(&self.permit))
     }
 
@@ -71,7 +71,7 @@ impl Fixture {
         fs::read_to_string(self.temp.path().join(file)).unwrap()
     }
 
-    fn id(&self, path: &str) -> CgroupId {
+    pub(super) fn id(&self, path: &str) -> CgroupId {
         self.reconciler.open(&CgroupPath::parse(path).unwrap()).unwrap().id()
     }
 
@@ -101,7 +101,7 @@ fn uid() -> PodUid {
     PodUid::new("1").unwrap()
 }
 
-fn plan(memory: &str) -> Plan {
+pub(super) fn plan(memory: &str) -> Plan {
     let container = ContainerPlan {
         adopted: false,
         name: "app".into(),
@@ -158,7 +158,7 @@ fn reserved_cgroups_are_written_and_never_made_nor_removed() {
     assert!(fixture.reconcile(&with(Vec::new())).is_converged());
 }
 
-const TREE: &[&str] = &["kubepods", "kubepods/pod1", "kubepods/pod1/app"];
+pub(super) const TREE: &[&str] = &["kubepods", "kubepods/pod1", "kubepods/pod1/app"];
 
 #[test]
 fn the_second_reconciliation_finds_nothing_to_do() {

@@ -5,14 +5,18 @@ use std::{
 
 use super::*;
 
-struct Sleeper(Child);
+pub(super) struct Sleeper(Child);
 
 impl Sleeper {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         Self(Command::new("sleep").arg("600").spawn().unwrap())
     }
 
-    fn score(&self) -> String {
+    pub(super) fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    pub(super) fn score(&self) -> String {
         fs::read_to_string(format!("/proc/{}/oom_score_adj", self.0.id())).unwrap().trim().to_owned()
     }
 }
@@ -102,4 +106,34 @@ fn a_process_that_left_the_cgroup_keeps_its_score() {
     keeper.sweep_batch(&dir, &[42], &path("/pod/app"), 988, &Permit::for_enforce_mode(), &mut sweep);
     assert_eq!(sweep.changed, []);
     assert_eq!(fs::read_to_string(temp.path().join("42/oom_score_adj")).unwrap(), "0\n");
+}
+
+#[test]
+fn who_is_left_is_not_swept_until_it_has_the_right_score() {
+    let sleeper = Sleeper::start();
+    let (_temp, root) = tree(&format!("{}\n", sleeper.id()));
+    let mut keeper = ScoreKeeper::new(Path::new("/proc")).unwrap();
+    let permit = Permit::for_enforce_mode();
+    let container = path("/pod/app");
+    let write = |score: &str| fs::write(format!("/proc/{}/oom_score_adj", sleeper.id()), score).unwrap();
+    let full_sweep = |keeper: &mut ScoreKeeper| {
+        (0..=FULL_SWEEP_EVERY)
+            .map(|_| keeper.sweep(&root, &container, 900, &permit).changed.len())
+            .sum::<usize>()
+    };
+    keeper.sweep(&root, &container, 900, &permit);
+    write("950");
+    keeper.leave(&container, Suspect { pid: sleeper.id(), start_ns: Some(1) });
+    assert!(!keeper.leaves_any(&container), "that was another process");
+    keeper.leave(&container, Suspect { pid: sleeper.id(), start_ns: None });
+    assert!(keeper.leaves_any(&container));
+    assert!(keeper.leaves(&container, Suspect { pid: sleeper.id(), start_ns: None }));
+    assert!(!keeper.leaves(&container, Suspect { pid: sleeper.id(), start_ns: Some(1) }));
+    assert_eq!(full_sweep(&mut keeper), 0);
+    assert_eq!(sleeper.score(), "950");
+    write("900");
+    full_sweep(&mut keeper);
+    assert!(!keeper.leaves_any(&container));
+    write("950");
+    assert_eq!(full_sweep(&mut keeper), 1, "it is kept as before");
 }

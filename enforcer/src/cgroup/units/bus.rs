@@ -119,9 +119,12 @@ impl Systemd {
     async fn set(&self, unit: &UnitName, properties: &[Property]) -> Result<(), UnitError> {
         let values: Values<'_> =
             properties.iter().map(|property| (property.name, Value::from(property.value))).collect();
-        self.call("SetUnitProperties", unit, &(unit.as_str(), true, values)).await?;
-        // systemd answers first and writes the files then, but before it reads the next message.
-        self.call_of(PEER, "Ping", unit, &()).await
+        self.call("SetUnitProperties", unit, &(unit.as_str(), true, values)).await
+    }
+
+    async fn settle(&self) -> Result<(), UnitError> {
+        // It answers first and writes the files then, but before it reads the next message.
+        self.send(PEER, "Ping", &()).await.map_err(|source| UnitError::Unreachable { source })
     }
 
     async fn stop(&self, unit: &UnitName) -> Result<(), UnitError> {
@@ -135,40 +138,32 @@ impl Systemd {
     where
         B: serde::Serialize + zbus::zvariant::DynamicType + Sync,
     {
-        self.call_of(INTERFACE, call, unit, body).await
+        self.send(INTERFACE, call, body).await.map_err(|source| match *source {
+            zbus::Error::MethodError(..) => UnitError::Refused { call, unit: unit.clone(), source },
+            _ => UnitError::Unreachable { source },
+        })
     }
 
-    async fn call_of<B>(
+    async fn send<B>(
         &self,
         interface: &'static str,
         call: &'static str,
-        unit: &UnitName,
         body: &B,
-    ) -> Result<(), UnitError>
+    ) -> Result<(), Box<zbus::Error>>
     where
         B: serde::Serialize + zbus::zvariant::DynamicType + Sync,
     {
-        let unreachable = |source: zbus::Error| UnitError::Unreachable { source: Box::new(source) };
         let mut held = self.connection.lock().await;
-        let connection = match &*held {
-            Some(connection) => connection.clone(),
-            None => connect().await.map_err(unreachable)?,
+        let connection = match held.take() {
+            Some(connection) => connection,
+            None => connect().await?,
         };
-        match connection.call_method(Some(DESTINATION), MANAGER, Some(interface), call, body).await {
-            Ok(_) => {
-                *held = Some(connection);
-                Ok(())
-            }
-            Err(source @ zbus::Error::MethodError(..)) => {
-                *held = Some(connection);
-                Err(UnitError::Refused { call, unit: unit.clone(), source: Box::new(source) })
-            }
-            // Whatever is wrong with the connection, the next order has a new one.
-            Err(error) => {
-                *held = None;
-                Err(unreachable(error))
-            }
+        let result = connection.call_method(Some(DESTINATION), MANAGER, Some(interface), call, body).await;
+        // Whatever else is wrong with the connection, the next order has a new one.
+        if matches!(result, Ok(_) | Err(zbus::Error::MethodError(..))) {
+            *held = Some(connection);
         }
+        Ok(result.map(drop)?)
     }
 }
 
@@ -190,6 +185,10 @@ impl Units for Blocking {
 
     fn set(&self, unit: &UnitName, properties: &[Property]) -> Result<(), UnitError> {
         self.runtime.block_on(self.systemd.set(unit, properties))
+    }
+
+    fn settle(&self) -> Result<(), UnitError> {
+        self.runtime.block_on(self.systemd.settle())
     }
 
     fn stop_slice(&self, slice: &UnitName) -> Result<(), UnitError> {

@@ -1,4 +1,5 @@
 use std::{
+    sync::atomic::{AtomicBool, Ordering},
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -38,8 +39,13 @@ pub trait Driver: LimitWriter {
         Ok(root.open(&parent)?.create_child(name)?.id())
     }
 
-    /// Tells whoever would write it otherwise that a file is to hold a value. The file is written after that.
-    fn tell(&self, _dir: &CgroupDir, _file: &str, _value: &Knob) -> Result<(), Error> {
+    /// Tells whoever would write them otherwise which values a cgroup's files are to hold. They are written after that.
+    fn tell(&self, _dir: &CgroupDir, _values: &[(&str, Knob)]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Waits until nobody who was told before may write over a file's value.
+    fn settle(&self, _dir: &CgroupDir, _file: &str, _value: &Knob) -> Result<(), Error> {
         Ok(())
     }
 
@@ -60,12 +66,14 @@ impl Driver for CgroupsRs {}
 #[derive(Debug)]
 pub struct SystemdDriver<U> {
     units: U,
+    /// Whether systemd may still be writing what it was told.
+    is_unsettled: AtomicBool,
 }
 
 impl<U: Units> SystemdDriver<U> {
     /// Asks that systemd.
     pub fn new(units: U) -> Self {
-        Self { units }
+        Self { units, is_unsettled: AtomicBool::new(false) }
     }
 }
 
@@ -112,12 +120,23 @@ impl<U: Units> Driver for SystemdDriver<U> {
         }
     }
 
-    fn tell(&self, dir: &CgroupDir, file: &str, value: &Knob) -> Result<(), Error> {
-        let properties = Property::of(file, value);
-        match UnitName::of(dir.path()) {
-            Some(unit) if !properties.is_empty() => Ok(self.units.set(&unit, &properties)?),
-            Some(_) | None => Ok(()),
+    fn tell(&self, dir: &CgroupDir, values: &[(&str, Knob)]) -> Result<(), Error> {
+        let Some(unit) = UnitName::of(dir.path()) else { return Ok(()) };
+        let properties: Vec<_> = values.iter().flat_map(|(file, value)| Property::of(file, value)).collect();
+        if !properties.is_empty() {
+            self.units.set(&unit, &properties)?;
+            self.is_unsettled.store(true, Ordering::Relaxed);
         }
+        Ok(())
+    }
+
+    /// A file that systemd has a property for gets the same value from both, in whatever order.
+    fn settle(&self, _dir: &CgroupDir, file: &str, value: &Knob) -> Result<(), Error> {
+        if self.is_unsettled.load(Ordering::Relaxed) && Property::of(file, value).is_empty() {
+            self.units.settle()?;
+            self.is_unsettled.store(false, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     fn remove(&self, root: &CgroupDir, path: &CgroupPath, permit: &Permit) -> Result<Removal, Error> {
@@ -183,11 +202,11 @@ fn holds(dir: &CgroupDir, file: &str, value: &Knob) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{collections::BTreeMap, fs};
 
     use super::*;
     use crate::cgroup::{
-        Reason, Write,
+        Outcome, Reason, Write, apply,
         units::fake::{Call, Fake},
     };
 
@@ -221,12 +240,23 @@ mod tests {
         let (temp, root, driver) = scene();
         fs::create_dir_all(temp.path().join("kubepods.slice/plain")).unwrap();
         let slice = root.open(&path("/kubepods.slice")).unwrap();
-        driver.tell(&slice, "cpu.weight", &Knob::Weight(79)).unwrap();
-        driver.tell(&slice, "memory.oom.group", &Knob::Text(String::from("1"))).unwrap();
+        let one = Knob::Text(String::from("1"));
+        driver.settle(&slice, "memory.oom.group", &one).unwrap();
+        let values = [
+            ("cpu.weight", Knob::Weight(79)),
+            ("memory.oom.group", one.clone()),
+            ("pids.max", Knob::Limit(Limit::Bytes(64))),
+        ];
+        driver.tell(&slice, &values).unwrap();
+        driver.tell(&slice, &values[1..2]).unwrap();
         let plain = root.open(&path("/kubepods.slice/plain")).unwrap();
-        driver.tell(&plain, "cpu.weight", &Knob::Weight(79)).unwrap();
-        let told = Property { name: "CPUWeight", value: 79 };
-        assert_eq!(driver.units.calls(), [Call::Set(String::from("kubepods.slice"), vec![told])]);
+        driver.tell(&plain, &values).unwrap();
+        driver.settle(&slice, "cpu.weight", &Knob::Weight(79)).unwrap();
+        for _ in 0..2 {
+            driver.settle(&slice, "memory.oom.group", &one).unwrap();
+        }
+        let told = vec![Property { name: "CPUWeight", value: 79 }, Property { name: "TasksMax", value: 64 }];
+        assert_eq!(driver.units.calls(), [Call::Set(String::from("kubepods.slice"), told), Call::Settle]);
     }
 
     #[test]
@@ -253,6 +283,45 @@ mod tests {
             write("memory.oom.group", "1"),
         ];
         assert_eq!(driver.arrange(steps), expected);
+    }
+
+    #[test]
+    fn values_of_one_cgroup_are_told_at_once_but_for_the_one_that_may_wait() {
+        let (temp, root, driver) = scene();
+        let folder = temp.path().join("kubepods.slice");
+        fs::create_dir(&folder).unwrap();
+        let write = |file: &'static str, value: &str| {
+            let (path, value) = (path("/kubepods.slice"), String::from(value));
+            Step::Write(Write { path, file: file.into(), value, old: None, reason: Reason::Initial })
+        };
+        for (file, content) in [
+            ("cpu.weight", "100"),
+            ("memory.max", "max"),
+            ("memory.current", "16384"),
+            ("pids.max", "max"),
+            ("memory.low", "0"),
+            ("memory.oom.group", "0"),
+        ] {
+            fs::write(folder.join(file), content).unwrap();
+        }
+        let steps = [
+            write("cpu.weight", "79"),
+            write("memory.max", "8192"),
+            write("pids.max", "64"),
+            write("memory.low", "4096"),
+            write("memory.oom.group", "1"),
+        ];
+        let permit = Permit::for_enforce_mode();
+        let page = PageSize::new(4096);
+        let (outcomes, _) = apply(&root, &driver, steps.into(), &BTreeMap::new(), page, &permit);
+        let withheld: Vec<_> = outcomes.iter().filter_map(Outcome::withheld).collect();
+        assert_eq!(withheld.len(), 1, "{outcomes:?}");
+        assert_eq!(withheld[0].write.file, "memory.max");
+        let property = |name, value| Property { name, value };
+        let told = vec![property("CPUWeight", 79), property("TasksMax", 64), property("MemoryLow", 4096)];
+        assert_eq!(driver.units.calls(), [Call::Set(String::from("kubepods.slice"), told), Call::Settle]);
+        assert_eq!(fs::read_to_string(folder.join("memory.oom.group")).unwrap(), "1");
+        assert_eq!(fs::read_to_string(folder.join("memory.max")).unwrap(), "max");
     }
 
     #[test]

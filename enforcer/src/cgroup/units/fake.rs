@@ -12,6 +12,7 @@ use super::{Property, UnitError, UnitName, Units};
 pub(crate) enum Call {
     Start(String),
     Set(String, Vec<Property>),
+    Settle,
     Stop(String),
 }
 
@@ -52,6 +53,11 @@ impl Units for Fake {
 
     fn set(&self, unit: &UnitName, properties: &[Property]) -> Result<(), UnitError> {
         self.note(Call::Set(unit.to_string(), properties.to_vec()));
+        Ok(())
+    }
+
+    fn settle(&self) -> Result<(), UnitError> {
+        self.note(Call::Settle);
         Ok(())
     }
 

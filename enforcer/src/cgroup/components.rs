@@ -1,0 +1,346 @@
+//! The scores of what the node needs to run its pods at all, and of pods' sandboxes.
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use rustix::io::Errno;
+
+use super::{
+    CgroupDir, Error, Permit,
+    process::{PAUSE, Process, Processes, is_gone},
+    score::is_within,
+};
+use crate::{
+    model::NodeComponent,
+    policy::{Plan, oom_score},
+};
+
+mod unit;
+
+/// How often processes are looked through though none was started.
+const AT_THE_LATEST: Duration = Duration::from_mins(5);
+
+/// So often within a window one process's score is put right; after that somebody insists on another.
+const ROUNDS: usize = 3;
+/// The window.
+const WINDOW: Duration = Duration::from_mins(1);
+
+/// Keeps the node's own components at −999 and pods' pause processes at −998.
+///
+/// A component named as a program is found by the file that it runs, never by its process's name, which anybody can
+/// choose; and as anybody can also call a file `kubelet`, it has to be root's, in our own PID namespace, and in no pod.
+/// One named as a unit is every process in the unit's own cgroup.
+#[derive(Debug)]
+pub struct Components {
+    processes: Processes,
+    executables: BTreeSet<String>,
+    units: unit::Units,
+    own: u32,
+    own_namespace: String,
+    looked: Option<Look>,
+    /// What was done about each process that is of concern, by id and start.
+    known: BTreeMap<(u32, u64), Known>,
+}
+
+#[derive(Debug)]
+struct Look {
+    at: Instant,
+    newest: String,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Known {
+    /// Whether it had the right score at some time.
+    was_right: bool,
+    /// When it was put right, within the last window.
+    rounds: Vec<Instant>,
+    /// Why it was left with another score, as it was told.
+    told: Option<ScoreFate>,
+}
+
+/// A process of the node's own that had not the score that it should have.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ComponentScore {
+    /// Its id in our own PID namespace.
+    pub pid: u32,
+    /// The file name of its program. Chosen by whoever made the file: escape it where it is shown.
+    pub executable: String,
+    /// Its cgroup as /proc tells it; empty without cgroup v2.
+    pub cgroup: String,
+    /// The score that it had.
+    pub found: i16,
+    /// The score that it should have.
+    pub wanted: i16,
+    /// What was done.
+    pub fate: ScoreFate,
+}
+
+/// What was done about a wrong score.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ScoreFate {
+    /// It has the right one now, for the first time.
+    Set,
+    /// It had the right one before, and has it again.
+    Restored,
+    /// It was put right thrice, and is left now.
+    Yielded,
+    /// It is only told: writing is not ours.
+    Audited,
+    /// It may not be lowered without `CAP_SYS_RESOURCE`.
+    Refused,
+}
+
+/// What a look found.
+#[derive(Debug, Default)]
+#[must_use]
+pub struct ComponentReport {
+    /// The processes with a wrong score; each that is left is told once.
+    pub scores: Vec<ComponentScore>,
+    /// How many processes may not be looked at: for those with more capabilities than we have, that needs
+    /// `CAP_SYS_PTRACE`.
+    pub hidden: usize,
+    /// What could not be looked at.
+    pub errors: Vec<ComponentError>,
+}
+
+/// Why something could not be looked at.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ComponentError {
+    /// A cgroup could not be read.
+    #[error(transparent)]
+    Cgroup(#[from] Error),
+    /// The list of processes could not be read.
+    #[error("cannot list the processes")]
+    Processes(#[source] io::Error),
+    /// A process's file refused.
+    #[error("cannot look at process {pid}")]
+    Process {
+        /// The process.
+        pid: u32,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// What a process is to the node.
+struct Role {
+    wanted: i16,
+    executable: String,
+}
+
+/// One look, as it goes on.
+struct Pass<'a> {
+    permit: Option<&'a Permit>,
+    now: Instant,
+    /// The processes that were looked at, by id and start.
+    seen: BTreeSet<(u32, u64)>,
+    report: ComponentReport,
+}
+
+impl Components {
+    /// Looks after these components and this very process, on the process file system mounted at `proc`.
+    pub fn new(proc: &Path, components: &[NodeComponent]) -> io::Result<Self> {
+        let processes = Processes::open(proc)?;
+        let own = std::process::id();
+        let own_namespace = processes.get(own)?.pid_namespace()?;
+        let (mut executables, mut units) = (BTreeSet::new(), BTreeSet::new());
+        for component in components {
+            match component {
+                NodeComponent::Executable(name) => executables.insert(name.clone()),
+                NodeComponent::Unit(name) => units.insert(name.clone()),
+            };
+        }
+        Ok(Self {
+            processes,
+            executables,
+            units: unit::Units::new(units),
+            own,
+            own_namespace,
+            looked: None,
+            known: BTreeMap::new(),
+        })
+    }
+
+    /// Whether processes were started since the last look, or it is long ago. Costs next to nothing.
+    #[must_use]
+    pub fn wants_look(&self, now: Instant) -> bool {
+        let newest = self.processes.newest().unwrap_or_default();
+        self.looked.as_ref().is_none_or(|look| {
+            look.newest != newest || now.saturating_duration_since(look.at) >= AT_THE_LATEST
+        })
+    }
+
+    /// Looks at all processes. Without a permit nothing is written.
+    ///
+    /// `plan` says which pods there are: whatever is in a pod is no component.
+    pub fn look(
+        &mut self,
+        root: &CgroupDir,
+        plan: &Plan,
+        permit: Option<&Permit>,
+        now: Instant,
+    ) -> ComponentReport {
+        // Before the look: what is started meanwhile is looked at the next time.
+        let newest = self.processes.newest().unwrap_or_default();
+        self.looked = Some(Look { at: now, newest });
+        let mut pass = Pass { permit, now, seen: BTreeSet::new(), report: ComponentReport::default() };
+        self.look_at_programs(plan, &mut pass);
+        for dir in self.units.find(root, &plan.node.path, &mut pass.report.errors) {
+            self.look_at_cgroup(&dir, None, &mut pass);
+        }
+        self.look_at_sandboxes(root, plan, &mut pass);
+        let Pass { permit: _, now: _, seen, report } = pass;
+        self.known.retain(|process, _| seen.contains(process));
+        report
+    }
+
+    fn look_at_programs(&mut self, plan: &Plan, pass: &mut Pass<'_>) {
+        let pids = match self.processes.pids() {
+            Ok(pids) => pids,
+            Err(errno) => return pass.report.errors.push(ComponentError::Processes(errno.into())),
+        };
+        for pid in pids {
+            let found = self.processes.get(pid).and_then(|process| {
+                let Some(executable) = process.executable()? else { return Ok(None) };
+                let is_ours = pid == self.own;
+                let is_component = is_ours
+                    || self.executables.contains(&executable)
+                        && process.is_roots()?
+                        && process.pid_namespace()? == self.own_namespace
+                        && !is_of_a_pod(&process, plan)?;
+                let role = Role { wanted: oom_score::NODE_COMPONENT, executable };
+                Ok(is_component.then_some((process, role)))
+            });
+            match found {
+                Ok(Some((process, role))) => self.keep(pid, &process, role, pass),
+                Ok(None) => {}
+                Err(errno) => tell(pid, errno, &mut pass.report),
+            }
+        }
+    }
+
+    /// Every process right in a unit's cgroup; or, in a sandbox's, every one that runs the program `pause`.
+    fn look_at_cgroup(&mut self, dir: &CgroupDir, only: Option<&str>, pass: &mut Pass<'_>) {
+        let pids = match dir.read("cgroup.procs") {
+            Ok(text) => text.lines().filter_map(|line| line.trim_ascii().parse().ok()).collect::<Vec<u32>>(),
+            Err(error) if error.is_gone() || error.is_unsupported() => return,
+            Err(error) => return pass.report.errors.push(error.into()),
+        };
+        for pid in pids.into_iter().filter(|pid| *pid != 0) {
+            let found = self.processes.get(pid).and_then(|process| {
+                let Some(executable) = process.executable()? else { return Ok(None) };
+                // Read after it was opened: whoever has the id is in there.
+                let is_there = process.cgroup()?.as_deref() == Some(dir.path().as_str());
+                let wanted = if only.is_some() { oom_score::SANDBOX } else { oom_score::NODE_COMPONENT };
+                let concerns = is_there && only.is_none_or(|only| only == executable);
+                Ok(concerns.then_some((process, Role { wanted, executable })))
+            });
+            match found {
+                Ok(Some((process, role))) => self.keep(pid, &process, role, pass),
+                Ok(None) => {}
+                Err(errno) => tell(pid, errno, &mut pass.report),
+            }
+        }
+    }
+
+    /// The cgroups right below a pod's that are none of its planned containers: those of sandboxes are among them.
+    fn look_at_sandboxes(&mut self, root: &CgroupDir, plan: &Plan, pass: &mut Pass<'_>) {
+        for pod in &plan.pods {
+            let children = match root.open(&pod.cgroup.path).and_then(|dir| dir.children()) {
+                Ok(children) => children,
+                Err(error) if error.is_gone() => continue,
+                Err(error) => {
+                    pass.report.errors.push(error.into());
+                    continue;
+                }
+            };
+            for path in children.iter().filter_map(|name| pod.cgroup.path.child(name).ok()) {
+                if pod.containers.iter().any(|container| container.cgroup.path == path) {
+                    continue;
+                }
+                match root.open(&path) {
+                    Ok(dir) => self.look_at_cgroup(&dir, Some(PAUSE), pass),
+                    Err(error) if error.is_gone() => {}
+                    Err(error) => pass.report.errors.push(error.into()),
+                }
+            }
+        }
+    }
+
+    /// Brings one process to its score, or tells that it has another.
+    fn keep(&mut self, pid: u32, process: &Process, role: Role, pass: &mut Pass<'_>) {
+        match self.try_keep(pid, process, role, pass) {
+            Ok(score) => pass.report.scores.extend(score),
+            Err(errno) => tell(pid, errno, &mut pass.report),
+        }
+    }
+
+    fn try_keep(
+        &mut self,
+        pid: u32,
+        process: &Process,
+        role: Role,
+        pass: &mut Pass<'_>,
+    ) -> rustix::io::Result<Option<ComponentScore>> {
+        let Role { wanted, executable } = role;
+        let key = (pid, process.start_ticks()?);
+        // A program may be named, and its unit as well.
+        if !pass.seen.insert(key) {
+            return Ok(None);
+        }
+        let found = process.score()?;
+        let known = self.known.entry(key).or_default();
+        known.rounds.retain(|round| pass.now.saturating_duration_since(*round) < WINDOW);
+        if found == wanted {
+            known.was_right = true;
+            known.told = None;
+            return Ok(None);
+        }
+        let fate = match pass.permit {
+            None => ScoreFate::Audited,
+            Some(_) if known.rounds.len() >= ROUNDS => ScoreFate::Yielded,
+            Some(_) => match process.set_score(wanted) {
+                Ok(()) if std::mem::replace(&mut known.was_right, true) => {
+                    known.rounds.push(pass.now);
+                    ScoreFate::Restored
+                }
+                Ok(()) => ScoreFate::Set,
+                Err(Errno::ACCESS | Errno::PERM) => ScoreFate::Refused,
+                Err(errno) => return Err(errno),
+            },
+        };
+        let is_left = match fate {
+            ScoreFate::Set | ScoreFate::Restored => false,
+            ScoreFate::Yielded | ScoreFate::Audited | ScoreFate::Refused => true,
+        };
+        let told = std::mem::replace(&mut known.told, is_left.then_some(fate));
+        if is_left && told == Some(fate) {
+            return Ok(None);
+        }
+        let cgroup = process.cgroup()?.unwrap_or_default();
+        Ok(Some(ComponentScore { pid, executable, cgroup, found, wanted, fate }))
+    }
+}
+
+/// Whether a process belongs to a pod, of ours or of whoever else has a kubepods.
+fn is_of_a_pod(process: &Process, plan: &Plan) -> rustix::io::Result<bool> {
+    let Some(cgroup) = process.cgroup()? else { return Ok(false) };
+    let is_kubepods = |name: &str| name == "kubepods" || name == "kubepods.slice";
+    Ok(is_within(&cgroup, &plan.node.path) || cgroup.split('/').any(is_kubepods))
+}
+
+fn tell(pid: u32, errno: Errno, report: &mut ComponentReport) {
+    match errno {
+        Errno::ACCESS | Errno::PERM => report.hidden += 1,
+        errno if is_gone(errno) => {}
+        errno => report.errors.push(ComponentError::Process { pid, source: errno.into() }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

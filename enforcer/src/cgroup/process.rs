@@ -1,0 +1,219 @@
+use std::{os::fd::OwnedFd, path::Path};
+
+use rustix::{
+    fs::{Mode, OFlags},
+    io::Errno,
+};
+
+use crate::policy::oom_score;
+
+/// The most that is read of a process's file.
+const MAX_READ_BYTES: usize = 64 * 1024;
+
+/// The file name of the program that holds a pod's namespaces, of every runtime.
+pub(super) const PAUSE: &str = "pause";
+
+/// What the kernel adds to the path of a program whose file was replaced while it runs.
+const DELETED: &str = " (deleted)";
+
+/// The process file system.
+#[derive(Debug)]
+pub(super) struct Processes {
+    proc: OwnedFd,
+}
+
+/// One process, by its folder: whatever is done through it is done to this very process, and fails with `ESRCH` once
+/// it is dead, whoever gets its id.
+#[derive(Debug)]
+pub(super) struct Process {
+    dir: OwnedFd,
+}
+
+impl Processes {
+    /// Opens it where it is mounted, usually `/proc`.
+    pub(super) fn open(proc: &Path) -> rustix::io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self { proc: rustix::fs::open(proc, flags, Mode::empty())? })
+    }
+
+    /// Opens one process, by its id in our own PID namespace.
+    pub(super) fn get(&self, pid: u32) -> rustix::io::Result<Process> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(Process { dir: rustix::fs::openat(&self.proc, pid.to_string(), flags, Mode::empty())? })
+    }
+
+    /// The ids of all processes that we see.
+    pub(super) fn pids(&self) -> rustix::io::Result<Vec<u32>> {
+        let mut pids = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.proc)? {
+            let pid: Option<u32> = entry?.file_name().to_str().ok().and_then(|name| name.parse().ok());
+            pids.extend(pid);
+        }
+        Ok(pids)
+    }
+
+    /// Something that is another one as soon as a process was started: the last id that was given out, and how many
+    /// tasks there are. It costs next to nothing.
+    pub(super) fn newest(&self) -> rustix::io::Result<String> {
+        let load = read(&self.proc, "loadavg")?;
+        let mut words = load.split_ascii_whitespace().rev();
+        let (newest, tasks) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        // Of "running/all".
+        let all = tasks.split_once('/').map_or(tasks, |(_, all)| all);
+        Ok(format!("{newest} {all}"))
+    }
+}
+
+impl Process {
+    /// Its `oom_score_adj`.
+    pub(super) fn score(&self) -> rustix::io::Result<i16> {
+        let file = open(&self.dir, "oom_score_adj")?;
+        let mut content = [0_u8; 16];
+        let count = rustix::io::read(&file, &mut content)?;
+        std::str::from_utf8(content.get(..count).unwrap_or_default())
+            .ok()
+            .and_then(|text| text.trim_ascii().parse().ok())
+            .ok_or(Errno::INVAL)
+    }
+
+    /// Writes its `oom_score_adj`.
+    pub(super) fn set_score(&self, score: i16) -> rustix::io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.dir, "oom_score_adj", flags, Mode::empty())?;
+        rustix::io::write(&file, score.to_string().as_bytes()).map(drop)
+    }
+
+    /// The path of its cgroup of the unified hierarchy, as we see it; none without one. Seen from a cgroup namespace,
+    /// what is not below its root begins with `/..`.
+    pub(super) fn cgroup(&self) -> rustix::io::Result<Option<String>> {
+        let text = read(&self.dir, "cgroup")?;
+        Ok(text.lines().find_map(|line| line.strip_prefix("0::")).map(cgroup_path).map(str::to_owned))
+    }
+
+    /// When it started, in clock ticks since boot.
+    pub(super) fn start_ticks(&self) -> rustix::io::Result<u64> {
+        // The name, in brackets, may hold anything; after it, the start is the 20th word (proc_pid_stat(5), field 22).
+        let text = read(&self.dir, "stat")?;
+        let after = text.rsplit_once(')').map(|(_, after)| after);
+        after
+            .and_then(|after| after.split_ascii_whitespace().nth(19))
+            .and_then(|word| word.parse().ok())
+            .ok_or(Errno::INVAL)
+    }
+
+    /// The base name of the program that it runs; none for a kernel thread.
+    pub(super) fn executable(&self) -> rustix::io::Result<Option<String>> {
+        match rustix::fs::readlinkat(&self.dir, "exe", Vec::new()) {
+            Ok(path) => Ok(base_name(&path.to_string_lossy()).map(str::to_owned)),
+            // A kernel thread has none; of a process that is gone, nothing can be opened.
+            Err(Errno::NOENT) if self.score().is_ok() => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Whether it holds a pod's namespaces, and has the score for that: a runtime may have put it into a cgroup that
+    /// counts as a container's.
+    pub(super) fn is_sandbox(&self, score: i16) -> bool {
+        score == oom_score::SANDBOX && self.executable().is_ok_and(|name| name.as_deref() == Some(PAUSE))
+    }
+
+    /// Whether it is root's, in our own user namespace, with all of its user ids.
+    pub(super) fn is_roots(&self) -> rustix::io::Result<bool> {
+        let status = read(&self.dir, "status")?;
+        let ids = status.lines().find_map(|line| line.strip_prefix("Uid:")).ok_or(Errno::INVAL)?;
+        Ok(ids.split_ascii_whitespace().all(|id| id == "0"))
+    }
+
+    /// Its PID namespace.
+    pub(super) fn pid_namespace(&self) -> rustix::io::Result<String> {
+        let name = rustix::fs::readlinkat(&self.dir, "ns/pid", Vec::new())?;
+        Ok(name.to_string_lossy().into_owned())
+    }
+}
+
+/// Whether the process is gone.
+pub(super) fn is_gone(errno: Errno) -> bool {
+    errno == Errno::NOENT || errno == Errno::SRCH
+}
+
+/// Nanoseconds of `CLOCK_BOOTTIME` as /proc tells them.
+pub(super) fn ticks(ns: u64) -> u64 {
+    ns / (1_000_000_000 / rustix::param::clock_ticks_per_second().max(1))
+}
+
+fn base_name(path: &str) -> Option<&str> {
+    let path = path.strip_suffix(DELETED).unwrap_or(path);
+    path.rsplit('/').next().filter(|name| !name.is_empty())
+}
+
+/// Without the mark of a cgroup that was removed.
+fn cgroup_path(path: &str) -> &str {
+    path.strip_suffix(DELETED).unwrap_or(path)
+}
+
+fn open(dir: &OwnedFd, file: &str) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(dir, file, flags, Mode::empty())
+}
+
+fn read(dir: &OwnedFd, file: &str) -> rustix::io::Result<String> {
+    let file = open(dir, file)?;
+    let mut content = Vec::new();
+    let mut chunk = [0_u8; 4096];
+    loop {
+        match rustix::io::read(&file, &mut chunk) {
+            Ok(0) => break,
+            Ok(count) => content.extend_from_slice(chunk.get(..count).unwrap_or_default()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+        if content.len() > MAX_READ_BYTES {
+            return Err(Errno::FBIG);
+        }
+    }
+    Ok(String::from_utf8_lossy(&content).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> Process {
+        Processes::open(Path::new("/proc")).unwrap().get(std::process::id()).unwrap()
+    }
+
+    #[test]
+    fn we_know_ourselves() {
+        let processes = Processes::open(Path::new("/proc")).unwrap();
+        assert!(processes.pids().unwrap().contains(&std::process::id()));
+        let own = own();
+        let exe = std::env::current_exe().unwrap();
+        assert_eq!(own.executable().unwrap().as_deref(), exe.file_name().and_then(|name| name.to_str()));
+        assert_eq!(own.is_roots().unwrap(), rustix::process::geteuid().is_root());
+        assert!(own.pid_namespace().unwrap().starts_with("pid:["));
+        let now_ns = rustix::time::clock_gettime(rustix::time::ClockId::Boottime).tv_sec;
+        let start_ns = own.start_ticks().unwrap() / rustix::param::clock_ticks_per_second();
+        assert!((1..=u64::try_from(now_ns).unwrap()).contains(&start_ns));
+    }
+
+    #[test]
+    fn a_new_process_shows() {
+        let processes = Processes::open(Path::new("/proc")).unwrap();
+        let before = processes.newest().unwrap();
+        assert!(std::process::Command::new("true").status().unwrap().success());
+        assert_ne!(processes.newest().unwrap(), before);
+    }
+
+    #[test]
+    fn a_replaced_program_keeps_its_name() {
+        assert_eq!(base_name("/usr/bin/kubelet"), Some("kubelet"));
+        assert_eq!(base_name("/usr/bin/kubelet (deleted)"), Some("kubelet"));
+        assert_eq!(base_name("/"), None);
+        assert_eq!(cgroup_path("/a/b (deleted)"), "/a/b");
+    }
+
+    #[test]
+    fn ticks_are_hundredths_of_a_second() {
+        assert_eq!(ticks(12_345_678_901), 12_345_678_901 / 1_000_000_000 * 100 + 34);
+    }
+}

@@ -1,0 +1,187 @@
+//! What the kernel tells of single processes and files: put right at once, without a look at everything.
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Reconciler;
+use crate::{
+    cgroup::{Correction, Drift, DriftAction, Permit, Reason, Report, ScoreError, Suspect, Sweep, Write},
+    model::{CgroupId, CgroupPath},
+    policy::FileName,
+};
+
+/// The file of a process that is told where the score of a container's process drifts.
+pub(super) const SCORE: FileName = FileName::Borrowed(SCORE_FILE);
+
+/// Its name.
+pub const SCORE_FILE: &str = "oom_score_adj";
+
+/// A process that was seen with another score than its container's.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ScoreSeen {
+    /// The container's cgroup.
+    pub container: CgroupId,
+    /// The process; none if it cannot be named in our PID namespace, and its whole container has to be looked at.
+    pub suspect: Option<Suspect>,
+    /// Whether somebody wrote the score; else the process is new in the container.
+    pub is_written: bool,
+}
+
+/// What is to be guarded.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Guarded {
+    /// The score of each container's processes.
+    pub scores: BTreeMap<CgroupId, i16>,
+    /// The cgroups whose files are kept, with their paths.
+    pub files: BTreeMap<CgroupId, CgroupPath>,
+}
+
+impl Reconciler {
+    /// The cgroups that stand, whose files and processes are to be kept as planned.
+    #[must_use]
+    pub fn guarded(&self) -> Guarded {
+        let mut guarded = Guarded::default();
+        for (path, target) in &self.desired.targets {
+            let id = match self.standing.get(path) {
+                Some(known) => Some(known.id),
+                // The system's own stand for nobody.
+                None if target.owner.is_none() => self.root.open(path).ok().map(|dir| dir.id()),
+                None => None,
+            };
+            let Some(id) = id else { continue };
+            guarded.files.insert(id, path.clone());
+            if let Some(score) = self.desired.scores.get(path) {
+                guarded.scores.insert(id, *score);
+            }
+        }
+        guarded
+    }
+
+    /// Looks at processes that were seen with a wrong score, right when they were.
+    ///
+    /// A new one gets its container's score. One whose score somebody wrote is put right or left, as with any value
+    /// that others write: three times within a minute for a container, and what is left is left to sweeps as well.
+    pub fn put_right(&mut self, seen: &[ScoreSeen], permit: &Permit) -> Report {
+        let mut report = Report::default();
+        let mut swept = BTreeSet::new();
+        for ScoreSeen { container, suspect, is_written } in seen.iter().copied() {
+            let Some((path, score)) = self.planned_score(container) else { continue };
+            let Some(suspect) = suspect else {
+                if swept.insert(container) {
+                    self.sweep_container(&path, score, permit, &mut report);
+                }
+                continue;
+            };
+            let outcome = if is_written {
+                self.judge_score((container, &path), suspect, score, permit, &mut report)
+            } else if self.keeper.leaves(&path, suspect) {
+                // It began another program, and has still what another wrote.
+                Ok(Correction::Settled)
+            } else {
+                self.keeper.correct(&path, suspect, score, permit)
+            };
+            match outcome {
+                Ok(Correction::Set { change, is_same: _ }) => report.scores.changed.push(change),
+                Ok(Correction::Settled) => {}
+                Ok(Correction::Refused) => {
+                    report.scores.refused += 1;
+                    self.note_scores(&path, &Sweep { refused: 1, ..Sweep::default() });
+                }
+                Ok(Correction::Hidden) => {
+                    if swept.insert(container) {
+                        self.sweep_container(&path, score, permit, &mut report);
+                    }
+                }
+                Err(error) => {
+                    let sweep = Sweep { errors: vec![error], ..Sweep::default() };
+                    self.note_scores(&path, &sweep);
+                    report.scores.absorb(sweep);
+                }
+            }
+        }
+        report
+    }
+
+    /// Looks at all processes of a container, and at all files of a cgroup, of which not everything was told.
+    pub fn look_over(
+        &mut self,
+        containers: &BTreeSet<CgroupId>,
+        files: &BTreeSet<CgroupPath>,
+        permit: Option<&Permit>,
+    ) -> Report {
+        let mut report = Report::default();
+        if !files.is_empty() {
+            self.pass(Some(files), permit, &mut report);
+        }
+        if let Some(permit) = permit {
+            for container in containers {
+                if let Some((path, score)) = self.planned_score(*container) {
+                    self.keeper.forget(&path);
+                    self.sweep_container(&path, score, permit, &mut report);
+                }
+            }
+        }
+        report
+    }
+
+    /// Decides about a score that somebody wrote, and does it.
+    fn judge_score(
+        &mut self,
+        (container, path): (CgroupId, &CgroupPath),
+        suspect: Suspect,
+        score: i16,
+        permit: &Permit,
+        report: &mut Report,
+    ) -> Result<Correction, ScoreError> {
+        let found = match self.keeper.check(path, suspect, score)? {
+            Ok(found) => found,
+            Err(correction) => return Ok(correction),
+        };
+        let now = (self.clock)();
+        let (planned, text) = (score.to_string(), found.to_string());
+        let (action, is_told) = self.drift.judge((container, &SCORE), (&planned, &text), now);
+        if is_told {
+            report.drifted.push(Drift {
+                path: path.clone(),
+                cgroup: container,
+                file: SCORE,
+                planned: planned.clone(),
+                found: text.clone(),
+                action,
+            });
+        }
+        match action {
+            DriftAction::Restored => {}
+            DriftAction::Reported | DriftAction::Yielded | DriftAction::Audited => {
+                self.keeper.leave(path, suspect);
+                return Ok(Correction::Settled);
+            }
+        }
+        let correction = self.keeper.correct(path, suspect, score, permit)?;
+        if let Correction::Set { .. } = &correction {
+            report.written.push(Write {
+                path: path.clone(),
+                file: SCORE,
+                value: planned,
+                old: Some(text),
+                reason: Reason::Drifted,
+            });
+        }
+        Ok(correction)
+    }
+
+    fn sweep_container(&mut self, path: &CgroupPath, score: i16, permit: &Permit, report: &mut Report) {
+        let sweep = self.keeper.sweep(&self.root, path, score, permit);
+        self.note_scores(path, &sweep);
+        report.scores.absorb(sweep);
+    }
+
+    /// The path and score of a container that is planned.
+    fn planned_score(&self, container: CgroupId) -> Option<(CgroupPath, i16)> {
+        let owner = self.standing.index().resolve(container)?.owner;
+        let known = self.standing.get(&owner.path).filter(|known| known.id == container)?;
+        let score = self.desired.scores.get(&known.owner.path)?;
+        Some((owner.path.clone(), *score))
+    }
+}
+
+#[cfg(test)]
+mod tests;

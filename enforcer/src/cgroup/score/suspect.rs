@@ -1,0 +1,204 @@
+use rustix::io::Errno;
+
+use super::{ScoreChange, ScoreError, ScoreKeeper};
+use crate::{
+    cgroup::{
+        Permit,
+        process::{Process, is_gone, ticks},
+    },
+    model::CgroupPath,
+};
+
+/// A process that was seen with a wrong score a moment ago.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Suspect {
+    /// Its id in our own PID namespace.
+    pub pid: u32,
+    /// When it started, in nanoseconds of `CLOCK_BOOTTIME`.
+    pub start_ns: Option<u64>,
+}
+
+/// What came of a suspect.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Correction {
+    /// It has its container's score now.
+    Set {
+        /// What was changed.
+        change: ScoreChange,
+        /// Whether it is the very process that was seen, and not one that has its id by now.
+        is_same: bool,
+    },
+    /// There is nothing to be done: it has the right score by now, has gone, or is in another cgroup.
+    Settled,
+    /// Its score may not be lowered without `CAP_SYS_RESOURCE`.
+    Refused,
+    /// Where it is cannot be seen from our cgroup namespace: its container has to be swept.
+    Hidden,
+}
+
+impl ScoreKeeper {
+    /// Brings one process to its container's score, if it is in the cgroup `path` or below.
+    ///
+    /// It is checked through the handle by which it is written, so that no score ever goes to a process elsewhere. One
+    /// in the container that got a used id has to have the same score; only the change is another one's then.
+    pub fn correct(
+        &mut self,
+        path: &CgroupPath,
+        suspect: Suspect,
+        score: i16,
+        _permit: &Permit,
+    ) -> Result<Correction, ScoreError> {
+        match self.try_correct(path, suspect, score) {
+            Ok(correction) => {
+                if let Correction::Set { change, is_same: _ } = &correction {
+                    self.originals.entry(path.clone()).or_insert(change.old);
+                }
+                Ok(correction)
+            }
+            Err(errno) if is_gone(errno) => Ok(Correction::Settled),
+            Err(Errno::ACCESS | Errno::PERM) => Ok(Correction::Refused),
+            Err(errno) => Err(ScoreError::Process { pid: suspect.pid, score, source: errno.into() }),
+        }
+    }
+
+    fn try_correct(&self, path: &CgroupPath, suspect: Suspect, score: i16) -> rustix::io::Result<Correction> {
+        let (process, old) = match self.find(path, suspect, score)? {
+            Ok(found) => found,
+            Err(settled) => return Ok(settled),
+        };
+        let start_ticks = process.start_ticks()?;
+        process.set_score(score)?;
+        let is_same = suspect.start_ns.is_none_or(|start_ns| ticks(start_ns) == start_ticks);
+        let change = ScoreChange { path: path.clone(), pid: suspect.pid, old, new: score };
+        Ok(Correction::Set { change, is_same })
+    }
+
+    /// The score of the very process that was seen, if it is not its container's; else what to do instead.
+    pub(in crate::cgroup) fn check(
+        &self,
+        path: &CgroupPath,
+        suspect: Suspect,
+        score: i16,
+    ) -> Result<Result<i16, Correction>, ScoreError> {
+        let found = self.find(path, suspect, score).and_then(|found| match found {
+            Ok((process, old)) => {
+                let start_ticks = process.start_ticks()?;
+                let is_same = suspect.start_ns.is_none_or(|start_ns| ticks(start_ns) == start_ticks);
+                // Another one has its id by now: what was seen is gone.
+                Ok(if is_same { Ok(old) } else { Err(Correction::Settled) })
+            }
+            Err(settled) => Ok(Err(settled)),
+        });
+        match found {
+            Ok(found) => Ok(found),
+            Err(errno) if is_gone(errno) => Ok(Err(Correction::Settled)),
+            Err(errno) => Err(ScoreError::Process { pid: suspect.pid, score, source: errno.into() }),
+        }
+    }
+
+    /// The process and its score, if that is wrong and the process in the container; else what to do instead.
+    fn find(
+        &self,
+        path: &CgroupPath,
+        suspect: Suspect,
+        score: i16,
+    ) -> rustix::io::Result<Result<(Process, i16), Correction>> {
+        let process = self.processes.get(suspect.pid)?;
+        let old = process.score()?;
+        if old == score || process.is_sandbox(old) {
+            return Ok(Err(Correction::Settled));
+        }
+        Ok(match process.cgroup()? {
+            Some(cgroup) if cgroup.starts_with("/..") => Err(Correction::Hidden),
+            Some(cgroup) if is_within(&cgroup, path) => Ok((process, old)),
+            Some(_) | None => Err(Correction::Settled),
+        })
+    }
+
+    /// Leaves a process with the score that another wrote, until it has the right one or is gone. At most
+    /// 1,024 of a container are left; one more is swept up as any other.
+    pub fn leave(&mut self, path: &CgroupPath, suspect: Suspect) {
+        const MAX_LEFT: usize = 1024;
+        let Ok(start_ticks) = self.processes.get(suspect.pid).and_then(|process| process.start_ticks())
+        else {
+            return;
+        };
+        if suspect.start_ns.is_some_and(|start_ns| ticks(start_ns) != start_ticks) {
+            return;
+        }
+        let left = self.left.entry(path.clone()).or_default();
+        if left.len() < MAX_LEFT {
+            left.insert(suspect.pid, start_ticks);
+        }
+    }
+
+    /// Whether that process is left with a score that another wrote.
+    #[must_use]
+    pub fn leaves(&self, path: &CgroupPath, suspect: Suspect) -> bool {
+        let start = self.left.get(path).and_then(|left| left.get(&suspect.pid));
+        start.is_some_and(|start| suspect.start_ns.is_none_or(|start_ns| ticks(start_ns) == *start))
+    }
+
+    /// Whether a process of the container is left with a score that another wrote.
+    #[must_use]
+    pub fn leaves_any(&self, path: &CgroupPath) -> bool {
+        self.left.contains_key(path)
+    }
+}
+
+/// Whether the cgroup of a process, as /proc tells it, is that one or below.
+pub(in crate::cgroup) fn is_within(cgroup: &str, path: &CgroupPath) -> bool {
+    path.is_root()
+        || cgroup.strip_prefix(path.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::cgroup::score::tests::Sleeper;
+
+    fn own_cgroup() -> Option<CgroupPath> {
+        let text = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+        text.lines().find_map(|line| line.strip_prefix("0::")).and_then(|path| CgroupPath::parse(path).ok())
+    }
+
+    #[test]
+    fn only_a_process_of_the_container_gets_its_score() {
+        let Some(path) = own_cgroup() else { return };
+        let sleeper = Sleeper::start();
+        let suspect = Suspect { pid: sleeper.id(), start_ns: None };
+        let mut keeper = ScoreKeeper::new(Path::new("/proc")).unwrap();
+        let permit = Permit::for_enforce_mode();
+        let elsewhere = CgroupPath::parse("/no/such/container").unwrap();
+        let old: i16 = sleeper.score().parse().unwrap();
+        assert_eq!(keeper.correct(&elsewhere, suspect, 777, &permit).unwrap(), Correction::Settled);
+        assert_eq!(sleeper.score(), old.to_string());
+        let change = ScoreChange { path: path.clone(), pid: sleeper.id(), old, new: 777 };
+        let set = keeper.correct(&path, suspect, 777, &permit).unwrap();
+        assert_eq!(set, Correction::Set { change, is_same: true });
+        assert_eq!(sleeper.score(), "777");
+        assert_eq!(keeper.correct(&path, suspect, 777, &permit).unwrap(), Correction::Settled);
+        let other = Suspect { start_ns: Some(1), ..suspect };
+        let set = keeper.correct(&path, other, 778, &permit).unwrap();
+        assert!(matches!(set, Correction::Set { is_same: false, .. }), "{set:?}");
+    }
+
+    #[test]
+    fn the_dead_are_settled() {
+        let sleeper = Sleeper::start();
+        let suspect = Suspect { pid: sleeper.id(), start_ns: None };
+        drop(sleeper);
+        let mut keeper = ScoreKeeper::new(Path::new("/proc")).unwrap();
+        let correction = keeper.correct(&CgroupPath::root(), suspect, 5, &Permit::for_enforce_mode());
+        assert_eq!(correction.unwrap(), Correction::Settled);
+    }
+
+    #[test]
+    fn a_neighbour_whose_name_begins_alike_is_elsewhere() {
+        let path = CgroupPath::parse("/pod/app").unwrap();
+        assert!(is_within("/pod/app", &path) && is_within("/pod/app/inner", &path));
+        assert!(!is_within("/pod/app2", &path) && !is_within("/pod", &path));
+    }
+}

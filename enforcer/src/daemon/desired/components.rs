@@ -1,0 +1,115 @@
+//! The scores of the node's own components, looked at beside everything else.
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError, TryLockError},
+    time::{Duration, Instant},
+};
+
+use super::{Desired, telling};
+use crate::{
+    cgroup::{ComponentReport, Components, ScoreFate},
+    journal::{Event, Journal, Subject},
+    model::NodeComponent,
+};
+
+/// How often it is asked whether there may be new ones.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(10);
+
+/// How much of what was told is remembered.
+const MAX_TOLD: usize = 256;
+
+/// The components, and when they are looked at next; none without /proc or cgroup v2.
+#[derive(Debug)]
+pub(super) struct Looked {
+    looking: Option<Arc<Mutex<Looking>>>,
+    next: Instant,
+}
+
+/// What whoever looks holds meanwhile.
+#[derive(Debug)]
+struct Looking {
+    components: Components,
+    /// What was told once and need not be told again.
+    told: BTreeSet<String>,
+}
+
+impl Looked {
+    pub(super) fn new(components: &[NodeComponent], has_cgroups: bool, journal: &Journal) -> Self {
+        // Without cgroups it is told with everything else that is lost by it.
+        let looking = has_cgroups
+            .then(|| Components::new(Path::new("/proc"), components))
+            .and_then(|components| {
+                components
+                    .inspect_err(|error| {
+                        let message = format!("the scores of nodeComponents are not kept: no /proc: {error}");
+                        telling::degraded(journal, "nodeComponents", &message);
+                    })
+                    .ok()
+            })
+            .map(|components| Arc::new(Mutex::new(Looking { components, told: BTreeSet::new() })));
+        Self { looking, next: Instant::now() }
+    }
+
+    /// When to look again.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.looking.as_ref().map(|_| self.next)
+    }
+}
+
+impl Desired {
+    /// Has the node's components looked at, if it is time and there may be new ones: on a thread that may block, and
+    /// nobody waits for it.
+    pub(super) fn look_at_components(&mut self) {
+        let now = Instant::now();
+        let (Some(looking), Some(hierarchy)) = (&self.components.looking, &self.hierarchy) else { return };
+        if now < self.components.next {
+            return;
+        }
+        self.components.next = now + BETWEEN_LOOKS;
+        let wants = match looking.try_lock() {
+            Ok(looking) => looking.components.wants_look(now),
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().components.wants_look(now),
+            // The last look is not over.
+            Err(TryLockError::WouldBlock) => false,
+        };
+        if !wants {
+            return;
+        }
+        let (root, plan, permit) =
+            (Arc::clone(hierarchy.root()), Arc::clone(&self.plan), self.permit.clone());
+        let (looking, journal) = (Arc::clone(looking), self.journal.clone());
+        tokio::task::spawn_blocking(move || {
+            let mut looking = looking.lock().unwrap_or_else(PoisonError::into_inner);
+            let report = looking.components.look(&root, &plan, permit.as_deref(), now);
+            tell(&report, &mut looking.told, &journal);
+        });
+    }
+}
+
+fn tell(report: &ComponentReport, told: &mut BTreeSet<String>, journal: &Journal) {
+    let ComponentReport { scores, hidden, errors } = report;
+    for score in scores {
+        for (kind, data) in telling::component(score) {
+            journal.append(Event { kind, subject: Subject::Node, data });
+        }
+    }
+    let mut problems: Vec<String> = errors.iter().map(|error| crate::chain(error)).collect();
+    if scores.iter().any(|score| score.fate == ScoreFate::Refused) {
+        problems.push(String::from("processes of nodeComponents keep their score: no CAP_SYS_RESOURCE"));
+    }
+    if *hidden > 0 {
+        problems.push(String::from(
+            "nodeComponents may be overlooked: the programs of some processes cannot be seen: no CAP_SYS_PTRACE",
+        ));
+    }
+    // They name processes, of which there is no end.
+    if told.len() > MAX_TOLD {
+        told.clear();
+    }
+    for message in problems {
+        if told.insert(message.clone()) {
+            telling::degraded(journal, "nodeComponents", &message);
+        }
+    }
+}

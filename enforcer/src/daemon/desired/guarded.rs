@@ -1,0 +1,220 @@
+//! What the eBPF programs tell of single processes and files, handled as it comes.
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Instant,
+};
+
+use super::{
+    Desired,
+    telling::{self, Writer, Writers},
+};
+use crate::{
+    cgroup::{Changes, Guarded, ScoreSeen, Suspect},
+    model::{CgroupId, CgroupPath},
+    sense::{ForeignWrite, Guard, GuardEvent, Kept, ScoreCause, Sight, WrongScore},
+};
+
+/// What is guarded, and what is wished to be.
+#[derive(Debug, Default)]
+pub(super) struct Guarding {
+    wished: Guarded,
+    put_in: Guarded,
+}
+
+impl Guarding {
+    /// Has this guarded from now on. Scores are ours to keep only where we may write; writes are told in any case.
+    pub(super) fn wish(&mut self, guarded: Guarded, may_write: bool) {
+        let Guarded { scores, files } = guarded;
+        self.wished = Guarded { scores: if may_write { scores } else { BTreeMap::new() }, files };
+    }
+
+    fn path(&self, cgroup: CgroupId) -> Option<&CgroupPath> {
+        self.put_in.files.get(&cgroup)
+    }
+}
+
+/// Events of one turn, by what has to be done.
+#[derive(Debug, Default)]
+struct Turn {
+    /// Processes that came into a container.
+    new: Vec<ScoreSeen>,
+    /// Scores that somebody wrote, by process: the latest counts.
+    written: BTreeMap<u32, WrongScore>,
+    files: BTreeSet<(CgroupPath, String)>,
+    writers: Writers,
+    /// Containers of which not everything was told.
+    containers: BTreeSet<CgroupId>,
+    /// As above, cgroups.
+    cgroups: BTreeSet<CgroupPath>,
+    lost: u64,
+}
+
+impl Turn {
+    fn sort(events: Vec<GuardEvent>, guarding: &Guarding) -> Self {
+        let mut turn = Self::default();
+        for event in events {
+            match event {
+                GuardEvent::Score(score) => match score.cause {
+                    ScoreCause::Attached | ScoreCause::Forked | ScoreCause::Executed => {
+                        turn.new.push(seen(&score));
+                    }
+                    ScoreCause::Written => drop(turn.written.insert(score.process.pid, score)),
+                },
+                GuardEvent::Written(ForeignWrite { time_ns: _, cgroup, file, writer }) => {
+                    // One that is guarded no longer is of no concern.
+                    let Some(path) = guarding.path(cgroup) else { continue };
+                    turn.writers.note(path.clone(), &file, Writer { by: writer, of: None });
+                    turn.files.insert((path.clone(), file));
+                }
+                GuardEvent::Overrun { cgroup, of: Kept::Scores } => drop(turn.containers.insert(cgroup)),
+                GuardEvent::Overrun { cgroup, of: Kept::Files } => {
+                    turn.cgroups.extend(guarding.path(cgroup).cloned());
+                }
+                GuardEvent::Lost(lost) => turn.lost += lost,
+            }
+        }
+        turn
+    }
+}
+
+fn seen(score: &WrongScore) -> ScoreSeen {
+    ScoreSeen {
+        container: score.container,
+        suspect: score.pid.map(|pid| Suspect { pid, start_ns: score.process.start_ns }),
+        is_written: score.cause == ScoreCause::Written,
+    }
+}
+
+impl Desired {
+    /// Learns what the programs can see; nothing, when there are none any longer.
+    pub(in crate::daemon) fn set_sight(&mut self, sight: Sight) {
+        self.schedule.scores_are_told(self.permit.is_none() || sight.scores);
+    }
+
+    /// Puts in what is to be guarded, if that is another than the last time.
+    pub(in crate::daemon) fn put_in(&mut self, guard: &mut Guard) {
+        if self.guarding.put_in == self.guarding.wished {
+            return;
+        }
+        let wished = self.guarding.wished.clone();
+        let outcomes =
+            [guard.set_wanted(&wished.scores), guard.set_guarded(&wished.files.keys().copied().collect())];
+        for error in outcomes.into_iter().filter_map(Result::err) {
+            let message = crate::chain(&error);
+            if self.told.insert(message.clone()) {
+                telling::degraded(&self.journal, "guard", &message);
+            }
+        }
+        // Who came before it was guarded was not told.
+        if wished.scores.keys().any(|id| !self.guarding.put_in.scores.contains_key(id)) {
+            self.schedule.owe_sweep(Instant::now());
+        }
+        self.guarding.put_in = wished;
+    }
+
+    /// Puts right what the programs told of.
+    pub(in crate::daemon) async fn guarded(&mut self, events: Vec<GuardEvent>) -> anyhow::Result<()> {
+        let Turn { new, written, files, writers, containers, cgroups, lost } =
+            Turn::sort(events, &self.guarding);
+        let (Some(hierarchy), permit) = (self.hierarchy.clone(), self.permit.clone()) else {
+            return Ok(());
+        };
+        if let Some(permit) = &permit {
+            if !new.is_empty() {
+                let permit = Arc::clone(permit);
+                let report = hierarchy.run(move |reconciler| reconciler.put_right(&new, &permit)).await?;
+                self.tell_report(&report, &Writers::default());
+            }
+            for score in written.into_values() {
+                let (permit, seen) = (Arc::clone(permit), seen(&score));
+                let report = hierarchy.run(move |reconciler| reconciler.put_right(&[seen], &permit)).await?;
+                let mut writers = Writers::default();
+                if let Some(path) = self.guarding.path(score.container) {
+                    let writer = Writer { by: score.writer, of: Some(score.process) };
+                    writers.note(path.clone(), crate::cgroup::SCORE_FILE, writer);
+                }
+                self.tell_report(&report, &writers);
+            }
+        }
+        if !files.is_empty() {
+            let (changes, permit) = (Changes { written: files, ..Changes::default() }, permit.clone());
+            self.change_by(&writers, move |reconciler| reconciler.look_at(&changes, permit.as_deref()))
+                .await?;
+        }
+        if !containers.is_empty() || !cgroups.is_empty() {
+            let permit = permit.clone();
+            self.change(move |reconciler| reconciler.look_over(&containers, &cgroups, permit.as_deref()))
+                .await?;
+        }
+        if lost > 0 {
+            tracing::info!(lost, "the programs could not tell everything; everything is looked at");
+            self.change(move |reconciler| reconciler.look_at_all(permit.as_deref())).await?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sense::Process;
+
+    fn process(pid: u32) -> Process {
+        Process { pid, start_ns: Some(7), comm: String::from("sh") }
+    }
+
+    fn score(cause: ScoreCause, pid: Option<u32>) -> GuardEvent {
+        GuardEvent::Score(WrongScore {
+            time_ns: 0,
+            container: CgroupId(5),
+            process: process(12),
+            pid,
+            cause,
+            score: 0,
+            wanted: 900,
+            writer: process(3),
+        })
+    }
+
+    #[test]
+    fn each_event_goes_where_it_is_handled() {
+        let path = CgroupPath::parse("/kubepods/pod1/app").unwrap();
+        let files = BTreeMap::from([(CgroupId(5), path.clone())]);
+        let guarding = Guarding { put_in: Guarded { scores: BTreeMap::new(), files }, ..Guarding::default() };
+        let write = |cgroup| {
+            let file = String::from("memory.max");
+            GuardEvent::Written(ForeignWrite {
+                time_ns: 0,
+                cgroup: CgroupId(cgroup),
+                file,
+                writer: process(3),
+            })
+        };
+        let turn = Turn::sort(
+            vec![
+                score(ScoreCause::Attached, Some(12)),
+                score(ScoreCause::Forked, None),
+                score(ScoreCause::Written, None),
+                score(ScoreCause::Written, Some(12)),
+                write(5),
+                write(6),
+                GuardEvent::Overrun { cgroup: CgroupId(5), of: Kept::Scores },
+                GuardEvent::Overrun { cgroup: CgroupId(5), of: Kept::Files },
+                GuardEvent::Overrun { cgroup: CgroupId(6), of: Kept::Files },
+                GuardEvent::Lost(2),
+                GuardEvent::Lost(3),
+            ],
+            &guarding,
+        );
+        let suspect = Some(Suspect { pid: 12, start_ns: Some(7) });
+        let seen = |suspect| ScoreSeen { container: CgroupId(5), suspect, is_written: false };
+        assert_eq!(turn.new, [seen(suspect), seen(None)]);
+        let written: Vec<_> = turn.written.values().map(|score| score.pid).collect();
+        assert_eq!(written, [Some(12)]);
+        assert_eq!(turn.files, BTreeSet::from([(path.clone(), String::from("memory.max"))]));
+        assert_eq!(turn.containers, BTreeSet::from([CgroupId(5)]));
+        assert_eq!(turn.cgroups, BTreeSet::from([path]));
+        assert_eq!(turn.lost, 5);
+    }
+}
