@@ -55,7 +55,7 @@ fn while_the_disk_refuses_events_stay_readable_and_it_is_told() {
     journal.append(event(1));
     journal.append(event(2));
     let mut newest =
-        journal.reader(Some(2), Filter { kinds: vec![EventType::DegradedEntered], ..Filter::default() });
+        journal.reader(None, Filter { kinds: vec![EventType::DegradedEntered], ..Filter::default() });
     let told = loop {
         match newest.read() {
             Some(Batch::Records(records)) if !records.is_empty() => break records,
