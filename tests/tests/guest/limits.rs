@@ -150,6 +150,7 @@ fn a_limit_below_what_can_be_reclaimed_is_reached_without_a_kill() {
 #[test]
 fn kubepods_own_limit_is_lowered_no_further_than_it_fits() {
     let name = "node";
+    let root = Cgroup::create(name).unwrap();
     let daemon = daemon(name, "cgroupRoot: /node");
     daemon
         .manifest("web.yaml", &pod("web", 0, &[Container { name: "app", requests: "", limits: "" }]))
@@ -175,6 +176,7 @@ fn kubepods_own_limit_is_lowered_no_further_than_it_fits() {
     assert!(load.lives().unwrap());
     assert_eq!(bytes(kubepods, "memory.max"), before);
     daemon.stop().unwrap();
+    drop((load, root));
 }
 
 #[test]
@@ -189,7 +191,7 @@ fn an_adopted_cgroup_has_its_own_values_back_when_the_pod_goes() {
 
     let daemon = daemon("adopted", "");
     let manifest = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n  annotations: {enforcer.dev/cgroup: /adopted/web.service}\n\
-                    spec:\n  containers:\n  - name: app\n    resources: {limits: {memory: 256Mi}}\n";
+                    spec:\n  containers:\n  - name: app\n    resources: {limits: {cpu: 500m, memory: 256Mi}}\n";
     daemon.manifest("web.yaml", manifest).unwrap();
     let is = |file: &'static str, value: &'static str| {
         let service = &service;
