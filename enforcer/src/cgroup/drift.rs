@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// So many times within a window a file is put right; after that another is taken to insist on its value.
-const ROUNDS: usize = 3;
+pub(super) const ROUNDS: usize = 3;
 /// The window.
 const WINDOW: Duration = Duration::from_mins(1);
 
@@ -100,8 +100,19 @@ impl DriftPolicy {
     /// Decides about a file that holds `found` instead of `planned`, and whether that is to be told.
     pub fn judge(
         &mut self,
+        file: (CgroupId, &FileName),
+        values: (&str, &str),
+        now: Instant,
+    ) -> (DriftAction, bool) {
+        self.judge_within(file, values, ROUNDS, now)
+    }
+
+    /// The same, where the file is put right that many times within a minute.
+    pub fn judge_within(
+        &mut self,
         (cgroup, file): (CgroupId, &FileName),
         (planned, found): (&str, &str),
+        rounds: usize,
         now: Instant,
     ) -> (DriftAction, bool) {
         let history = self.files.entry((cgroup, file.clone())).or_default();
@@ -112,7 +123,7 @@ impl DriftPolicy {
             OnDrift::Restore if is_left => DriftAction::Yielded,
             OnDrift::Restore => {
                 history.rounds.retain(|round| now.saturating_duration_since(*round) < WINDOW);
-                if history.rounds.len() < ROUNDS { DriftAction::Restored } else { DriftAction::Yielded }
+                if history.rounds.len() < rounds { DriftAction::Restored } else { DriftAction::Yielded }
             }
         };
         let left = (found.to_owned(), planned.to_owned());

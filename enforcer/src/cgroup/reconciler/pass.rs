@@ -185,7 +185,9 @@ impl Reconciler {
             let (id, found) = (ids.get(&write.path), write.old.as_deref());
             let action = match (id, found) {
                 (Some(id), Some(found)) if drifted => {
-                    let (action, is_told) = self.drift.judge((*id, &write.file), (&write.value, found), now);
+                    let rounds = self.driver.rounds(&write.file);
+                    let (action, is_told) =
+                        self.drift.judge_within((*id, &write.file), (&write.value, found), rounds, now);
                     if is_told {
                         report.drifted.push(Drift {
                             path: write.path.clone(),

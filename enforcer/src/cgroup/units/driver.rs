@@ -9,6 +9,7 @@ use crate::{
     cgroup::{
         CgroupDir, CgroupsRs, Controller, Error, Knob, LimitWriter, MemoryFile, PageSize, Permit, Removal,
         Step,
+        drift::ROUNDS,
         remove::{populated, remove},
     },
     model::{CgroupId, CgroupPath, Limit},
@@ -47,6 +48,11 @@ pub trait Driver: LimitWriter {
     /// Waits until nobody who was told before may write over a file's value.
     fn settle(&self, _dir: &CgroupDir, _file: &str, _value: &Knob) -> Result<(), Error> {
         Ok(())
+    }
+
+    /// How often within a minute a file is put right before another is taken to insist on its value.
+    fn rounds(&self, _file: &str) -> usize {
+        ROUNDS
     }
 
     /// Removes a cgroup with everything below it if no process is left there.
@@ -137,6 +143,12 @@ impl<U: Units> Driver for SystemdDriver<U> {
             self.is_unsettled.store(false, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// systemd resets `memory.oom.group` whenever units are loaded anew, which it does again and again while packages
+    /// are installed. That is no wish of anybody's.
+    fn rounds(&self, file: &str) -> usize {
+        if file == "memory.oom.group" { 20 * ROUNDS } else { ROUNDS }
     }
 
     fn remove(&self, root: &CgroupDir, path: &CgroupPath, permit: &Permit) -> Result<Removal, Error> {
