@@ -41,13 +41,15 @@ pub(super) struct Listing {
     pub(super) names: Vec<String>,
     /// Whether there are more.
     pub(super) truncated: bool,
+    /// Whether all are files of this very directory, so that changes of them are changes in it.
+    pub(super) is_closed: bool,
 }
 
 pub(super) fn list(path: &Path) -> Result<Listing, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(path, flags, Mode::empty())?;
     let mut names = Vec::new();
-    let mut truncated = false;
+    let (mut truncated, mut is_closed) = (false, true);
     for entry in rustix::fs::Dir::read_from(&directory)? {
         let entry = entry?;
         if entry.file_name().to_bytes().starts_with(b".") {
@@ -57,10 +59,11 @@ pub(super) fn list(path: &Path) -> Result<Listing, Errno> {
             truncated = true;
             break;
         }
+        is_closed &= entry.file_type() == FileType::RegularFile;
         names.push(entry.file_name().to_string_lossy().into_owned());
     }
     names.sort_unstable();
-    Ok(Listing { directory, names, truncated })
+    Ok(Listing { directory, names, truncated, is_closed })
 }
 
 pub(super) fn is_manifest_name(name: &str) -> bool {

@@ -22,12 +22,14 @@ const DEBOUNCE: Duration = Duration::from_millis(100);
 
 /// How often the directory is read although nothing told of a change.
 const RESCAN: Duration = Duration::from_secs(20);
+/// Where inotify tells of every change: of files in the directory itself, not of those that symlinks lead to.
+const RESCAN_TOLD: Duration = Duration::from_mins(2);
 
 /// The pods of a manifest directory (`staticPodPath`), and what is wrong with it.
 ///
-/// Changes are told by inotify; the directory is read again every 20 s nevertheless. Manifests are regular files
-/// `*.yaml`, `*.yml` and `*.json`, also by way of a symlink, as a mounted `ConfigMap` has them; names that begin with
-/// a dot are passed over. The directory may come later than the daemon.
+/// Changes are told by inotify; the directory is read again every 2 min nevertheless, with a symlink in it every 20 s.
+/// Manifests are regular files `*.yaml`, `*.yml` and `*.json`, also by way of a symlink, as a mounted `ConfigMap` has
+/// them; names that begin with a dot are passed over. The directory may come later than the daemon.
 #[derive(Debug)]
 pub struct StaticDir {
     path: PathBuf,
@@ -38,6 +40,8 @@ pub struct StaticDir {
     due: Option<Instant>,
     /// Whether anything was told yet.
     told: bool,
+    /// Whether inotify tells of every change in it.
+    is_closed: bool,
 }
 
 #[derive(Debug)]
@@ -52,7 +56,15 @@ impl StaticDir {
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         let watcher = Watcher::start().ok();
-        Self { path, loaded: Arc::default(), stamps: HashMap::new(), watcher, due: None, told: false }
+        Self {
+            path,
+            loaded: Arc::default(),
+            stamps: HashMap::new(),
+            watcher,
+            due: None,
+            told: false,
+            is_closed: false,
+        }
     }
 
     /// What the directory holds: at once the first time, then whenever pods or errors are others than before.
@@ -61,9 +73,10 @@ impl StaticDir {
     pub async fn next(&mut self) -> Arc<Loaded> {
         loop {
             self.wait().await;
-            self.due = Some(Instant::now() + RESCAN);
             let first = !std::mem::replace(&mut self.told, true);
             let loaded = self.scan();
+            let is_told = self.is_closed && self.watcher.is_some();
+            self.due = Some(Instant::now() + if is_told { RESCAN_TOLD } else { RESCAN });
             if first || loaded != *self.loaded {
                 self.loaded = Arc::new(loaded);
                 return Arc::clone(&self.loaded);
@@ -102,10 +115,12 @@ impl StaticDir {
         let mut errors = Vec::new();
         let mut loaded = match files::list(&self.path) {
             Ok(listing) => {
+                self.is_closed = listing.is_closed;
                 let files = self.read(&listing, &mut errors);
                 merge(&self.loaded, files, manifest::parse)
             }
             Err(errno) => {
+                self.is_closed = false;
                 let error = SourceError::Directory { path: self.path.display().to_string(), errno };
                 self.stamps.clear();
                 if errno == Errno::NOENT || errno == Errno::NOTDIR {
