@@ -48,7 +48,7 @@ pub struct Components {
 #[derive(Debug)]
 struct Look {
     at: Instant,
-    newest: String,
+    newest: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -169,7 +169,7 @@ impl Components {
     /// Whether processes were started since the last look, or it is long ago. Costs next to nothing.
     #[must_use]
     pub fn wants_look(&self, now: Instant) -> bool {
-        let newest = self.processes.newest().unwrap_or_default();
+        let newest = self.processes.newest().ok();
         self.looked.as_ref().is_none_or(|look| {
             look.newest != newest || now.saturating_duration_since(look.at) >= AT_THE_LATEST
         })
@@ -185,8 +185,9 @@ impl Components {
         permit: Option<&Permit>,
         now: Instant,
     ) -> ComponentReport {
-        // Before the look: what is started meanwhile is looked at the next time.
-        let newest = self.processes.newest().unwrap_or_default();
+        // Before the look: what is started meanwhile is looked at the next time. The thread that looks is started for
+        // it, and is none of that.
+        let newest = self.processes.newest().ok();
         self.looked = Some(Look { at: now, newest });
         let mut pass = Pass { permit, now, seen: BTreeSet::new(), report: ComponentReport::default() };
         self.look_at_programs(plan, &mut pass);

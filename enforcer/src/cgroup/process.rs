@@ -52,15 +52,11 @@ impl Processes {
         Ok(pids)
     }
 
-    /// Something that is another one as soon as a process was started: the last id that was given out, and how many
-    /// tasks there are. It costs next to nothing.
-    pub(super) fn newest(&self) -> rustix::io::Result<String> {
+    /// The id that was given out last, to a process or thread: another one as soon as something was started. It costs
+    /// next to nothing.
+    pub(super) fn newest(&self) -> rustix::io::Result<u32> {
         let load = read(&self.proc, "loadavg")?;
-        let mut words = load.split_ascii_whitespace().rev();
-        let (newest, tasks) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-        // Of "running/all".
-        let all = tasks.split_once('/').map_or(tasks, |(_, all)| all);
-        Ok(format!("{newest} {all}"))
+        load.split_ascii_whitespace().next_back().and_then(|word| word.parse().ok()).ok_or(Errno::INVAL)
     }
 }
 

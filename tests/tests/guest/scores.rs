@@ -194,6 +194,36 @@ fn a_score_that_somebody_writes_is_put_back_thrice_and_told_with_the_writer() {
     daemon.stop().unwrap();
 }
 
+/// The time that a process has spent on cpus, in milliseconds.
+fn cpu_ms(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+    let ticks = |index: usize| fields[index].parse::<u64>().unwrap();
+    (ticks(11) + ticks(12)) * 10
+}
+
+#[test]
+fn a_process_that_insists_on_its_score_costs_neither_events_nor_the_daemon() {
+    let (daemon, mut stream, cgroup) = guaranteed("insists");
+    let before_ms = cpu_ms(daemon.pid());
+    let script = "i=0; while :; do i=$(((i + 1) % 900)); echo $i > /proc/self/oom_score_adj; done";
+    let hostile = Process::new(shell(&format!("echo $$ > {}/cgroup.procs; {script}", cgroup.display())));
+    stream
+        .wait_for("the end of it", PATIENCE, |event| drifted(event) && event["data"]["action"] == "yielded")
+        .unwrap();
+    stream.drain(Duration::from_secs(5));
+    let (took_ms, hostile_ms) = (cpu_ms(daemon.pid()) - before_ms, cpu_ms(hostile.id()));
+    let told = stream.seen.iter().filter(|event| drifted(event)).count();
+    println!("{told} drifts told; the daemon took {took_ms} ms of a cpu, the process {hostile_ms} ms");
+    assert!((1..=4).contains(&told), "{told}");
+    assert!(took_ms < hostile_ms / 2, "the daemon took {took_ms} ms of {hostile_ms}");
+    // Others are looked after as before.
+    let other = Process::new(shell(&format!("echo $$ > {}/cgroup.procs; exec sleep 600", cgroup.display())));
+    wait_until("the score of a new process", || score(other.id()) == Some(GUARANTEED));
+    drop((hostile, other));
+    daemon.stop().unwrap();
+}
+
 #[test]
 fn a_cgroup_file_that_somebody_writes_is_told_with_the_writer() {
     let (daemon, mut stream, cgroup) = guaranteed("file");
