@@ -108,7 +108,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let (sender, mut reflexions) = mpsc::unbounded_channel();
     let teller = Arc::new(Mutex::new(Teller::new(config.hash())));
     let telling = Telling { teller: Arc::clone(&teller), journal: journal.clone(), being_evicted, sender };
-    let reflex = start_reflex(engine_settings(&config, &host), telling, pledges, edges)?;
+    let cpus = host.node.cpu_milli / 1_000;
+    let reflex = start_reflex(engine_settings(&config, &host), cpus, telling, pledges, edges)?;
 
     let (views, view) = watch::channel(desired.view().clone());
     let (ready, readiness) = watch::channel(false);
@@ -354,6 +355,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn start_reflex(
     settings: EngineSettings,
+    cpus: u64,
     telling: Telling,
     pledges: Option<Pledges>,
     edges: Vec<Box<dyn EdgeSource>>,
@@ -385,7 +387,7 @@ fn start_reflex(
             drop(sender.send(reflexion));
         }
     };
-    let reflex_config = ReflexConfig { settings, ..ReflexConfig::default() };
+    let reflex_config = ReflexConfig { settings, cpus, ..ReflexConfig::default() };
     let reflex = Reflex::spawn(&reflex_config, pledges, edges, reports).context("cannot start eviction")?;
     if let Err(error) = reflex.memory_locked() {
         telling::degraded(

@@ -26,7 +26,7 @@ use crate::{
 const RECORDS: usize = 1024;
 
 /// How often losses are counted.
-const TICK: Duration = Duration::from_secs(2);
+const TICK: Duration = Duration::from_secs(10);
 
 /// The most cgroups of the whole hierarchy whose paths are kept.
 const MAX_CGROUPS: usize = 65_536;

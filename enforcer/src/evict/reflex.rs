@@ -42,11 +42,18 @@ pub struct ReflexConfig {
     pub meminfo: PathBuf,
     /// Whether to lock the daemon's memory, as far as it is touched: a reflex that must be paged in comes too late.
     pub lock_memory: bool,
+    /// How many cpus the machine has, which may all fill memory at once.
+    pub cpus: u64,
 }
 
 impl Default for ReflexConfig {
     fn default() -> Self {
-        Self { settings: EngineSettings::default(), meminfo: PathBuf::from(PROC_MEMINFO), lock_memory: true }
+        Self {
+            settings: EngineSettings::default(),
+            meminfo: PathBuf::from(PROC_MEMINFO),
+            lock_memory: true,
+            cpus: thread::available_parallelism().map_or(1, |cpus| u64::try_from(cpus.get()).unwrap_or(1)),
+        }
     }
 }
 
@@ -180,7 +187,8 @@ impl Reflex {
         let (reaper, work) = queue::<Work>(WORK).map_err(setup)?;
         // Before the senders, so that it is dropped after them if a thread does not start: it waits for the others.
         let mut reflex = Self { shared: Arc::clone(&shared), threads: Vec::new(), memory_locked };
-        let wiring = Wiring { shared, meminfo, teller, reaper, edges, pledges, seed: seed() };
+        let cpus = config.cpus;
+        let wiring = Wiring { shared, meminfo, teller, reaper, edges, cpus, pledges, seed: seed() };
         let mut turn = Turn::new(config.settings, wiring)?;
         reflex.start("enforcer-tell", move || {
             while let Some(report) = told.next() {

@@ -51,6 +51,8 @@ pub(super) struct Wiring {
     pub(super) teller: Teller,
     pub(super) reaper: Reaper,
     pub(super) edges: Vec<Box<dyn EdgeSource>>,
+    /// How many cpus may fill memory at once.
+    pub(super) cpus: u64,
     /// Where evictions are written down before their signal, if anywhere.
     pub(super) pledges: Option<Pledges>,
     /// The random part of the first eviction id.
@@ -100,10 +102,11 @@ impl Turn {
             let flags = if edge.is_priority() { EventFlags::PRI } else { EventFlags::IN };
             add(edge.fd(), token, flags).map_err(|errno| ReflexError::Edges(errno.into()))?;
         }
+        let sampler = Sampler::new(wiring.cpus);
         Ok(Self {
             wiring,
             engine: Engine::new(settings),
-            sampler: Sampler::default(),
+            sampler,
             set: PreparedSet::default(),
             retired: None,
             current: None,

@@ -1,12 +1,14 @@
 const MS: u64 = 1_000_000;
 
-/// How fast memory is assumed to fill even if nobody has yet: what a few cores can touch at once.
-const ASSUMED_BYTES_PER_SECOND: u64 = 4 << 30;
+/// How fast one cpu is assumed to fill memory even if nobody has yet: it zeroes each page before it hands it out. A
+/// machine has two at the least.
+const ASSUMED_BYTES_PER_SECOND_AND_CPU: u64 = 2 << 30;
+const LEAST_CPUS: u64 = 2;
 
-/// The shortest and longest pause. At rest four looks a second cost some 0.01 % of a core; close to the threshold a
+/// The shortest and longest pause. At rest a look a second costs some 0.005 % of a core; close to the threshold a
 /// thousand cost some 3 %, and only there.
 const MIN_PAUSE_NS: u64 = MS;
-const MAX_PAUSE_NS: u64 = 250 * MS;
+const MAX_PAUSE_NS: u64 = 1_000 * MS;
 
 /// What was seen counts in full at first and no longer after this time.
 const FORGET_NS: u64 = 5_000 * MS;
@@ -15,13 +17,21 @@ const FORGET_NS: u64 = 5_000 * MS;
 const SPAN_NS: u64 = MS / 2;
 
 /// Says when to look again: no later than the headroom could last at the fastest fill seen or assumed.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Sampler {
     last: Option<(u64, u64)>,
     fastest_bytes_per_second: u64,
+    assumed_bytes_per_second: u64,
 }
 
 impl Sampler {
+    /// For a machine with so many cpus.
+    #[must_use]
+    pub fn new(cpus: u64) -> Self {
+        let assumed_bytes_per_second = ASSUMED_BYTES_PER_SECOND_AND_CPU.saturating_mul(cpus.max(LEAST_CPUS));
+        Self { last: None, fastest_bytes_per_second: 0, assumed_bytes_per_second }
+    }
+
     /// Takes in that so much was available at that time.
     pub fn observe(&mut self, now_ns: u64, available_bytes: u64) {
         let Some((before_ns, before_bytes)) = self.last else {
@@ -47,7 +57,7 @@ impl Sampler {
     /// The fill that is reckoned with.
     #[must_use]
     pub fn fastest_bytes_per_second(&self) -> u64 {
-        self.fastest_bytes_per_second.max(ASSUMED_BYTES_PER_SECOND)
+        self.fastest_bytes_per_second.max(self.assumed_bytes_per_second)
     }
 }
 
@@ -67,15 +77,16 @@ mod tests {
 
     #[test]
     fn waits_no_longer_than_the_headroom_lasts() {
-        let sampler = Sampler::default();
+        let sampler = Sampler::new(1);
         assert_eq!(sampler.next_look_ns(0), MS);
         assert_eq!(sampler.next_look_ns(GIB / 8), 31_250_000);
-        assert_eq!(sampler.next_look_ns(100 * GIB), 250 * MS);
+        assert_eq!(sampler.next_look_ns(100 * GIB), 1_000 * MS);
+        assert_eq!(Sampler::new(64).next_look_ns(16 * GIB), 125 * MS);
     }
 
     #[test]
     fn a_faster_fill_than_assumed_is_believed_and_forgotten_again() {
-        let mut sampler = Sampler::default();
+        let mut sampler = Sampler::new(2);
         sampler.observe(0, 100 * GIB);
         sampler.observe(250 * MS, 96 * GIB);
         assert_eq!(sampler.fastest_bytes_per_second(), 16 * GIB);
@@ -85,22 +96,22 @@ mod tests {
         for second in 2..20 {
             sampler.observe(second * 1_000 * MS, 96 * GIB);
         }
-        assert_eq!(sampler.fastest_bytes_per_second(), ASSUMED_BYTES_PER_SECOND);
+        assert_eq!(sampler.fastest_bytes_per_second(), 4 * GIB);
     }
 
     #[test]
     fn memory_that_comes_back_is_no_fill() {
-        let mut sampler = Sampler::default();
+        let mut sampler = Sampler::new(2);
         sampler.observe(0, 0);
         sampler.observe(MS, 100 * GIB);
-        assert_eq!(sampler.fastest_bytes_per_second(), ASSUMED_BYTES_PER_SECOND);
+        assert_eq!(sampler.fastest_bytes_per_second(), 4 * GIB);
     }
 
     proptest! {
         /// A fill that goes on as fast as it was seen is caught before the threshold, down to the shortest pause.
         #[test]
         fn a_steady_fill_does_not_slip_through(rate_gib in 1_u64..64, headroom_mib in 0_u64..8_192) {
-            let mut sampler = Sampler::default();
+            let mut sampler = Sampler::new(2);
             sampler.observe(0, 1_000 * GIB);
             sampler.observe(1_000 * MS, (1_000 - rate_gib) * GIB);
             let headroom = headroom_mib << 20;
@@ -111,7 +122,7 @@ mod tests {
 
         #[test]
         fn no_input_makes_it_panic(looks in prop::collection::vec(any::<(u64, u64)>(), 0..20), headroom: u64) {
-            let mut sampler = Sampler::default();
+            let mut sampler = Sampler::new(2);
             for (now_ns, available_bytes) in looks {
                 sampler.observe(now_ns, available_bytes);
             }

@@ -27,6 +27,7 @@ fn config(node: &Node, mode: Mode) -> ReflexConfig {
         },
         meminfo: node.meminfo(),
         lock_memory: false,
+        cpus: 2,
     }
 }
 
