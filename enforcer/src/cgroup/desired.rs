@@ -1,9 +1,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Error, UnitName};
+use super::Error;
 use crate::{
     model::{CgroupPath, Owner, OwnerLevel, PodUid},
-    policy::{CgroupPlan, Plan, PodPlan, admission::Rejection},
+    policy::{CgroupPlan, Plan, PodPlan, admission::Rejection, name},
 };
 
 /// A plan in the form that the reconciler works with: by cgroup.
@@ -119,7 +119,7 @@ impl Desired {
 
     fn add(&mut self, plan: &CgroupPlan, level: OwnerLevel) {
         // systemd makes no scope without a process.
-        let is_awaited = UnitName::is_scope(&plan.path);
+        let is_awaited = name::is_scope(&plan.path);
         let target =
             Target { plan: plan.clone(), owner: Some(owner(plan, level)), named_by: None, is_awaited };
         self.targets.insert(plan.path.clone(), target);

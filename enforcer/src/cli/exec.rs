@@ -13,8 +13,9 @@ use anyhow::{Context as _, anyhow};
 
 use super::{Context, Failure, client};
 use crate::{
-    cgroup::{CgroupDir, UnitName},
+    cgroup::CgroupDir,
     model::{CgroupId, CgroupPath},
+    policy::name,
     serve::{ContainerView, PodState, PodView, View},
 };
 
@@ -76,7 +77,7 @@ async fn join(run_dir: &Path, target: &Target) -> Result<(), Failure> {
     let root =
         CgroupDir::mount(Path::new(crate::cgroup::MOUNT)).context("cannot join the container's cgroup")?;
     let path = CgroupPath::parse(&container.cgroup).context("the daemon named a cgroup that cannot be")?;
-    if UnitName::is_scope(&path) {
+    if name::is_scope(&path) {
         let cgroup = scope::enter(&root, &path).await?;
         taken_over(run_dir, target, cgroup.id()).await?;
         set_score(&container)?;
@@ -206,7 +207,7 @@ fn find(view: &View, target: &Target) -> Result<Found, Failure> {
     let container = choose(pod, target.container.as_deref())?;
     let stands = container.cgroup_id.is_some()
         // It comes with its first process.
-        || CgroupPath::parse(&container.cgroup).is_ok_and(|path| UnitName::is_scope(&path));
+        || CgroupPath::parse(&container.cgroup).is_ok_and(|path| name::is_scope(&path));
     Ok(if pod.state == PodState::Active && stands {
         Found::Standing(container.clone())
     } else {

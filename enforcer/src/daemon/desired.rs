@@ -20,7 +20,7 @@ use super::{
 use crate::{
     cgroup::{
         self, CgroupDir, Changes, DriftPolicy, Guarded, Index, Lowering, Permit, Problem, Reason, Reconciler,
-        Report, Systemd, SystemdDriver, UnitName, WatchEvents,
+        Report, Systemd, SystemdDriver, WatchEvents,
     },
     config::Config,
     evict::{self, Candidate, OpenError},
@@ -518,7 +518,7 @@ impl Desired {
         for plan in &self.plan.pods {
             let Some(entry) = self.roster.get(&plan.uid) else { continue };
             let stands = || {
-                let of_container = |path| UnitName::is_scope(path) || id_of(path).is_some();
+                let of_container = |path| policy::name::is_scope(path) || id_of(path).is_some();
                 id_of(&plan.cgroup.path).is_some()
                     && plan.containers.iter().all(|container| of_container(&container.cgroup.path))
             };

@@ -23,6 +23,9 @@ const NAME_MAX: usize = 255;
 const ESCAPED_MAX: usize = 200;
 /// What ends the name of a slice.
 const SLICE: &str = ".slice";
+/// What begins and ends the name of a container's scope.
+const SCOPE_OWNER: &str = "enforcer-";
+const SCOPE: &str = ".scope";
 
 /// A cgroup that the configuration names (`cgroupRoot`, `systemReservedCgroup`, `kubeReservedCgroup`), as the driver
 /// has it.
@@ -93,11 +96,18 @@ pub fn container(pod: &CgroupPath, uid: &PodUid, name: &str, driver: CgroupDrive
     match driver {
         CgroupDriver::Cgroupfs => pod.plain_child(&leaf(name, NAME_MAX)),
         CgroupDriver::Systemd => {
-            let (before, after) = (format!("enforcer-{}-", components::escape(uid.as_str())), ".scope");
-            let leaf = leaf(name, NAME_MAX - before.len() - after.len());
-            pod.plain_child(&format!("{before}{leaf}{after}"))
+            let before = format!("{SCOPE_OWNER}{}-", components::escape(uid.as_str()));
+            let leaf = leaf(name, NAME_MAX - before.len() - SCOPE.len());
+            pod.plain_child(&format!("{before}{leaf}{SCOPE}"))
         }
     }
+}
+
+/// Whether a container's cgroup is a scope of ours, which comes with the container's first process and goes with its
+/// last. A scope that the container adopts is not.
+#[must_use]
+pub fn is_scope(container: &CgroupPath) -> bool {
+    container.names().last().is_some_and(|name| name.starts_with(SCOPE_OWNER) && name.ends_with(SCOPE))
 }
 
 /// The cgroup of one more component below a cgroup of the driver's (upstream `ToCgroupfs`, `ToSystemd`).

@@ -158,8 +158,8 @@ impl<U: Units> Driver for SystemdDriver<U> {
             Err(error) if error.is_gone() => return Ok(Removal::Gone),
             Err(error) => return Err(error),
         };
-        // systemd removes a scope by itself once it is empty. Stopping a slice ends what runs in it.
-        if is_populated || unit.kind() == UnitKind::Scope {
+        // systemd removes others by itself once they are empty. Stopping a slice ends what runs in it.
+        if is_populated || unit.kind() != UnitKind::Slice {
             return Ok(Removal::Populated);
         }
         self.units.stop_slice(&unit)?;

@@ -4,8 +4,9 @@ use crate::model::CgroupPath;
 
 const SLICE: &str = ".slice";
 const SCOPE: &str = ".scope";
+const SERVICE: &str = ".service";
 
-/// The name of a slice or a scope, made from a planned path and from nothing else.
+/// The name of a slice, a scope or a service, made from a planned path and from nothing else.
 ///
 /// It has only characters that systemd takes in a unit's name and gives no meaning to, and systemd puts that unit
 /// exactly at the path that it was made from: a slice repeats the names above it.
@@ -22,6 +23,8 @@ pub enum UnitKind {
     Slice,
     /// It holds processes that somebody else started: a container's.
     Scope,
+    /// It holds processes that systemd started: what a pod adopts.
+    Service,
 }
 
 impl UnitName {
@@ -30,10 +33,18 @@ impl UnitName {
     pub fn of(path: &CgroupPath) -> Option<Self> {
         let names: Vec<&str> = path.names().collect();
         let (last, above) = names.split_last()?;
-        let slices = match last.strip_suffix(SCOPE) {
-            Some(name) if is_plain(name) && !above.is_empty() => above,
-            Some(_) => return None,
-            None => names.as_slice(),
+        let (kind, slices) = match (last.strip_suffix(SCOPE), last.strip_suffix(SERVICE)) {
+            (Some(name), _) if is_plain(name) => (UnitKind::Scope, above),
+            // An instance of a template has its argument behind one `@`.
+            (_, Some(name))
+                if name
+                    .split_once('@')
+                    .map_or(is_plain(name), |(name, argument)| is_plain(name) && is_plain(argument)) =>
+            {
+                (UnitKind::Service, above)
+            }
+            (None, None) => (UnitKind::Slice, names.as_slice()),
+            (Some(_), _) | (_, Some(_)) => return None,
         };
         let are_slices = slices.iter().enumerate().all(|(depth, name)| {
             let parts = name.strip_suffix(SLICE).map(|name| name.split('-').collect::<Vec<_>>());
@@ -46,14 +57,7 @@ impl UnitName {
                     })
             })
         });
-        let kind = if last.ends_with(SCOPE) { UnitKind::Scope } else { UnitKind::Slice };
-        are_slices.then(|| Self { text: (*last).to_owned(), kind })
-    }
-
-    /// Whether there is a scope's cgroup at that path: it comes and goes with its processes.
-    #[must_use]
-    pub fn is_scope(path: &CgroupPath) -> bool {
-        Self::of(path).is_some_and(|unit| unit.kind == UnitKind::Scope)
+        (are_slices && !slices.is_empty()).then(|| Self { text: (*last).to_owned(), kind })
     }
 
     /// What kind of unit it is.
@@ -91,6 +95,8 @@ mod tests {
     #[case("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podu_1.slice", Some(UnitKind::Slice))]
     #[case("/kubepods.slice/kubepods-podu.slice/enforcer-u-app.scope", Some(UnitKind::Scope))]
     #[case("/machine.slice/machine-kubepods.slice", Some(UnitKind::Slice))]
+    #[case("/system.slice/ssh.service", Some(UnitKind::Service))]
+    #[case("/system.slice/system-getty.slice/getty@tty1.service", Some(UnitKind::Service))]
     // Not where systemd would put them.
     #[case("/kubepods-burstable.slice", None)]
     #[case("/kubepods.slice/other-burstable.slice", None)]
@@ -102,7 +108,13 @@ mod tests {
     // Not slices or scopes.
     #[case("/", None)]
     #[case("/kubepods/burstable", None)]
-    #[case("/system.slice/ssh.service", None)]
+    #[case("/system.slice/ssh.service/inner", None)]
+    #[case("/system.slice/ssh.service/inner.scope", None)]
+    #[case("/system.slice/ssh.socket", None)]
+    #[case("/ssh.service", None)]
+    #[case("/system.slice/getty@.service", None)]
+    #[case("/system.slice/a@b@c.service", None)]
+    #[case("/system.slice/a\\x2db.service", None)]
     #[case("/-.slice", None)]
     #[case("/.slice", None)]
     #[case("/kubepods.slice/.scope", None)]

@@ -233,6 +233,7 @@ proptest! {
         prop_assert_eq!(CgroupPath::parse(path.as_str()), Ok(path.clone()));
         prop_assert_eq!(path.parent(), Some(pod.clone()));
         prop_assert_eq!(of(&uids[0], &right) == path, left == right);
+        prop_assert_eq!(is_scope(&path), driver == CgroupDriver::Systemd);
         // A scope is unlike any other pod's, whatever slice that is in.
         if driver == CgroupDriver::Systemd {
             prop_assert_eq!(of(&uids[1], &right) == path, left == right && uids[0] == uids[1]);

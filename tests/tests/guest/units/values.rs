@@ -56,7 +56,11 @@ fn held_by_systemd(unit: &str, names: &[&str]) -> Vec<u64> {
     let manager = "org.freedesktop.systemd1.Manager";
     let object = busctl(&["call", SYSTEMD, "/org/freedesktop/systemd1", manager, "GetUnit", "s", unit]);
     let object = object.trim().trim_start_matches("o \"").trim_end_matches('"');
-    let kind = if unit.rsplit('.').next() == Some("slice") { "Slice" } else { "Scope" };
+    let kind = match unit.rsplit('.').next() {
+        Some("slice") => "Slice",
+        Some("service") => "Service",
+        _ => "Scope",
+    };
     let mut arguments = vec!["get-property", SYSTEMD, object];
     let interface = format!("{SYSTEMD}.{kind}");
     arguments.push(&interface);
@@ -201,6 +205,39 @@ fn a_foreign_write_and_a_foreign_property_are_put_right() {
     });
     assert_eq!(read(&scope.join("memory.max")), (64_u64 << 20).to_string());
     assert_ne!(read(&scope.join("cpu.weight")), "7");
+    scene.daemon.stop().unwrap();
+}
+
+/// A service that a pod adopts has its values as properties, and has its own back when the pod goes.
+#[test]
+fn an_adopted_service_is_told_to_systemd_too() {
+    let scene = Scene::open("adopts", "");
+    let unit = "batch@one.service";
+    fs::create_dir_all("/run/systemd/system").unwrap();
+    let text_of_unit =
+        "[Service]\nExecStart=/usr/local/bin/workload hold --size 8Mi\nMemoryMax=1G\nCPUWeight=200\n";
+    fs::write("/run/systemd/system/batch@.service", text_of_unit).unwrap();
+    reload();
+    let started = super::systemctl(&["start", unit]).unwrap();
+    assert!(started.status.success(), "{}", text(&started.stderr));
+    let path = shown(unit, "ControlGroup");
+    let service = plan::folder(&path);
+    let manifest = pod("batch", "{limits: {cpu: 200m, memory: 64Mi}}");
+    let annotated = format!("{{name: batch, annotations: {{cgroup.enforcer.dev/app: {path}}},");
+    scene.daemon.manifest("batch.yaml", &manifest.replace("{name: batch,", &annotated)).unwrap();
+    let memory_max = || read(&service.join("memory.max"));
+    wait_until("the pod's limit", || memory_max() == (64 << 20).to_string());
+    reload();
+    assert_eq!(memory_max(), (64 << 20).to_string());
+    assert_eq!(held_by_systemd(unit, &["MemoryMax", "CPUQuotaPerSecUSec"]), [64 << 20, 200_000]);
+    wait_until("memory.oom.group", || read(&service.join("memory.oom.group")) == "1");
+    scene.daemon.remove_manifest("batch.yaml").unwrap();
+    wait_until("its own limit", || memory_max() == (1 << 30).to_string());
+    wait_until("its own weight", || read(&service.join("cpu.weight")) == "200");
+    let given_back = held_by_systemd(unit, &["MemoryMax", "CPUQuotaPerSecUSec", "CPUWeight"]);
+    assert_eq!(given_back, [1 << 30, u64::MAX, 200]);
+    assert_eq!(shown(unit, "ActiveState"), "active");
+    drop(super::systemctl(&["stop", unit]));
     scene.daemon.stop().unwrap();
 }
 
