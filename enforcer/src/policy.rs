@@ -18,7 +18,7 @@ pub mod pressure;
 pub mod qos;
 pub mod rank;
 #[cfg(test)]
-mod sample;
+pub(crate) mod sample;
 mod settings;
 pub mod threshold;
 pub mod values;

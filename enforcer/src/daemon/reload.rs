@@ -96,20 +96,10 @@ mod tests {
         cgroup::{Absent, OnDrift},
         config::Mode,
         journal::{Batch, Filter},
-        model::{Node, ResourceList},
     };
 
     fn host() -> Host {
-        let node = Node {
-            cpu_milli: 4_000,
-            memory_bytes: 8 << 30,
-            swap_bytes: 0,
-            pods: 110,
-            max_pids: None,
-            page_bytes: 4_096,
-            swap_controller: false,
-            other: ResourceList::new(),
-        };
+        let node = crate::policy::sample::node();
         Host { name: "host".into(), boot_id: "boot".into(), node, systemd: Err(Absent::Init) }
     }
 

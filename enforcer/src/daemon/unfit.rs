@@ -53,21 +53,12 @@ mod tests {
     use super::*;
     use crate::{
         cgroup::Absent,
-        model::{CgroupPath, Node, Quantity, ResourceList, ResourceName},
+        model::{CgroupPath, Quantity, ResourceName},
         policy::Settings,
     };
 
     fn host() -> Host {
-        let node = Node {
-            cpu_milli: 4_000,
-            memory_bytes: 8 << 30,
-            swap_bytes: 0,
-            pods: 110,
-            max_pids: None,
-            page_bytes: 4_096,
-            swap_controller: false,
-            other: ResourceList::new(),
-        };
+        let node = crate::policy::sample::node();
         let systemd = Err(Absent::Init);
         Host { name: String::from("host"), boot_id: String::from("boot"), node, systemd }
     }

@@ -46,7 +46,7 @@ pub(super) fn pod(name: &str, containers: Vec<Container>) -> Pod {
 }
 
 /// 4 cpus and 8 GiB.
-pub(super) fn node() -> Node {
+pub(crate) fn node() -> Node {
     Node {
         cpu_milli: 4_000,
         memory_bytes: 8 << 30,

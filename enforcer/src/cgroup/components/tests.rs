@@ -4,10 +4,7 @@ use std::{
 };
 
 use super::*;
-use crate::{
-    model::{Node, ResourceList},
-    policy::{self, Settings},
-};
+use crate::policy::{self, Settings};
 
 /// A process of a program of that name; it ends with this.
 struct Running {
@@ -60,16 +57,7 @@ struct Scene {
 
 impl Scene {
     fn new(names: &[&str]) -> Self {
-        let node = Node {
-            cpu_milli: 4_000,
-            memory_bytes: 8 << 30,
-            swap_bytes: 0,
-            pods: 110,
-            max_pids: None,
-            page_bytes: 4_096,
-            swap_controller: false,
-            other: ResourceList::new(),
-        };
+        let node = policy::sample::node();
         let temp = tempfile::tempdir().unwrap();
         let names: Vec<_> = names.iter().map(|name| NodeComponent::parse(name).unwrap()).collect();
         let mut components = Components::new(Path::new("/proc"), &names).unwrap();

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    model::{Container, ContainerKind, Node, Quantity, Requirements, ResourceList, ResourceName},
+    model::{Container, ContainerKind, Quantity, Requirements, ResourceList, ResourceName},
     policy::{Settings, threshold::NodeCondition},
 };
 
@@ -56,16 +56,7 @@ fn admit(roster: &mut Roster, standing: &[&str]) -> Decisions {
 }
 
 fn admit_under(roster: &mut Roster, standing: &[&str], conditions: &[NodeCondition]) -> Decisions {
-    let node = Node {
-        cpu_milli: 4_000,
-        memory_bytes: 8 << 30,
-        swap_bytes: 0,
-        pods: 110,
-        max_pids: None,
-        page_bytes: 4_096,
-        swap_controller: false,
-        other: ResourceList::new(),
-    };
+    let node = crate::policy::sample::node();
     let standing = standing.iter().map(|uid| PodUid::new(uid).unwrap()).collect();
     roster.admit(&Grounds { node: &node, settings: &Settings::default(), conditions, standing: &standing })
 }
