@@ -14,7 +14,7 @@ use super::{
     score::is_within,
 };
 use crate::{
-    model::NodeComponent,
+    model::{CgroupPath, NodeComponent},
     policy::{Plan, oom_score},
 };
 
@@ -48,7 +48,12 @@ pub struct Components {
 #[derive(Debug)]
 struct Look {
     at: Instant,
+    /// When all processes were looked at.
+    all_at: Instant,
+    /// The id that had been given out last.
     newest: Option<u32>,
+    /// The same at the look before.
+    before: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -175,37 +180,60 @@ impl Components {
         })
     }
 
-    /// Looks at all processes. Without a permit nothing is written.
+    /// Looks at the processes that were started since the look before the last one, and at those that are known; now and
+    /// then at all of them. Without a permit nothing is written.
     ///
-    /// `plan` says which pods there are: whatever is in a pod is no component.
+    /// `plan` says which pods there are: whatever is in a pod is no component. `made_by_runtimes` are the cgroups right
+    /// below pods' that no plan names: those of sandboxes are among them.
     pub fn look(
         &mut self,
         root: &CgroupDir,
         plan: &Plan,
+        made_by_runtimes: &BTreeSet<CgroupPath>,
         permit: Option<&Permit>,
         now: Instant,
     ) -> ComponentReport {
         // Before the look: what is started meanwhile is looked at the next time. The thread that looks is started for
         // it, and is none of that.
         let newest = self.processes.newest().ok();
-        self.looked = Some(Look { at: now, newest });
+        let since = self.since(newest, now);
+        self.looked = Some(Look {
+            at: now,
+            all_at: self.looked.as_ref().filter(|_| since.is_some()).map_or(now, |look| look.all_at),
+            newest,
+            before: self.looked.as_ref().and_then(|look| look.newest),
+        });
         let mut pass = Pass { permit, now, seen: BTreeSet::new(), report: ComponentReport::default() };
-        self.look_at_programs(plan, &mut pass);
+        self.look_at_programs(plan, since, &mut pass);
         for dir in self.units.find(root, &plan.node.path, &mut pass.report.errors) {
             self.look_at_cgroup(&dir, None, &mut pass);
         }
-        self.look_at_sandboxes(root, plan, &mut pass);
+        self.look_at_sandboxes(root, made_by_runtimes, &mut pass);
         let Pass { permit: _, now: _, seen, report } = pass;
         self.known.retain(|process, _| seen.contains(process));
         report
     }
 
-    fn look_at_programs(&mut self, plan: &Plan, pass: &mut Pass<'_>) {
+    /// The id behind which all are that were started since the look before the last one; none if all have to be looked
+    /// at. A process may begin the program that matters a moment after it was started, so that it is looked at twice.
+    fn since(&self, newest: Option<u32>, now: Instant) -> Option<u32> {
+        let look = self.looked.as_ref()?;
+        let (newest, last, before) = (newest?, look.newest?, look.before?);
+        // Ids begin anew when there are no more.
+        let ascends = before <= last && last <= newest;
+        let is_recent = now.saturating_duration_since(look.all_at) < AT_THE_LATEST;
+        (ascends && is_recent).then_some(before)
+    }
+
+    fn look_at_programs(&mut self, plan: &Plan, since: Option<u32>, pass: &mut Pass<'_>) {
         let pids = match self.processes.pids() {
             Ok(pids) => pids,
             Err(errno) => return pass.report.errors.push(ComponentError::Processes(errno.into())),
         };
-        for pid in pids {
+        let known: BTreeSet<u32> = self.known.keys().map(|(pid, _)| *pid).collect();
+        for pid in
+            pids.into_iter().filter(|pid| since.is_none_or(|since| *pid > since) || known.contains(pid))
+        {
             let found = self.processes.get(pid).and_then(|process| {
                 let Some(executable) = process.executable()? else { return Ok(None) };
                 let is_ours = pid == self.own;
@@ -249,26 +277,17 @@ impl Components {
         }
     }
 
-    /// The cgroups right below a pod's that are none of its planned containers: those of sandboxes are among them.
-    fn look_at_sandboxes(&mut self, root: &CgroupDir, plan: &Plan, pass: &mut Pass<'_>) {
-        for pod in &plan.pods {
-            let children = match root.open(&pod.cgroup.path).and_then(|dir| dir.children()) {
-                Ok(children) => children,
-                Err(error) if error.is_gone() => continue,
-                Err(error) => {
-                    pass.report.errors.push(error.into());
-                    continue;
-                }
-            };
-            for path in children.iter().filter_map(|name| pod.cgroup.path.child(name).ok()) {
-                if pod.containers.iter().any(|container| container.cgroup.path == path) {
-                    continue;
-                }
-                match root.open(&path) {
-                    Ok(dir) => self.look_at_cgroup(&dir, Some(PAUSE), pass),
-                    Err(error) if error.is_gone() => {}
-                    Err(error) => pass.report.errors.push(error.into()),
-                }
+    fn look_at_sandboxes(
+        &mut self,
+        root: &CgroupDir,
+        made_by_runtimes: &BTreeSet<CgroupPath>,
+        pass: &mut Pass<'_>,
+    ) {
+        for path in made_by_runtimes {
+            match root.open(path) {
+                Ok(dir) => self.look_at_cgroup(&dir, Some(PAUSE), pass),
+                Err(error) if error.is_gone() => {}
+                Err(error) => pass.report.errors.push(error.into()),
             }
         }
     }

@@ -75,7 +75,7 @@ impl Scene {
     /// The next look, somewhat later.
     fn look(&mut self, permit: Option<&Permit>) -> Vec<(u32, i16, i16, ScoreFate)> {
         self.now += LATER;
-        let report = self.components.look(&self.root, &self.plan, permit, self.now);
+        let report = self.components.look(&self.root, &self.plan, &BTreeSet::new(), permit, self.now);
         assert!(report.errors.is_empty(), "{:?}", report.errors);
         report.scores.into_iter().map(|score| (score.pid, score.found, score.wanted, score.fate)).collect()
     }
@@ -147,11 +147,11 @@ fn it_looks_only_where_something_may_have_changed() {
     let mut scene = Scene::new(&["no-such-program"]);
     let Scene { root, plan, components, now, .. } = &mut scene;
     assert!(components.wants_look(*now), "at first");
-    drop(components.look(root, plan, None, *now));
+    drop(components.look(root, plan, &BTreeSet::new(), None, *now));
     // As if nothing had been started since, which other tests do.
     let mut nothing_new = || {
         (0..100).any(|_| {
-            drop(components.look(root, plan, None, *now));
+            drop(components.look(root, plan, &BTreeSet::new(), None, *now));
             !components.wants_look(*now)
         })
     };
@@ -159,4 +159,21 @@ fn it_looks_only_where_something_may_have_changed() {
     assert!(components.wants_look(*now + AT_THE_LATEST));
     assert!(Command::new("true").status().unwrap().success());
     assert!(components.wants_look(*now));
+}
+
+#[test]
+fn only_what_is_new_is_looked_at_until_it_is_long_ago() {
+    let scene = Scene::new(&[]);
+    let (mut components, now) = (scene.components, scene.now);
+    let looked = |newest, before| Look { at: now, all_at: now, newest: Some(newest), before };
+    assert_eq!(components.since(Some(900), now), None, "the first look is at all");
+    components.looked = Some(looked(800, None));
+    assert_eq!(components.since(Some(900), now), None, "and the second");
+    components.looked = Some(looked(800, Some(700)));
+    assert_eq!(components.since(Some(900), now), Some(700));
+    assert_eq!(components.since(Some(900), now + AT_THE_LATEST), None);
+    assert_eq!(components.since(Some(300), now), None, "ids began anew");
+    components.looked = Some(looked(300, Some(700)));
+    assert_eq!(components.since(Some(900), now), None, "as they had between the last two looks");
+    assert_eq!(components.since(None, now), None);
 }

@@ -32,13 +32,15 @@ pub struct Guarded {
     pub scores: BTreeMap<CgroupId, i16>,
     /// The cgroups whose files are kept, with their paths.
     pub files: BTreeMap<CgroupId, CgroupPath>,
+    /// The cgroups right below pods' that no plan names: a runtime made them, for containers and for sandboxes.
+    pub made_by_runtimes: BTreeSet<CgroupPath>,
 }
 
 impl Reconciler {
     /// The cgroups that stand, whose files and processes are to be kept as planned.
     #[must_use]
     pub fn guarded(&self) -> Guarded {
-        let mut guarded = Guarded::default();
+        let mut guarded = Guarded { made_by_runtimes: self.made_by_runtimes(), ..Guarded::default() };
         for (path, target) in &self.desired.targets {
             let id = match self.standing.get(path) {
                 Some(known) => Some(known.id),

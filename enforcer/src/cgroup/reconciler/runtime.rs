@@ -57,6 +57,12 @@ impl Reconciler {
         Some((Target { plan, owner, named_by: Some(RUNTIME), is_awaited: true }, score))
     }
 
+    /// The cgroups right below pods' that no plan names, taken for a container's or not.
+    pub(super) fn made_by_runtimes(&self) -> BTreeSet<CgroupPath> {
+        let taken = self.desired.targets.iter().filter(|(_, target)| target.named_by == Some(RUNTIME));
+        taken.map(|(path, _)| path).chain(self.seen.unnamed.keys()).cloned().collect()
+    }
+
     /// Forgets the runtimes' cgroups that are gone.
     pub(super) fn drop_gone_runtimes(&mut self) {
         let gone: Vec<CgroupPath> = self

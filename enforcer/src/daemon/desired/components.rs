@@ -78,10 +78,11 @@ impl Desired {
         }
         let (root, plan, permit) =
             (Arc::clone(hierarchy.root()), Arc::clone(&self.plan), self.permit.clone());
+        let made_by_runtimes = self.guarding.made_by_runtimes().clone();
         let (looking, journal) = (Arc::clone(looking), self.journal.clone());
         tokio::task::spawn_blocking(move || {
             let mut looking = looking.lock().unwrap_or_else(PoisonError::into_inner);
-            let report = looking.components.look(&root, &plan, permit.as_deref(), now);
+            let report = looking.components.look(&root, &plan, &made_by_runtimes, permit.as_deref(), now);
             tell(&report, &mut looking.told, &journal);
         });
     }

@@ -25,8 +25,13 @@ pub(super) struct Guarding {
 impl Guarding {
     /// Has this guarded from now on. Scores are ours to keep only where we may write; writes are told in any case.
     pub(super) fn wish(&mut self, guarded: Guarded, may_write: bool) {
-        let Guarded { scores, files } = guarded;
-        self.wished = Guarded { scores: if may_write { scores } else { BTreeMap::new() }, files };
+        let scores = if may_write { guarded.scores } else { BTreeMap::new() };
+        self.wished = Guarded { scores, ..guarded };
+    }
+
+    /// The cgroups of pods that no plan names.
+    pub(super) fn made_by_runtimes(&self) -> &BTreeSet<CgroupPath> {
+        &self.wished.made_by_runtimes
     }
 
     fn path(&self, cgroup: CgroupId) -> Option<&CgroupPath> {
@@ -181,7 +186,7 @@ mod tests {
     fn each_event_goes_where_it_is_handled() {
         let path = CgroupPath::parse("/kubepods/pod1/app").unwrap();
         let files = BTreeMap::from([(CgroupId(5), path.clone())]);
-        let guarding = Guarding { put_in: Guarded { scores: BTreeMap::new(), files }, ..Guarding::default() };
+        let guarding = Guarding { put_in: Guarded { files, ..Guarded::default() }, ..Guarding::default() };
         let write = |cgroup| {
             let file = String::from("memory.max");
             GuardEvent::Written(ForeignWrite {
