@@ -75,7 +75,7 @@ impl Daemon {
     /// Waits until it is ready.
     pub fn wait_until_ready(&mut self) -> anyhow::Result<()> {
         let start = Instant::now();
-        while !self.answers()? {
+        while !self.is_ready()? {
             if let Some(status) = self.child.try_wait()? {
                 anyhow::bail!("the daemon ended with {status}:\n{}", self.log());
             }
@@ -85,7 +85,8 @@ impl Daemon {
         Ok(())
     }
 
-    fn answers(&self) -> io::Result<bool> {
+    /// Whether it says that it is; false also where nobody listens yet.
+    pub fn is_ready(&self) -> io::Result<bool> {
         match self.get("/readyz") {
             Ok(answer) => Ok(answer.starts_with("HTTP/1.0 200")),
             Err(error)

@@ -1,7 +1,7 @@
 //! A process of a scenario.
 
 use std::{
-    process::Child,
+    process::{Child, ExitStatus},
     thread,
     time::{Duration, Instant},
 };
@@ -31,13 +31,15 @@ impl Process {
     }
 
     /// Waits until it has ended.
-    pub fn wait_for_end(&mut self, patience: Duration) -> anyhow::Result<()> {
+    pub fn wait_for_end(&mut self, patience: Duration) -> anyhow::Result<ExitStatus> {
         let start = Instant::now();
-        while self.lives()? {
+        loop {
+            if let Some(status) = self.0.try_wait()? {
+                return Ok(status);
+            }
             ensure!(start.elapsed() < patience, "process {} lives after {patience:?}", self.id());
             thread::sleep(Duration::from_millis(20));
         }
-        Ok(())
     }
 }
 

@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "printing figures is what a benchmark is for")]
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::Path,
     process::{Command, ExitCode, Stdio},
@@ -31,6 +32,8 @@ use serde_json::Value;
 const OWN: &str = "bench-idle";
 /// What the daemon may use of one processor.
 const BAR_PERCENT: f64 = 0.05;
+/// After what costs the daemon something, so that it is at rest again.
+const REST: Duration = Duration::from_secs(20);
 /// The longest that the last of the changes may take to be done.
 const PATIENCE: Duration = Duration::from_mins(5);
 
@@ -84,9 +87,15 @@ fn bench(args: &Args) -> anyhow::Result<bool> {
     settle(&own)?;
 
     let writes = Writes::record()?;
+    // To ask for events costs the daemon something: before and after, and not meanwhile.
+    let told_before = told(&daemon)?;
+    thread::sleep(REST);
+    let threads_before = threads(daemon.pid())?;
     let before = Figures::of(&own, &daemon, &writes)?;
     thread::sleep(Duration::from_secs(args.seconds.into()));
     let after = Figures::of(&own, &daemon, &writes)?;
+    let threads_after = threads(daemon.pid())?;
+    let told_after = told(&daemon)?;
     check(&writes, &own)?;
     let differences = planned.differences(&[])?;
     ensure!(differences.is_empty(), "it is not converged:\n{}", differences.join("\n"));
@@ -99,8 +108,8 @@ fn bench(args: &Args) -> anyhow::Result<bool> {
     );
     println!("writes to cgroup files, whoever made them    {:>10}", since.cgroup_writes);
     println!("writes to oom_score_adj, whoever made them   {:>10}", since.score_writes);
-    println!("limits.applied told                          {:>10}", since.applied);
-    println!("events told                                  {:>10}", since.events);
+    println!("limits.applied told                          {:>10}", told_after.applied - told_before.applied);
+    println!("events told                                  {:>10}", told_after.events - told_before.events);
     println!("write(2) and its like by the daemon          {:>10}", since.write_calls);
     println!("read(2) and its like by the daemon           {:>10}", since.read_calls);
     println!("resident memory of the daemon                {:>10.1} MiB", mib(daemon.resident_bytes()?));
@@ -108,6 +117,12 @@ fn bench(args: &Args) -> anyhow::Result<bool> {
     let percent = float(since.cpu_us) / 1e6 / seconds * 100.0;
     println!("processor time                               {:>10.1} ms", float(since.cpu_us) / 1e3);
     println!("  of one processor, here                     {percent:>10.3} %");
+    for (name, after) in threads_after {
+        let before = threads_before.get(&name).copied().unwrap_or_default();
+        let (cpu_ns, turns) =
+            (after.cpu_ns.saturating_sub(before.cpu_ns), after.turns.saturating_sub(before.turns));
+        println!("    {name:<40} {:>10.1} ms in {turns} turns", float(cpu_ns) / 1e6);
+    }
     let is_within = match args.native_rate {
         None => {
             println!("  the emulation's part is not known: run by way of `cargo xtask bench idle`");
@@ -208,21 +223,15 @@ struct Figures {
     cpu_us: u64,
     cgroup_writes: u64,
     score_writes: u64,
-    events: u64,
-    applied: u64,
     read_calls: u64,
     write_calls: u64,
 }
 
 impl Figures {
     fn of(own: &Cgroup, daemon: &Daemon, writes: &Writes) -> anyhow::Result<Self> {
-        // The one that costs the daemon something is asked first.
-        let (events, applied) = told(daemon)?;
         let io = format!("/proc/{}/io", daemon.pid());
         let counted = writes.count()?;
         Ok(Self {
-            events,
-            applied,
             cpu_us: own.number("cpu.stat", "usage_usec")?,
             cgroup_writes: counted.cgroup_files,
             score_writes: counted.scores,
@@ -236,23 +245,54 @@ impl Figures {
             cpu_us: self.cpu_us - before.cpu_us,
             cgroup_writes: self.cgroup_writes - before.cgroup_writes,
             score_writes: self.score_writes - before.score_writes,
-            events: self.events - before.events,
-            applied: self.applied - before.applied,
             read_calls: self.read_calls - before.read_calls,
             write_calls: self.write_calls - before.write_calls,
         }
     }
 }
 
-/// How many events the journal holds, and how many of them tell of written limits.
-fn told(daemon: &Daemon) -> anyhow::Result<(u64, u64)> {
+/// What threads have used of processors since they began.
+#[derive(Clone, Copy, Debug, Default)]
+struct Used {
+    cpu_ns: u64,
+    /// How often they were given one.
+    turns: u64,
+}
+
+/// The threads that a process has now, by name, those of one name together.
+fn threads(pid: u32) -> anyhow::Result<BTreeMap<String, Used>> {
+    let mut threads: BTreeMap<String, Used> = BTreeMap::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let path = entry?.path();
+        // Some end between the list and the look.
+        let read = |file: &str| fs::read_to_string(path.join(file)).unwrap_or_default();
+        let schedstat = read("schedstat");
+        let numbers: Vec<u64> = schedstat.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        if let [cpu_ns, _waited_ns, turns] = numbers[..] {
+            let used = threads.entry(read("comm").trim_end().to_owned()).or_default();
+            used.cpu_ns += cpu_ns;
+            used.turns += turns;
+        }
+    }
+    Ok(threads)
+}
+
+/// How many events the journal holds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    events: u64,
+    /// Those that tell of written limits.
+    applied: u64,
+}
+
+fn told(daemon: &Daemon) -> anyhow::Result<Told> {
     let output = daemon.verb(&["-o", "jsonl", "events"]).output()?;
     ensure!(output.status.success(), "enforcer events: {}", String::from_utf8_lossy(&output.stderr));
-    let (mut events, mut applied) = (0, 0);
+    let mut told = Told::default();
     for line in output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
         let event: Value = serde_json::from_slice(line).context("an event is no JSON")?;
-        events += 1;
-        applied += u64::from(event["type"] == "dev.enforcer.limits.applied");
+        told.events += 1;
+        told.applied += u64::from(event["type"] == "dev.enforcer.limits.applied");
     }
-    Ok((events, applied))
+    Ok(told)
 }

@@ -57,9 +57,9 @@ fn wait_for_word(stream: &mut Stream, kind: &str, words: &[&str]) {
 
 /// Whether a pod serves: what is planned for it stands, and a process comes in.
 fn assert_serves(daemon: &Daemon, name: &str) {
-    let target = format!("default/{name}");
-    let output = daemon.verb(&["exec", &target, "--", "true"]).output().unwrap();
-    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    let mut process = Process::new(daemon.exec(&format!("default/{name}"), &["true"]).unwrap());
+    let status = process.wait_for_end(PATIENCE).unwrap_or_else(|error| panic!("{name}: {error:#}"));
+    assert!(status.success(), "{name}: {status}");
 }
 
 #[test]
