@@ -81,14 +81,22 @@ fn lost(planned: &Planned) -> Vec<String> {
     .collect()
 }
 
-/// A process in every container of every admitted pod.
+/// A process in every container of every admitted pod, a pod's at a time: an emulated systemd is slow.
 fn populate(scene: &Scene) -> BTreeMap<String, Process> {
     let mut processes = BTreeMap::new();
     for pod in scene.pods().iter().filter(|pod| pod["state"] == "active") {
-        for container in pod["containers"].as_array().unwrap() {
-            let name = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
-            let target = [&pod["namespace"], &pod["name"], &container["name"]].map(name).join("/");
-            processes.insert(name(&container["cgroup"]), scene.exec(&target, &["sleep", "1000"]));
+        let name = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+        let containers = pod["containers"].as_array().unwrap();
+        let started: Vec<_> = containers
+            .iter()
+            .map(|container| {
+                let target = [&pod["namespace"], &pod["name"], &container["name"]].map(name).join("/");
+                (name(&container["cgroup"]), scene.exec(&target, &["sleep", "1000"]))
+            })
+            .collect();
+        for (path, process) in started {
+            wait_until_in(&process, &plan::folder(&path));
+            processes.insert(path, process);
         }
     }
     processes
