@@ -1,7 +1,7 @@
+mod findings;
 mod guarded;
+mod leaving;
 mod pass;
-
-pub use self::guarded::{Guarded, SCORE_FILE, ScoreSeen};
 mod runtime;
 
 use std::{
@@ -11,16 +11,17 @@ use std::{
     time::Instant,
 };
 
+use self::findings::Seen;
+pub use self::guarded::{Guarded, SCORE_FILE, ScoreSeen};
 use super::{
-    CgroupDir, CgroupsRs, Changes, DriftPolicy, Driver, Error, Index, Ledger, Lowering, Missing, OnDrift,
-    PageSize, Permit, Removal, Report, ScoreKeeper, Sweep, Watch,
-    desired::{Desired, Target},
+    CgroupDir, CgroupsRs, Changes, DriftPolicy, Driver, Error, Index, Ledger, Lowering, OnDrift, PageSize,
+    Permit, Report, ScoreKeeper, Sweep, Watch,
+    desired::Desired,
     failing::Failing,
-    report::Problem,
     standing::{Known, Standing},
 };
 use crate::{
-    model::{CgroupId, CgroupPath, Owner, OwnerLevel, PodName, PodUid},
+    model::{CgroupId, CgroupPath, Owner, PodName, PodUid},
     policy::Plan,
 };
 
@@ -48,21 +49,6 @@ pub struct Reconciler {
     is_audit: bool,
     seen: Seen,
     clock: Box<dyn Fn() -> Instant + Send>,
-}
-
-/// What the last look at everything found wrong.
-#[derive(Debug, Default)]
-struct Seen {
-    missing: Vec<Missing>,
-    strangers: Vec<CgroupPath>,
-    /// By cgroup.
-    errors: BTreeMap<String, String>,
-    scores: BTreeMap<CgroupPath, Vec<Problem>>,
-    frozen: BTreeSet<CgroupPath>,
-    /// Why cgroups could not be marked, since when ever.
-    unmarked: Option<Problem>,
-    /// Cgroups in pods, of which nobody says whose they are.
-    unnamed: BTreeMap<CgroupPath, Problem>,
 }
 
 /// Why the reconciler cannot start.
@@ -197,42 +183,6 @@ impl Reconciler {
         report
     }
 
-    /// Gives back everything that was written, values and scores, and removes the cgroups that it made and that hold
-    /// nobody. To be called last.
-    pub fn release(&mut self, permit: &Permit) -> Report {
-        let mut report = Report::default();
-        let scores: Vec<(CgroupPath, i16)> = self
-            .desired
-            .scores
-            .keys()
-            .filter(|path| !self.refused.contains(*path))
-            .filter_map(|path| Some((path.clone(), self.keeper.original(path)?)))
-            .collect();
-        for (path, score) in scores {
-            report.scores.absorb(self.keeper.sweep(&self.root, &path, score, permit));
-        }
-        self.desired.scores.clear();
-        for target in self.desired.targets.values_mut() {
-            target.plan.files.clear();
-        }
-        self.pass(None, Some(permit), &mut report);
-        let made: Vec<(CgroupPath, Known)> = self
-            .standing
-            .iter()
-            .rev()
-            .filter(|(_, known)| !known.is_outside && self.ledger.made(known.id))
-            .map(|(path, known)| (path.clone(), known.clone()))
-            .collect();
-        for (path, known) in made {
-            match self.driver.remove(&self.root, &path, permit) {
-                Ok(Removal::Gone) => report.removed.extend(self.bury(&path)),
-                Ok(Removal::Populated | Removal::Partial) => report.draining.push(known.owner),
-                Err(error) => report.errors.push(error),
-            }
-        }
-        report
-    }
-
     /// Reads once which cgroups of others an earlier start wrote.
     fn recall(&mut self, kubepods: &CgroupPath) {
         if self.recalled.is_some() {
@@ -241,18 +191,6 @@ impl Reconciler {
         let mark = self.root.open(kubepods).and_then(|dir| dir.mark()).ok().flatten();
         let paths = mark.into_iter().flat_map(|mark| mark.outside);
         self.recalled = Some(paths.filter_map(|path| CgroupPath::parse(&path).ok()).collect());
-    }
-
-    /// Gives the processes of cgroups that are adopted no longer the scores that they had: they live on without us.
-    fn give_scores_back(&mut self, before: &Desired, permit: &Permit, report: &mut Report) {
-        let left = before.outside().filter(|path| !self.desired.scores.contains_key(path));
-        let left: Vec<(&CgroupPath, i16)> =
-            left.filter_map(|path| Some((path, self.keeper.original(path)?))).collect();
-        for (path, score) in left {
-            if !self.refused.contains(path) {
-                report.scores.absorb(self.keeper.sweep(&self.root, path, score, permit));
-            }
-        }
     }
 
     /// Sets the scores of processes that are new.
@@ -319,38 +257,6 @@ impl Reconciler {
         [self.failing.due(), self.lowering.due()].into_iter().flatten().min()
     }
 
-    /// Everything that is not as it should be, for as long as it is not.
-    #[must_use]
-    pub fn problems(&self) -> Vec<Problem> {
-        let seen = &self.seen;
-        let missing = seen.missing.iter().map(|missing| Problem {
-            what: "limits",
-            place: format!("{}/{}", missing.path, missing.file),
-            message: missing.to_string(),
-        });
-        let strangers = seen.strangers.iter().map(|path| Problem {
-            what: "stranger",
-            place: path.to_string(),
-            message: format!("cgroup {path} belongs to no pod: it is left alone"),
-        });
-        let errors = seen.errors.iter().map(|(path, message)| Problem {
-            what: "cgroup",
-            place: path.clone(),
-            message: message.clone(),
-        });
-        let frozen = seen.frozen.iter().map(|path| Problem {
-            what: "frozen",
-            place: path.to_string(),
-            message: format!(
-                "cgroup {path} is frozen, itself or above: its processes stand still until somebody thaws it"
-            ),
-        });
-        let failing = self.failing.problems().chain(self.lowering.problems());
-        let scores =
-            seen.scores.values().flatten().chain(seen.unnamed.values()).chain(&seen.unmarked).cloned();
-        missing.chain(strangers).chain(errors).chain(frozen).chain(failing).chain(scores).collect()
-    }
-
     /// The cgroup of a container that exists and is not retired.
     #[must_use]
     pub fn container_path(&self, pod: &PodName, container: &str) -> Option<&CgroupPath> {
@@ -405,30 +311,6 @@ impl Reconciler {
         self.root.open(path).is_err_and(|error| error.is_gone())
     }
 
-    /// Removes the retired cgroups that are empty, containers before their pods.
-    fn retire(&mut self, permit: Option<&Permit>, report: &mut Report) {
-        for (path, known) in self.standing.retired() {
-            let gone = match self.root.open(&path) {
-                Ok(dir) => dir.id() != known.id,
-                Err(error) => error.is_gone(),
-            };
-            let removal = match permit {
-                _ if gone || known.is_outside => Ok(Removal::Gone),
-                Some(permit) if known.is_removable() => self.driver.remove(&self.root, &path, permit),
-                Some(_) | None => Ok(Removal::Populated),
-            };
-            match removal {
-                Ok(Removal::Gone) => report.removed.extend(self.bury(&path)),
-                Ok(Removal::Populated | Removal::Partial) => report.draining.push(known.owner),
-                Err(error) => {
-                    report.draining.push(known.owner);
-                    self.seen.errors.insert(path.to_string(), crate::chain(&error));
-                    report.errors.push(error);
-                }
-            }
-        }
-    }
-
     fn bury(&mut self, path: &CgroupPath) -> Option<Owner> {
         let known = self.standing.bury(path)?;
         // One that is somebody else's stands on, and may be owed values still.
@@ -442,52 +324,6 @@ impl Reconciler {
     fn forget(&mut self, id: CgroupId) {
         self.ledger.forget(id);
         self.drift.forget(id);
-    }
-
-    /// Lists the cgroups beside the pods that no pod names. What an earlier start of ours made is no stranger: it is
-    /// retired.
-    fn find_strangers(&mut self, report: &mut Report) {
-        let is_above = |target: &&Target| match target.owner.as_ref().map(|owner| &owner.level) {
-            Some(OwnerLevel::Node | OwnerLevel::Qos(_)) => true,
-            Some(OwnerLevel::Pod { .. } | OwnerLevel::Container { .. }) | None => false,
-        };
-        let above: Vec<CgroupPath> =
-            self.desired.targets.values().filter(is_above).map(|target| target.plan.path.clone()).collect();
-        for parent in above {
-            match self.unknown_children(&parent) {
-                Ok(unknown) => {
-                    for path in unknown {
-                        if !self.recognise(&path) {
-                            report.strangers.push(path);
-                        }
-                    }
-                }
-                Err(error) if error.is_gone() => {}
-                Err(error) => {
-                    self.seen.errors.insert(parent.to_string(), crate::chain(&error));
-                    report.errors.push(error);
-                }
-            }
-        }
-        self.seen.strangers.clone_from(&report.strangers);
-    }
-
-    fn unknown_children(&self, path: &CgroupPath) -> Result<Vec<CgroupPath>, Error> {
-        let names = self.root.open(path)?.children()?;
-        let paths = names.iter().filter_map(|name| path.child(name).ok());
-        Ok(paths.filter(|path| self.standing.get(path).is_none()).collect())
-    }
-
-    /// Takes a pod's cgroup for our own of an earlier start if its mark says so, with the containers below it.
-    fn recognise(&mut self, path: &CgroupPath) -> bool {
-        let Ok(dir) = self.root.open(path) else { return false };
-        let Ok(Some(mark)) = dir.mark() else { return false };
-        let Some(owner) = mark.owner(path).filter(|_| mark.made) else { return false };
-        self.standing.know(path, Known { id: dir.id(), owner, is_retired: true, is_outside: false });
-        for below in self.unknown_children(path).unwrap_or_default() {
-            self.recognise(&below);
-        }
-        true
     }
 
     fn sweep_scores(&mut self, permit: &Permit) -> Sweep {
@@ -509,36 +345,6 @@ impl Reconciler {
         }
         self.desired.scores = scores;
         whole
-    }
-
-    /// Notes what is wrong with the scores of a container's processes.
-    fn note_scores(&mut self, path: &CgroupPath, sweep: &Sweep) {
-        let problem = |place: String, message: String| Problem { what: "scores", place, message };
-        let mut problems: Vec<Problem> =
-            sweep.errors.iter().map(|error| problem(path.to_string(), crate::chain(error))).take(1).collect();
-        if sweep.refused > 0 {
-            problems.push(problem(
-                String::from("oom_score_adj"),
-                String::from("some processes keep a lower score than planned to: no CAP_SYS_RESOURCE"),
-            ));
-        }
-        if problems.is_empty() {
-            self.seen.scores.remove(path);
-        } else {
-            self.seen.scores.insert(path.clone(), problems);
-        }
-    }
-
-    /// Notes whether a container or pod stands still.
-    fn note_frozen(&mut self, path: &CgroupPath) {
-        let events = self.root.open(path).and_then(|dir| dir.read("cgroup.events"));
-        let is_frozen =
-            events.is_ok_and(|events| events.lines().any(|line| line.trim_ascii_end() == "frozen 1"));
-        if is_frozen {
-            self.seen.frozen.insert(path.clone());
-        } else {
-            self.seen.frozen.remove(path);
-        }
     }
 
     fn renew_watch(&mut self, report: &mut Report) {

@@ -2,8 +2,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
     sync::Arc,
-    thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use serde_json::json;
@@ -23,22 +22,19 @@ use crate::{
         Report, Systemd, SystemdDriver, WatchEvents,
     },
     config::Config,
-    evict::{self, Candidate, OpenError},
     journal::{Event, EventType, Journal, Slots, Subject},
-    model::{CgroupId, CgroupPath, Pod, PodUid, QosClass},
-    policy::{
-        self, CgroupDriver, Plan, PodPlan,
-        admission::{Admission, Rejection, under_conditions},
-        threshold::NodeCondition,
-    },
-    serve::{ContainerView, PodState, PodView, View},
-    source::{Change, Decisions, EndedPod, Entry, Grounds, Loaded, Roster, SourceError, State},
+    model::{CgroupId, CgroupPath, Pod, PodUid},
+    policy::{self, CgroupDriver, Plan, admission::Admission, threshold::NodeCondition},
+    serve::View,
+    source::{Change, Decisions, EndedPod, Grounds, Loaded, Roster, SourceError, State},
 };
 
+mod candidates;
 mod components;
 mod guarded;
+mod view;
 
-use self::{components::Looked, guarded::Guarding};
+use self::{candidates::Standing, components::Looked, guarded::Guarding};
 
 /// The street of the desired state: pods → plan → cgroups, and what is told of them.
 ///
@@ -80,14 +76,6 @@ pub(super) struct Desired {
     are_candidates_stale: bool,
     /// The planned cgroups that stand.
     ids: BTreeMap<CgroupPath, CgroupId>,
-}
-
-/// A candidate, and what it was opened for.
-struct Standing {
-    plan: PodPlan,
-    candidate: Arc<Candidate>,
-    /// The containers' cgroups that stood then: their brakes are open.
-    containers: Vec<Option<CgroupId>>,
 }
 
 /// What came of working on the cgroups.
@@ -331,69 +319,6 @@ impl Desired {
         &self.view
     }
 
-    /// The pods that may be evicted, with their files open, if they are others than at the last call.
-    ///
-    /// A pod whose cgroup does not stand is none. One that stays is handed out as it was.
-    pub(super) fn new_candidates(&mut self) -> Option<Vec<Arc<Candidate>>> {
-        if !std::mem::take(&mut self.are_candidates_stale) {
-            return None;
-        }
-        let (root, plan) = (Arc::clone(self.hierarchy.as_ref()?.root()), Arc::clone(&self.plan));
-        let mut before = std::mem::take(&mut self.candidates);
-        let mut differs = false;
-        let mut order = Vec::new();
-        let wanted: Vec<_> = plan.pods.iter().filter(|pod| !self.retired.contains(&pod.uid)).collect();
-        for plan in wanted {
-            let id = self.ids.get(&plan.cgroup.path);
-            let containers: Vec<_> = plan
-                .containers
-                .iter()
-                .map(|container| self.ids.get(&container.cgroup.path).copied())
-                .collect();
-            let standing = before.remove(&plan.uid).filter(|standing| {
-                standing.plan == *plan
-                    && Some(&standing.candidate.facts().cgroup) == id
-                    && standing.containers == containers
-            });
-            let candidate = match standing {
-                Some(standing) => Some(standing.candidate),
-                None if id.is_none() => None,
-                None => {
-                    differs = true;
-                    self.open(&root, plan)
-                }
-            };
-            if let Some(candidate) = candidate {
-                order.push(Arc::clone(&candidate));
-                let standing = Standing { plan: plan.clone(), candidate, containers };
-                self.candidates.insert(plan.uid.clone(), standing);
-            }
-        }
-        (differs || !before.is_empty()).then_some(order)
-    }
-
-    /// Opens a pod of the plan; none if it has no cgroup, and so no processes.
-    fn open_planned(&mut self, uid: &PodUid) -> Option<Arc<Candidate>> {
-        let root = Arc::clone(self.hierarchy.as_ref()?.root());
-        let plan = self.plan.pods.iter().find(|plan| plan.uid == *uid)?.clone();
-        self.open(&root, &plan)
-    }
-
-    fn open(&mut self, root: &CgroupDir, plan: &PodPlan) -> Option<Arc<Candidate>> {
-        match Candidate::open(root, plan) {
-            Ok(candidate) => Some(Arc::new(candidate)),
-            Err(OpenError::Cgroup(error)) if error.is_gone() => None,
-            Err(error) => {
-                self.are_candidates_stale = true;
-                let message = format!("pod {} cannot be evicted: {}", plan.name, crate::chain(&error));
-                if self.told.insert(message.clone()) {
-                    telling::degraded(&self.journal, "candidate", &message);
-                }
-                None
-            }
-        }
-    }
-
     /// Decides who may run, plans anew, and has done what follows. Answers whether the plan is another one.
     fn decide(&mut self) -> bool {
         let before = (Arc::clone(&self.plan), self.retired.clone());
@@ -512,86 +437,6 @@ impl Desired {
         }
     }
 
-    fn renew_view(&mut self) {
-        let id_of = |path: &CgroupPath| self.ids.get(path).map(|id| id.0);
-        let mut pods = Vec::new();
-        for plan in &self.plan.pods {
-            let Some(entry) = self.roster.get(&plan.uid) else { continue };
-            let stands = || {
-                let of_container = |path| policy::name::is_scope(path) || id_of(path).is_some();
-                id_of(&plan.cgroup.path).is_some()
-                    && plan.containers.iter().all(|container| of_container(&container.cgroup.path))
-            };
-            let state = match &entry.state {
-                State::Waiting { .. } | State::Preempted => PodState::Rejected,
-                State::Active(_) if entry.may_start() && stands() => PodState::Active,
-                State::Active(_) => PodState::Pending,
-                State::Evicted => PodState::Evicted,
-                State::Leaving => PodState::Removed,
-            };
-            pods.push(pod_view(plan, state, self.reason(entry), entry, id_of));
-        }
-        self.view.pods = pods;
-    }
-
-    /// Why a pod is not as its source wants it, for a person.
-    fn reason(&self, entry: &Entry) -> Option<String> {
-        let told = |rejection: &Rejection| format!("{}: {}", rejection.reason(), rejection.message());
-        match &entry.state {
-            State::Waiting { rejection } => rejection.as_ref().map(told),
-            State::Preempted => Some(format!(
-                "{}; it stays so until its manifest changes or goes",
-                told(&Rejection::Preempted)
-            )),
-            State::Evicted => Some(String::from(
-                "the node was low on memory; `enforcer events --type eviction.decided` tells why it was this pod",
-            )),
-            State::Active(active) if !active.awaits.is_empty() => {
-                let name = |uid: &PodUid| self.roster.get(uid).map(|entry| entry.pod.name.to_string());
-                let names: Vec<_> = active.awaits.iter().filter_map(name).collect();
-                Some(format!("it starts when the pods that make way for it are gone: {}", names.join(", ")))
-            }
-            State::Active(active) => active
-                .held_back
-                .as_ref()
-                .and_then(|held_back| held_back.rejection.as_ref())
-                .map(|rejection| format!("its changed manifest is not in force: {}", told(rejection))),
-            State::Leaving => None,
-        }
-    }
-
-    /// Ends a pod that a critical one preempts, on a thread of its own; told by the emptying of its cgroup.
-    fn end(&mut self, uid: &PodUid) {
-        if self.permit.is_none() {
-            return;
-        }
-        // One that this daemon never let in may run since another one did.
-        let Some(candidate) = self
-            .candidates
-            .get(uid)
-            .map(|standing| Arc::clone(&standing.candidate))
-            .or_else(|| self.open_planned(uid))
-        else {
-            return;
-        };
-        let Some(entry) = self.roster.get(uid) else { return };
-        let grace = Duration::from_secs(entry.pod.termination_grace_period_seconds);
-        let (name, journal) = (entry.pod.name.clone(), self.journal.clone());
-        let work = move || match evict::end(&candidate, grace) {
-            Ok(ending) => tracing::info!(pod = %name, ?ending, "made way for a critical pod"),
-            Err(error) => {
-                let message =
-                    format!("pod {name} does not make way for a critical one: {}", crate::chain(&error));
-                telling::degraded(&journal, "preemption", &message);
-            }
-        };
-        if let Err(error) = thread::Builder::new().name(String::from("preemption")).spawn(work) {
-            let message =
-                format!("pod {} does not make way for a critical one: no thread: {error}", entry.pod.name);
-            telling::degraded(&self.journal, "preemption", &message);
-        }
-    }
-
     fn tell(&self, kind: EventType, subject: Subject, data: serde_json::Value) {
         self.journal.append(Event { kind, subject, data });
     }
@@ -627,35 +472,4 @@ impl Desired {
 /// Whether the source as a whole does not work, and not a manifest in it.
 fn is_down(error: &SourceError) -> bool {
     matches!(error, SourceError::Directory { .. })
-}
-
-fn pod_view(
-    plan: &PodPlan,
-    state: PodState,
-    reason: Option<String>,
-    entry: &Entry,
-    id_of: impl Fn(&CgroupPath) -> Option<u64>,
-) -> PodView {
-    PodView {
-        namespace: plan.name.namespace.clone(),
-        name: plan.name.name.clone(),
-        uid: plan.uid.to_string(),
-        qos_class: QosClass::as_str(plan.qos_class).to_owned(),
-        priority: plan.priority,
-        state,
-        reason,
-        starts_under_memory_pressure: under_conditions(&entry.pod, &[NodeCondition::MemoryPressure]).is_ok(),
-        cgroup: plan.cgroup.path.to_string(),
-        containers: plan
-            .containers
-            .iter()
-            .map(|container| ContainerView {
-                name: container.name.clone(),
-                kind: telling::kind(container.kind).to_owned(),
-                oom_score_adj: container.oom_score_adj,
-                cgroup: container.cgroup.path.to_string(),
-                cgroup_id: id_of(&container.cgroup.path),
-            })
-            .collect(),
-    }
 }

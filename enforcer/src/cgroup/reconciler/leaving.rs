@@ -1,0 +1,126 @@
+//! What goes: retired cgroups, what an earlier start left, and everything at the end.
+use super::{Desired, Known, Reconciler};
+use crate::{
+    cgroup::{Error, Permit, Removal, Report, desired::Target},
+    model::{CgroupPath, OwnerLevel},
+};
+
+impl Reconciler {
+    /// Gives back everything that was written, values and scores, and removes the cgroups that it made and that hold
+    /// nobody. To be called last.
+    pub fn release(&mut self, permit: &Permit) -> Report {
+        let mut report = Report::default();
+        let scores: Vec<(CgroupPath, i16)> = self
+            .desired
+            .scores
+            .keys()
+            .filter(|path| !self.refused.contains(*path))
+            .filter_map(|path| Some((path.clone(), self.keeper.original(path)?)))
+            .collect();
+        for (path, score) in scores {
+            report.scores.absorb(self.keeper.sweep(&self.root, &path, score, permit));
+        }
+        self.desired.scores.clear();
+        for target in self.desired.targets.values_mut() {
+            target.plan.files.clear();
+        }
+        self.pass(None, Some(permit), &mut report);
+        let made: Vec<(CgroupPath, Known)> = self
+            .standing
+            .iter()
+            .rev()
+            .filter(|(_, known)| !known.is_outside && self.ledger.made(known.id))
+            .map(|(path, known)| (path.clone(), known.clone()))
+            .collect();
+        for (path, known) in made {
+            match self.driver.remove(&self.root, &path, permit) {
+                Ok(Removal::Gone) => report.removed.extend(self.bury(&path)),
+                Ok(Removal::Populated | Removal::Partial) => report.draining.push(known.owner),
+                Err(error) => report.errors.push(error),
+            }
+        }
+        report
+    }
+
+    /// Removes the retired cgroups that are empty, containers before their pods.
+    pub(super) fn retire(&mut self, permit: Option<&Permit>, report: &mut Report) {
+        for (path, known) in self.standing.retired() {
+            let gone = match self.root.open(&path) {
+                Ok(dir) => dir.id() != known.id,
+                Err(error) => error.is_gone(),
+            };
+            let removal = match permit {
+                _ if gone || known.is_outside => Ok(Removal::Gone),
+                Some(permit) if known.is_removable() => self.driver.remove(&self.root, &path, permit),
+                Some(_) | None => Ok(Removal::Populated),
+            };
+            match removal {
+                Ok(Removal::Gone) => report.removed.extend(self.bury(&path)),
+                Ok(Removal::Populated | Removal::Partial) => report.draining.push(known.owner),
+                Err(error) => {
+                    report.draining.push(known.owner);
+                    self.seen.errors.insert(path.to_string(), crate::chain(&error));
+                    report.errors.push(error);
+                }
+            }
+        }
+    }
+
+    /// Lists the cgroups beside the pods that no pod names. What an earlier start of ours made is no stranger: it is
+    /// retired.
+    pub(super) fn find_strangers(&mut self, report: &mut Report) {
+        let is_above = |target: &&Target| match target.owner.as_ref().map(|owner| &owner.level) {
+            Some(OwnerLevel::Node | OwnerLevel::Qos(_)) => true,
+            Some(OwnerLevel::Pod { .. } | OwnerLevel::Container { .. }) | None => false,
+        };
+        let above: Vec<CgroupPath> =
+            self.desired.targets.values().filter(is_above).map(|target| target.plan.path.clone()).collect();
+        for parent in above {
+            match self.unknown_children(&parent) {
+                Ok(unknown) => {
+                    for path in unknown {
+                        if !self.recognise(&path) {
+                            report.strangers.push(path);
+                        }
+                    }
+                }
+                Err(error) if error.is_gone() => {}
+                Err(error) => {
+                    self.seen.errors.insert(parent.to_string(), crate::chain(&error));
+                    report.errors.push(error);
+                }
+            }
+        }
+        self.seen.strangers.clone_from(&report.strangers);
+    }
+
+    fn unknown_children(&self, path: &CgroupPath) -> Result<Vec<CgroupPath>, Error> {
+        let names = self.root.open(path)?.children()?;
+        let paths = names.iter().filter_map(|name| path.child(name).ok());
+        Ok(paths.filter(|path| self.standing.get(path).is_none()).collect())
+    }
+
+    /// Takes a pod's cgroup for our own of an earlier start if its mark says so, with the containers below it.
+    fn recognise(&mut self, path: &CgroupPath) -> bool {
+        let Ok(dir) = self.root.open(path) else { return false };
+        let Ok(Some(mark)) = dir.mark() else { return false };
+        let Some(owner) = mark.owner(path).filter(|_| mark.made) else { return false };
+        self.standing.know(path, Known { id: dir.id(), owner, is_retired: true, is_outside: false });
+        for below in self.unknown_children(path).unwrap_or_default() {
+            self.recognise(&below);
+        }
+        true
+    }
+
+    /// Gives the processes of cgroups that are adopted no longer the scores that they had: they live on without us.
+    pub(super) fn give_scores_back(&mut self, before: &Desired, permit: &Permit, report: &mut Report) {
+        let left = before.outside().filter(|path| !self.desired.scores.contains_key(path));
+        let left: Vec<(&CgroupPath, i16)> =
+            left.filter_map(|path| Some((path, self.keeper.original(path)?))).collect();
+        for (path, score) in left {
+            if !self.refused.contains(path) {
+                report.scores.absorb(self.keeper.sweep(&self.root, path, score, permit));
+            }
+        }
+    }
+}

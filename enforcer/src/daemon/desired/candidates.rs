@@ -1,0 +1,115 @@
+//! The pods that the reflex may evict, and that are ended for a critical one.
+use std::{sync::Arc, thread, time::Duration};
+
+use super::{Desired, telling};
+use crate::{
+    cgroup::CgroupDir,
+    evict::{self, Candidate, OpenError},
+    model::{CgroupId, PodUid},
+    policy::PodPlan,
+};
+
+/// A candidate, and what it was opened for.
+pub(super) struct Standing {
+    plan: PodPlan,
+    candidate: Arc<Candidate>,
+    /// The containers' cgroups that stood then: their brakes are open.
+    containers: Vec<Option<CgroupId>>,
+}
+
+impl Desired {
+    /// The pods that may be evicted, with their files open, if they are others than at the last call.
+    ///
+    /// A pod whose cgroup does not stand is none. One that stays is handed out as it was.
+    pub(in crate::daemon) fn new_candidates(&mut self) -> Option<Vec<Arc<Candidate>>> {
+        if !std::mem::take(&mut self.are_candidates_stale) {
+            return None;
+        }
+        let (root, plan) = (Arc::clone(self.hierarchy.as_ref()?.root()), Arc::clone(&self.plan));
+        let mut before = std::mem::take(&mut self.candidates);
+        let mut differs = false;
+        let mut order = Vec::new();
+        let wanted: Vec<_> = plan.pods.iter().filter(|pod| !self.retired.contains(&pod.uid)).collect();
+        for plan in wanted {
+            let id = self.ids.get(&plan.cgroup.path);
+            let containers: Vec<_> = plan
+                .containers
+                .iter()
+                .map(|container| self.ids.get(&container.cgroup.path).copied())
+                .collect();
+            let standing = before.remove(&plan.uid).filter(|standing| {
+                standing.plan == *plan
+                    && Some(&standing.candidate.facts().cgroup) == id
+                    && standing.containers == containers
+            });
+            let candidate = match standing {
+                Some(standing) => Some(standing.candidate),
+                None if id.is_none() => None,
+                None => {
+                    differs = true;
+                    self.open(&root, plan)
+                }
+            };
+            if let Some(candidate) = candidate {
+                order.push(Arc::clone(&candidate));
+                let standing = Standing { plan: plan.clone(), candidate, containers };
+                self.candidates.insert(plan.uid.clone(), standing);
+            }
+        }
+        (differs || !before.is_empty()).then_some(order)
+    }
+
+    /// Opens a pod of the plan; none if it has no cgroup, and so no processes.
+    fn open_planned(&mut self, uid: &PodUid) -> Option<Arc<Candidate>> {
+        let root = Arc::clone(self.hierarchy.as_ref()?.root());
+        let plan = self.plan.pods.iter().find(|plan| plan.uid == *uid)?.clone();
+        self.open(&root, &plan)
+    }
+
+    fn open(&mut self, root: &CgroupDir, plan: &PodPlan) -> Option<Arc<Candidate>> {
+        match Candidate::open(root, plan) {
+            Ok(candidate) => Some(Arc::new(candidate)),
+            Err(OpenError::Cgroup(error)) if error.is_gone() => None,
+            Err(error) => {
+                self.are_candidates_stale = true;
+                let message = format!("pod {} cannot be evicted: {}", plan.name, crate::chain(&error));
+                if self.told.insert(message.clone()) {
+                    telling::degraded(&self.journal, "candidate", &message);
+                }
+                None
+            }
+        }
+    }
+
+    /// Ends a pod that a critical one preempts, on a thread of its own; told by the emptying of its cgroup.
+    pub(super) fn end(&mut self, uid: &PodUid) {
+        if self.permit.is_none() {
+            return;
+        }
+        // One that this daemon never let in may run since another one did.
+        let Some(candidate) = self
+            .candidates
+            .get(uid)
+            .map(|standing| Arc::clone(&standing.candidate))
+            .or_else(|| self.open_planned(uid))
+        else {
+            return;
+        };
+        let Some(entry) = self.roster.get(uid) else { return };
+        let grace = Duration::from_secs(entry.pod.termination_grace_period_seconds);
+        let (name, journal) = (entry.pod.name.clone(), self.journal.clone());
+        let work = move || match evict::end(&candidate, grace) {
+            Ok(ending) => tracing::info!(pod = %name, ?ending, "made way for a critical pod"),
+            Err(error) => {
+                let message =
+                    format!("pod {name} does not make way for a critical one: {}", crate::chain(&error));
+                telling::degraded(&journal, "preemption", &message);
+            }
+        };
+        if let Err(error) = thread::Builder::new().name(String::from("preemption")).spawn(work) {
+            let message =
+                format!("pod {} does not make way for a critical one: no thread: {error}", entry.pod.name);
+            telling::degraded(&self.journal, "preemption", &message);
+        }
+    }
+}

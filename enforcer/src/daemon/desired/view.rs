@@ -1,0 +1,94 @@
+//! The roster as it is told.
+use super::{Desired, telling};
+use crate::{
+    model::{CgroupPath, PodUid, QosClass},
+    policy::{
+        self, PodPlan,
+        admission::{Rejection, under_conditions},
+        threshold::NodeCondition,
+    },
+    serve::{ContainerView, PodState, PodView},
+    source::{Entry, State},
+};
+
+impl Desired {
+    /// Brings it up to date.
+    pub(super) fn renew_view(&mut self) {
+        let id_of = |path: &CgroupPath| self.ids.get(path).map(|id| id.0);
+        let mut pods = Vec::new();
+        for plan in &self.plan.pods {
+            let Some(entry) = self.roster.get(&plan.uid) else { continue };
+            let stands = || {
+                let of_container = |path| policy::name::is_scope(path) || id_of(path).is_some();
+                id_of(&plan.cgroup.path).is_some()
+                    && plan.containers.iter().all(|container| of_container(&container.cgroup.path))
+            };
+            let state = match &entry.state {
+                State::Waiting { .. } | State::Preempted => PodState::Rejected,
+                State::Active(_) if entry.may_start() && stands() => PodState::Active,
+                State::Active(_) => PodState::Pending,
+                State::Evicted => PodState::Evicted,
+                State::Leaving => PodState::Removed,
+            };
+            pods.push(pod_view(plan, state, self.reason(entry), entry, id_of));
+        }
+        self.view.pods = pods;
+    }
+
+    /// Why a pod is not as its source wants it, for a person.
+    fn reason(&self, entry: &Entry) -> Option<String> {
+        let told = |rejection: &Rejection| format!("{}: {}", rejection.reason(), rejection.message());
+        match &entry.state {
+            State::Waiting { rejection } => rejection.as_ref().map(told),
+            State::Preempted => Some(format!(
+                "{}; it stays so until its manifest changes or goes",
+                told(&Rejection::Preempted)
+            )),
+            State::Evicted => Some(String::from(
+                "the node was low on memory; `enforcer events --type eviction.decided` tells why it was this pod",
+            )),
+            State::Active(active) if !active.awaits.is_empty() => {
+                let name = |uid: &PodUid| self.roster.get(uid).map(|entry| entry.pod.name.to_string());
+                let names: Vec<_> = active.awaits.iter().filter_map(name).collect();
+                Some(format!("it starts when the pods that make way for it are gone: {}", names.join(", ")))
+            }
+            State::Active(active) => active
+                .held_back
+                .as_ref()
+                .and_then(|held_back| held_back.rejection.as_ref())
+                .map(|rejection| format!("its changed manifest is not in force: {}", told(rejection))),
+            State::Leaving => None,
+        }
+    }
+}
+
+fn pod_view(
+    plan: &PodPlan,
+    state: PodState,
+    reason: Option<String>,
+    entry: &Entry,
+    id_of: impl Fn(&CgroupPath) -> Option<u64>,
+) -> PodView {
+    PodView {
+        namespace: plan.name.namespace.clone(),
+        name: plan.name.name.clone(),
+        uid: plan.uid.to_string(),
+        qos_class: QosClass::as_str(plan.qos_class).to_owned(),
+        priority: plan.priority,
+        state,
+        reason,
+        starts_under_memory_pressure: under_conditions(&entry.pod, &[NodeCondition::MemoryPressure]).is_ok(),
+        cgroup: plan.cgroup.path.to_string(),
+        containers: plan
+            .containers
+            .iter()
+            .map(|container| ContainerView {
+                name: container.name.clone(),
+                kind: telling::kind(container.kind).to_owned(),
+                oom_score_adj: container.oom_score_adj,
+                cgroup: container.cgroup.path.to_string(),
+                cgroup_id: id_of(&container.cgroup.path),
+            })
+            .collect(),
+    }
+}
