@@ -13,8 +13,8 @@ use crate::{
     run,
 };
 
-/// Part of the base's name in the cache: counted up when [`write_base`] changes.
-pub(crate) const FORMAT: u32 = 1;
+/// Part of the base's name in the cache: counted up when [`write_base`] or the modules for it change.
+pub(crate) const FORMAT: u32 = 2;
 
 /// Folders that are there before anything is mounted.
 const FOLDERS: &[&str] = &[

@@ -12,9 +12,9 @@ use crate::run;
 
 /// What guests use; where the kernel has it built in, no module of that name is there.
 ///
-/// The console device and its bus carry the script's output; zram makes swap; overlay and loop are what
-/// container runtimes sit on.
-const WANTED: &[&str] = &["virtio_pci", "virtio_console", "zram", "overlay", "loop"];
+/// The console device and its bus carry the script's output; zram makes swap, which older kernels compress with a
+/// module that it does not name; overlay and loop are what container runtimes sit on.
+const WANTED: &[&str] = &["virtio_pci", "virtio_console", "lzo_rle", "zram", "overlay", "loop"];
 
 /// One module: where it lies below the modules' folder, and its content.
 #[derive(Clone, Debug, PartialEq, Eq)]

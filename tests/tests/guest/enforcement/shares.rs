@@ -1,9 +1,8 @@
 //! Shares of the processor.
 
-use std::{thread, time::Duration};
+use std::{fs, thread, time::Duration};
 
 use enforcer_tests::{kernel, plan::Planned, process::Process, wait::wait_until};
-use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::Scene;
 
@@ -24,18 +23,11 @@ fn two_busy_pods_share_a_processor_as_they_request_it() {
         scene.daemon.manifest(&format!("{name}.yaml"), &manifest(name, cpu)).unwrap();
     }
     Planned::of(&scene.daemon).unwrap().wait_until_held().unwrap();
-    // What this thread may run on, the processes that it starts may run on.
-    let mut one = CpuSet::new();
-    one.set(0);
-    let busy = thread::scope(|scope| {
-        let pinned = scope.spawn(|| {
-            sched_setaffinity(None, &one).unwrap();
-            ["more", "less"].map(|name| {
-                let spin = ["workload", "spin", "--threads", "1"];
-                Process::new(scene.daemon.exec(&format!("default/{name}"), &spin).unwrap())
-            })
-        });
-        pinned.join().unwrap()
+    // By their class's cgroup: older kernels forget what processes themselves may run on when they join another.
+    fs::write(scene.cgroup("burstable/cpuset.cpus"), "0").unwrap();
+    let busy = ["more", "less"].map(|name| {
+        let spin = ["workload", "spin", "--threads", "1"];
+        Process::new(scene.daemon.exec(&format!("default/{name}"), &spin).unwrap())
     });
     let usage_us = |name: &str| {
         let cgroup = format!("/{NAME}/kubepods/burstable/pod{name}");
