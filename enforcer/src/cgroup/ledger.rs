@@ -33,10 +33,12 @@ impl Ledger {
         self.entries.contains_key(&id)
     }
 
-    /// Takes in a cgroup that stands, with its mark if it has one.
-    pub fn meet(&mut self, id: CgroupId, level: Option<&OwnerLevel>, marked: Option<Mark>) {
+    /// Takes in a cgroup that stands, with its mark if it has one. One that is `ours` counts as made by us whatever its
+    /// mark says: a kill may have come between making and marking it.
+    pub fn meet(&mut self, id: CgroupId, level: Option<&OwnerLevel>, is_ours: bool, marked: Option<Mark>) {
         self.entries.entry(id).or_insert_with(|| {
-            let mark = marked.clone().unwrap_or_else(|| Mark::new(false, level));
+            let mut mark = marked.clone().unwrap_or_else(|| Mark::new(false, level));
+            mark.made |= is_ours;
             Entry { mark, marked, values: BTreeMap::new() }
         });
     }

@@ -50,7 +50,10 @@ impl Reconciler {
         for target in &targets {
             if let Some(observed) = snapshot.cgroups.get(&target.plan.path) {
                 let level = target.owner.as_ref().map(|owner| &owner.level);
-                self.ledger.meet(observed.id, level, observed.mark.clone());
+                // Nobody else makes a pod's cgroup there.
+                let is_pods = level.is_some_and(|level| level.pod().is_some());
+                let is_ours = is_pods && target.named_by.is_none();
+                self.ledger.meet(observed.id, level, is_ours, observed.mark.clone());
             }
         }
         let (plans, outside) = self.present(&targets, &mut ids, only.is_none(), report);

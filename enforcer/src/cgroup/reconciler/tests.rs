@@ -548,12 +548,15 @@ fn what_was_written_is_given_back_at_the_end() {
     let reserved = vec![cgroup("/system.slice", &[("cpu.weight", "157")])];
     drop(fixture.reconcile(&Plan { reserved, ..plan("8192") }));
     assert_eq!(fixture.read("system.slice/cpu.weight"), "157");
+    for cgroup in ["kubepods/pod1", "kubepods/pod1/app"] {
+        fixture.write(&format!("{cgroup}/cgroup.events"), "populated 1\n");
+    }
     let report = fixture.reconciler.release(&fixture.permit);
     assert!(report.errors.is_empty() && report.failed.is_empty(), "{report:?}");
     assert!(fixture.read("system.slice/cpu.weight").starts_with("39"));
     assert_eq!(fixture.read("kubepods/pod1/cpu.weight"), "100");
     assert!(fixture.read("kubepods/pod1/app/memory.max").starts_with("max"));
-    assert!(fixture.temp.path().join("kubepods/pod1").exists(), "it was there before");
+    assert!(fixture.temp.path().join("kubepods/pod1").exists(), "it holds processes");
 }
 
 #[test]
@@ -569,4 +572,16 @@ fn controllers_that_another_takes_away_are_handed_on_again() {
     let report = fixture.reconciler.look_at(&changes, Some(&fixture.permit));
     let [(path, controllers)] = &report.enabled[..] else { panic!("{report:?}") };
     assert_eq!((path.as_str(), controllers.len()), ("/kubepods/pod1", 5));
+}
+
+#[test]
+fn a_pods_cgroup_counts_as_made_by_us_though_a_kill_came_before_its_mark() {
+    let mut fixture = Fixture::new(TREE);
+    drop(fixture.reconcile(&plan("8192")));
+    let made = |path: &str| fixture.reconciler.ledger.made(fixture.id(path));
+    assert!(made("/kubepods/pod1") && made("/kubepods/pod1/app"));
+    assert!(!made("/kubepods"), "kubepods may be another's");
+    let mut fixture = Fixture::new(&["kubepods", "system.slice/web.service"]);
+    drop(fixture.reconcile(&adopting("/system.slice/web.service", "8192")));
+    assert!(!fixture.reconciler.ledger.made(fixture.id("/system.slice/web.service")));
 }
