@@ -49,6 +49,8 @@ struct Running {
     limit_bytes: u64,
     stop: Arc<AtomicBool>,
     is_done: Arc<AtomicBool>,
+    /// Whether it was done when the present look began.
+    was_done: bool,
     thread: Option<JoinHandle<Result<Lowered, Error>>>,
 }
 
@@ -114,6 +116,14 @@ impl Lowering {
         self.running.contains_key(path)
     }
 
+    /// To be called before usage is read for a [`turn`](Self::turn): what comes to its end only after that is left to the
+    /// next look, which its end has asked for.
+    pub(super) fn begin_look(&mut self) {
+        for running in self.running.values_mut() {
+            running.was_done = running.is_done();
+        }
+    }
+
     /// Begins with what is withheld, goes on with what is under way, and ends what is withheld no longer: it was
     /// written, or is planned otherwise. Answers what was given up.
     pub(super) fn turn(
@@ -132,9 +142,9 @@ impl Lowering {
         let ended: Vec<CgroupPath> = self
             .running
             .iter()
-            .filter(|(path, running)| {
-                (looked_at(path) && wanted.get(*path) != Some(&running.limit_bytes)) || running.is_done()
-            })
+            // A look at others says nothing about this one.
+            .filter(|(path, _)| looked_at(path))
+            .filter(|(path, running)| running.was_done || wanted.get(*path) != Some(&running.limit_bytes))
             .map(|(path, _)| path.clone())
             .collect();
         if !ended.is_empty() {
@@ -206,7 +216,10 @@ impl Lowering {
             .name(String::from("lowering"))
             .spawn(work)
             .map_err(|error| stays(&format!("no thread: {error}")))?;
-        self.running.insert(path.clone(), Running { limit_bytes, stop, is_done, thread: Some(thread) });
+        self.running.insert(
+            path.clone(),
+            Running { limit_bytes, stop, is_done, was_done: false, thread: Some(thread) },
+        );
         Ok(())
     }
 

@@ -43,6 +43,7 @@ impl Reconciler {
         let targets: Vec<&Target> =
             desired.targets.iter().filter(|(path, _)| is_looked_at(path)).map(|(_, target)| target).collect();
         let plans: Vec<&CgroupPlan> = targets.iter().map(|target| &target.plan).collect();
+        self.lowering.begin_look();
         let (snapshot, errors) = observe(&self.root, &plans, &self.ledger, self.page);
         self.note_errors(only, errors, report);
         let mut ids: Ids =

@@ -435,6 +435,13 @@ fn a_limit_that_cannot_be_reached_is_given_up_and_tried_again_later() {
     }
     drop(fixture.reconcile(&plan("1638400")));
     woken.recv_timeout(Duration::from_mins(1)).unwrap();
+    // A look at another cgroup neither ends it nor forgets that it did not fit.
+    let other = Changes {
+        written: [(CgroupPath::parse("/kubepods").unwrap(), String::from("cpu.weight"))].into(),
+        ..Changes::default()
+    };
+    assert!(fixture.reconciler.look_at(&other, Some(&fixture.permit)).abandoned.is_empty());
+    assert!(fixture.read("kubepods/pod1/app/memory.high").starts_with("1587200"));
     let report = fixture.reconcile(&plan("1638400"));
     let [abandoned] = &report.abandoned[..] else { panic!("{report:?}") };
     assert!(abandoned.message.contains("4096000 bytes are in use"), "{abandoned:?}");
