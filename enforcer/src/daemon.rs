@@ -46,14 +46,18 @@ use crate::{
     journal::{Event, EventType, Intents, Journal, StoreError, Subject},
     model::PodUid,
     policy::{
-        engine::{EngineSettings, HardThreshold},
-        threshold::{Signal, ThresholdValue},
+        engine::{self, EngineSettings},
+        pressure::Conditions,
+        threshold::{NodeCondition, Signal},
     },
     raw,
     sense::{EdgeSource, Guard, GuardEvent, Sight},
     serve::Observe,
     source::StaticDir,
 };
+
+/// How long a soft eviction waits for its decision to be on the disk.
+const RECORDING: Duration = Duration::from_secs(2);
 
 /// How long open connections may take to end.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -62,7 +66,7 @@ const GOODBYE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 enum Reflexion {
     Evicted { uid: PodUid, number: u64 },
-    Pressure(bool),
+    Conditions(Conditions),
 }
 
 /// Whether this machine can follow the configuration; the error is an [`Unfit`] if it cannot.
@@ -109,7 +113,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let teller = Arc::new(Mutex::new(Teller::new(config.hash())));
     let telling = Telling { teller: Arc::clone(&teller), journal: journal.clone(), being_evicted, sender };
     let cpus = host.node.cpu_milli / 1_000;
-    let reflex = start_reflex(engine_settings(&config, &host), cpus, telling, pledges, edges)?;
+    let reflex = start_reflex(engine_settings(&config), cpus, telling, pledges, edges)?;
 
     let (views, view) = watch::channel(desired.view().clone());
     let (ready, readiness) = watch::channel(false);
@@ -131,13 +135,15 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                 if let Some(new) = reload::reload(&config, &*load, &host, kubelets, &journal) {
                     config = new;
                     *lock(&teller) = Teller::new(config.hash());
-                    reflex.configure(engine_settings(&config, &host));
+                    reflex.configure(engine_settings(&config));
                     desired.configure(&config).await?;
                 }
             }
             Some(reflexion) = reflexions.recv() => match reflexion {
                 Reflexion::Evicted { uid, number } => desired.evicted(&uid, number).await?,
-                Reflexion::Pressure(pressure) => desired.set_pressure(pressure).await?,
+                Reflexion::Conditions(conditions) => {
+                    desired.set_pressure(conditions.has(NodeCondition::MemoryPressure)).await?;
+                }
             },
             loaded = pods.next() => desired.load(loaded).await?,
             changes = watched.next() => {
@@ -229,7 +235,8 @@ fn open_journal(config: &Config, host: &Host) -> anyhow::Result<Journal> {
 }
 
 fn tell_start(journal: &Journal, config: &Config, host: &Host) {
-    let threshold = hard_memory_available(config, host).map(|threshold| threshold.bytes);
+    let threshold = config.settings.eviction.hard(Signal::MemoryAvailable);
+    let threshold = threshold.map(|threshold| threshold.value.amount(host.node.memory_bytes));
     journal.append(Event {
         kind: EventType::ConfigLoaded,
         subject: Subject::Node,
@@ -325,20 +332,16 @@ fn recover(
     intents.map(|slots| Pledges::new(slots, Arc::clone(recorded)))
 }
 
-/// The hard threshold of `memory.available`, resolved for this host.
-fn hard_memory_available(config: &Config, host: &Host) -> Option<HardThreshold> {
-    let threshold = config.settings.eviction.hard(Signal::MemoryAvailable)?;
-    let bytes = |value: ThresholdValue| value.amount(host.node.memory_bytes);
-    Some(HardThreshold {
-        bytes: bytes(threshold.value),
-        min_reclaim_bytes: threshold.min_reclaim.map_or(0, bytes),
-    })
-}
-
 /// What the eviction engine is to do.
-fn engine_settings(config: &Config, host: &Host) -> EngineSettings {
-    let memory_available = hard_memory_available(config, host);
-    EngineSettings { mode: config.mode, memory_available, ..EngineSettings::default() }
+fn engine_settings(config: &Config) -> EngineSettings {
+    let eviction = &config.settings.eviction;
+    EngineSettings {
+        mode: config.mode,
+        thresholds: engine::followed(&eviction.thresholds),
+        pressure_transition_period_ms: eviction.pressure_transition_period_ms,
+        max_pod_grace_period_ns: eviction.max_pod_grace_period_seconds.saturating_mul(1_000_000_000),
+        ..EngineSettings::default()
+    }
 }
 
 /// Where the reflex's reports go.
@@ -353,6 +356,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Waits until a power cut cannot take that event any more; not for ever, as a disk may take nothing at all. A journal
+/// without a disk has told so, and keeps nobody.
+async fn is_durable(journal: &Journal, sequence: u64) -> bool {
+    let mut durable = journal.durable();
+    let reached = durable.wait_for(|durable| *durable >= sequence);
+    !journal.has_disk() || tokio::time::timeout(RECORDING, reached).await.is_ok_and(|reached| reached.is_ok())
+}
+
 fn start_reflex(
     settings: EngineSettings,
     cpus: u64,
@@ -362,29 +373,42 @@ fn start_reflex(
 ) -> anyhow::Result<Reflex> {
     let Telling { teller, journal, being_evicted, sender } = telling;
     let events = journal.clone();
+    let runtime = tokio::runtime::Handle::current();
     let reports = move |report: Report| {
-        events.append(lock(&teller).event(&report));
+        let event = lock(&teller).event(&report);
+        let sequence = event.map(|event| events.append(event));
         let reflexion = match &report {
-            Report::Crossed { .. } => Some(Reflexion::Pressure(true)),
-            Report::Cleared { .. } => Some(Reflexion::Pressure(false)),
+            Report::Conditions(conditions) => Some(Reflexion::Conditions(*conditions)),
             Report::Decided { id: _, decision, members } if !decision.dry_run => {
                 if let Some(victim) = members.get(decision.index) {
                     being_evicted.add(decision.cgroup, victim.identity().cgroup.clone());
                 }
                 None
             }
-            Report::Signalled { number, candidate, .. } => {
+            Report::Signalled { number, candidate, .. } | Report::Terminated { number, candidate, .. } => {
                 Some(Reflexion::Evicted { uid: candidate.identity().uid.clone(), number: *number })
             }
             Report::Completed { candidate, .. } | Report::Failed { candidate, .. } => {
                 being_evicted.remove(candidate.facts().cgroup);
                 None
             }
-            Report::Decided { .. } | Report::Suppressed { .. } | Report::Blind(_) | Report::Sighted => None,
+            Report::Decided { .. }
+            | Report::Crossed { .. }
+            | Report::Cleared { .. }
+            | Report::Suppressed { .. }
+            | Report::Blind(_)
+            | Report::Sighted => None,
         };
         if let Some(reflexion) = reflexion {
             // The daemon is stopping when nobody listens.
             drop(sender.send(reflexion));
+        }
+        match (&report, sequence) {
+            // A soft eviction waits for the journal, a hard one never waits for a disk.
+            (Report::Decided { decision, .. }, Some(sequence)) if decision.grace_ns > 0 => {
+                runtime.block_on(is_durable(&events, sequence))
+            }
+            _ => true,
         }
     };
     let reflex_config = ReflexConfig { settings, cpus, ..ReflexConfig::default() };

@@ -7,6 +7,7 @@ pub mod critical;
 pub mod duration;
 pub mod effective;
 pub mod engine;
+mod few;
 pub mod hugepages;
 mod lists;
 pub mod message;

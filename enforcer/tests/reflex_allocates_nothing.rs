@@ -30,7 +30,8 @@ use enforcer::{
     policy::{
         CgroupPlan, PodPlan,
         admission::Admission,
-        engine::{EngineSettings, HardThreshold, Mode},
+        engine::{EngineSettings, Mode, followed},
+        threshold::{Signal, Threshold, ThresholdValue},
     },
 };
 
@@ -58,6 +59,7 @@ fn pod(root: &Path, name: &str, used_bytes: u64) -> PodPlan {
         requests: BTreeMap::new(),
         limits: BTreeMap::new(),
         ranking_request_bytes: 0,
+        termination_grace_period_seconds: 30,
         cgroup: CgroupPlan { path: CgroupPath::parse(name).unwrap(), files: BTreeMap::new() },
         adopted: false,
         containers: Vec::new(),
@@ -93,16 +95,18 @@ fn from_the_crossing_to_the_end_of_the_victim() {
 
     let settings = EngineSettings {
         mode: Mode::Enforce,
-        memory_available: Some(HardThreshold { bytes: 200 * MIB, min_reclaim_bytes: 0 }),
+        thresholds: followed(&[Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(200 * MIB))]),
         ..EngineSettings::default()
     };
     let (sender, reports) = mpsc::channel();
     let config = ReflexConfig { settings, meminfo: meminfo.clone(), lock_memory: false, cpus: 2 };
     let intents = Intents::open(temp.path(), "boot").unwrap();
     let pledges = Pledges::new(intents.reflex, Arc::new(AtomicU64::new(0)));
-    let reflex =
-        Reflex::spawn(&config, Some(pledges), Vec::new(), move |report| sender.send(report).unwrap())
-            .unwrap();
+    let reflex = Reflex::spawn(&config, Some(pledges), Vec::new(), move |report| {
+        sender.send(report).unwrap();
+        true
+    })
+    .unwrap();
     let root = CgroupDir::unchecked(&cgroups).unwrap();
     let open = || plans.iter().map(|plan| Arc::new(Candidate::open(&root, plan).unwrap())).collect();
     reflex.set_candidates(open());

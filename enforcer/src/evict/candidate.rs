@@ -239,5 +239,6 @@ fn facts(plan: &PodPlan, cgroup: CgroupId) -> CandidateFacts {
         request_bytes: plan.ranking_request_bytes,
         critical: plan.critical,
         protected: false,
+        grace_period_ns: plan.termination_grace_period_seconds.saturating_mul(1_000_000_000),
     }
 }

@@ -36,14 +36,7 @@ pub(super) struct Progress {
 /// write them takes milliseconds (`cpu.max` locks out CPU hotplug and patches code), in which the others would grow on.
 /// One that `memory.high` throttles sleeps killably, and the signal itself wakes it.
 pub(super) fn signal(candidate: &Candidate) -> Result<Signalled, Refusal> {
-    check_identity(candidate)?;
-    let mut populated = false;
-    for target in &candidate.targets {
-        populated |= is_populated(target).map_err(refusal)?;
-    }
-    if !populated {
-        return Err(Refusal::Empty);
-    }
+    check(candidate)?;
     let mut signalled = false;
     let mut refused = Refusal::Empty;
     for target in &candidate.targets {
@@ -60,6 +53,16 @@ pub(super) fn signal(candidate: &Candidate) -> Result<Signalled, Refusal> {
     let failed = |brake: &&OwnedFd| rustix::io::pwrite(brake, b"max", 0).is_err();
     let brakes_failed = candidate.brakes.iter().filter(failed).count();
     Ok(Signalled { at_ns, brakes_failed })
+}
+
+/// Whether it may be signalled: it is the one that was decided on, and holds processes.
+pub(super) fn check(candidate: &Candidate) -> Result<(), Refusal> {
+    check_identity(candidate)?;
+    let mut populated = false;
+    for target in &candidate.targets {
+        populated |= is_populated(target).map_err(refusal)?;
+    }
+    if populated { Ok(()) } else { Err(Refusal::Empty) }
 }
 
 /// Whether it still holds processes, and what it is still charged for.

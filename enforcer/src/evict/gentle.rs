@@ -10,18 +10,20 @@ use std::{
 use rustix::{
     io::Errno,
     process::{Pid, PidfdFlags, Signal},
+    time::ClockId,
 };
 
 use super::{
     candidate::{Candidate, Target},
     executor,
+    turn::now_ns,
 };
 use crate::{
     cgroup::{
         self, Forbidden,
         guard::{self, each_process},
     },
-    policy::engine::Refusal,
+    policy::engine::{Outcome, Refusal},
 };
 
 /// How often it is looked whether the pod has ended.
@@ -30,6 +32,34 @@ const LOOK: Duration = Duration::from_millis(50);
 const DEATH: Duration = Duration::from_secs(10);
 /// How much of the kernel's counters is read at a time.
 const BUFFER_BYTES: usize = 4096;
+
+/// Asks the victim of a soft eviction to end: SIGTERM to each of its processes. Nobody is asked whose decision is not
+/// recorded.
+pub(super) fn ask(number: u64, victim: &Candidate, is_recorded: bool) -> Outcome {
+    let asked = if is_recorded { try_ask(victim) } else { Err(Refusal::Unrecorded) };
+    let now_ns = now_ns(ClockId::Boottime);
+    match asked {
+        Ok(()) => Outcome::Terminated { number, now_ns },
+        Err(reason) => Outcome::Refused { number, now_ns, reason },
+    }
+}
+
+fn try_ask(victim: &Candidate) -> Result<(), Refusal> {
+    let refused = |error: EndError| match error {
+        EndError::Refused(refusal) => refusal,
+        EndError::Cgroup(error) if error.is_gone() => Refusal::Gone,
+        error @ (EndError::Forbidden(_) | EndError::Cgroup(_) | EndError::Undead) => {
+            tracing::warn!(pod = %victim.identity.pod, error = &error as &dyn std::error::Error, "not asked to end");
+            Refusal::Kernel(Errno::PERM.raw_os_error())
+        }
+    };
+    check(victim).map_err(refused)?;
+    executor::check(victim)?;
+    for target in &victim.targets {
+        terminate(target).map_err(refused)?;
+    }
+    Ok(())
+}
 
 /// How a pod ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

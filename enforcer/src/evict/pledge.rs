@@ -45,8 +45,8 @@ impl Pledges {
             uid: Cow::Borrowed(candidate.identity.uid.as_str()),
             path: Cow::Borrowed(candidate.identity.cgroup.as_str()),
             cgroup: decision.cgroup,
-            threshold_bytes: decision.threshold_bytes,
-            observed_bytes: decision.observed_bytes,
+            threshold_bytes: decision.shortage.threshold,
+            observed_bytes: decision.shortage.observed,
             decided_ns: decision.decided_ns,
         };
         *free = self.slots.hold(&intent).map(|slot| (decision.number, slot));

@@ -12,6 +12,7 @@ use rustix::{event::EventfdFlags, io::Errno, mm::MlockAllFlags, rand::GetRandomF
 
 use super::{
     candidate::Candidate,
+    gentle,
     pledge::Pledges,
     queue::{self, queue},
     reap::{self, Work},
@@ -20,7 +21,7 @@ use super::{
     turn::{Turn, Wiring},
 };
 use crate::{
-    policy::engine::{Candidates, EngineSettings, Reading},
+    policy::engine::{Candidates, EngineSettings, Outcome, Reading},
     sense::{EdgeSource, Meminfo, MeminfoError, PROC_MEMINFO},
 };
 
@@ -126,6 +127,8 @@ impl PreparedSet {
 pub(super) struct Mail {
     pub(super) set: Option<Box<PreparedSet>>,
     pub(super) settings: Option<EngineSettings>,
+    /// What came of a soft eviction's first step.
+    pub(super) outcome: Option<Outcome>,
 }
 
 /// What the reflex thread shares with its handle.
@@ -160,14 +163,15 @@ pub struct Reflex {
 
 impl Reflex {
     /// Starts it. `reports` is called on a thread of its own, in order, and may block; while it does, later reports
-    /// wait, and those that find no room are counted in [`ReflexStats::reports_dropped`].
+    /// wait, and those that find no room are counted in [`ReflexStats::reports_dropped`]. It answers whether the report is
+    /// recorded where it lasts: only then is the victim of a soft eviction asked to end.
     ///
     /// With `pledges` each eviction is written down before its signal.
     pub fn spawn(
         config: &ReflexConfig,
         pledges: Option<Pledges>,
         edges: Vec<Box<dyn EdgeSource>>,
-        mut reports: impl FnMut(Report) + Send + 'static,
+        mut reports: impl FnMut(Report) -> bool + Send + 'static,
     ) -> Result<Self, ReflexError> {
         let failed = |source| ReflexError::Meminfo { path: config.meminfo.clone(), source };
         let mut meminfo = Meminfo::open(&config.meminfo).map_err(failed)?;
@@ -190,9 +194,15 @@ impl Reflex {
         let cpus = config.cpus;
         let wiring = Wiring { shared, meminfo, teller, reaper, edges, cpus, pledges, seed: seed() };
         let mut turn = Turn::new(config.settings, wiring)?;
+        let mail = Arc::clone(&reflex.shared);
         reflex.start("enforcer-tell", move || {
             while let Some(report) = told.next() {
-                reports(report);
+                let soft = report.to_be_asked();
+                let is_recorded = reports(report);
+                if let Some((number, victim)) = soft {
+                    let outcome = gentle::ask(number, &victim, is_recorded);
+                    mail.post(|mail| mail.outcome = Some(outcome));
+                }
             }
         })?;
         reflex.start("enforcer-reap", move || reap::run(&work))?;

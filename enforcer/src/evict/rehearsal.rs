@@ -12,8 +12,7 @@ use crate::{
     cgroup::CgroupDir,
     model::{CgroupPath, PodName, PodUid, QosClass},
     policy::engine::{
-        Action, CandidateFacts, Candidates, Engine, EngineSettings, HardThreshold, Input, Mode, NodeSample,
-        Outcome,
+        Action, CandidateFacts, Candidates, Engine, EngineSettings, Input, Mode, NodeSample, Outcome,
     },
 };
 
@@ -29,15 +28,11 @@ pub(super) fn rehearse() {
 /// Whether the decoy was signalled.
 fn run() -> io::Result<bool> {
     let decoy = decoy()?;
-    let settings = EngineSettings {
-        mode: Mode::Enforce,
-        memory_available: Some(HardThreshold { bytes: 1, min_reclaim_bytes: 0 }),
-        ..EngineSettings::default()
-    };
+    let settings = EngineSettings { mode: Mode::Enforce, ..EngineSettings::default() };
     let mut engine = Engine::new(settings);
     let _none = engine.replace(Candidates::new(&[decoy.facts]));
     let mut buffer = [0_u8; stat::BUFFER_BYTES];
-    let node = NodeSample { now_ns: 0, available_bytes: 0 };
+    let node = NodeSample::memory(0, 0, 1);
     let _wishes = engine.step(Input::Node(node));
     let readings = [decoy.read_usage(&mut buffer)];
     let actions = engine.step(Input::Usages { node, readings: &readings });
@@ -50,6 +45,7 @@ fn run() -> io::Result<bool> {
         now_ns: 0,
         populated: progress.populated,
         current_bytes: progress.current_bytes,
+        process_count: None,
     }));
     Ok(signalled)
 }
@@ -74,6 +70,7 @@ fn decoy() -> io::Result<Candidate> {
             request_bytes: 0,
             critical: false,
             protected: false,
+            grace_period_ns: 0,
         },
         dir,
         charged: vec![Charged {

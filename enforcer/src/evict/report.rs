@@ -8,9 +8,11 @@ use crate::{
     journal::{Event, EventType, Subject},
     policy::{
         engine::{
-            Completion, Decision, Exclusion, Failure, FailureReason, Moments, Ranked, Refusal, Suppression,
+            Completion, Decision, Exclusion, Failure, FailureReason, KillReason, Moments, Ranked, Refusal,
+            Resource, Shortage, Standing, Suppression,
         },
         message,
+        pressure::Conditions,
         threshold::Signal,
     },
     sense::MeminfoError,
@@ -20,26 +22,24 @@ use crate::{
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "a box would be an allocation on the reflex thread")]
 pub enum Report {
-    /// The threshold was crossed.
+    /// A threshold was crossed.
     Crossed {
         /// When it was seen.
         now_ns: u64,
-        /// What was available.
-        available_bytes: u64,
-        /// The threshold.
-        threshold_bytes: u64,
+        /// The threshold, and what was available.
+        shortage: Shortage,
     },
-    /// The shortage is over.
+    /// A shortage is over.
     Cleared {
         /// When it was seen.
         now_ns: u64,
-        /// What was available.
-        available_bytes: u64,
-        /// The threshold.
-        threshold_bytes: u64,
+        /// The threshold, and what is available now.
+        shortage: Shortage,
         /// When it had been crossed.
         crossed_ns: u64,
     },
+    /// The node's conditions are these from now on.
+    Conditions(Conditions),
     /// A victim was chosen.
     Decided {
         /// The eviction.
@@ -49,14 +49,33 @@ pub enum Report {
         /// The candidates that its indices point into.
         members: Arc<[Arc<Candidate>]>,
     },
-    /// It was signalled.
-    Signalled {
+    /// It was asked to end, by SIGTERM.
+    Terminated {
         /// The eviction.
         id: Ulid,
+        /// What was short.
+        signal: Signal,
         /// Its number, as the engine counts them.
         number: u64,
         /// The victim.
         candidate: Arc<Candidate>,
+        /// How long it is given, in nanoseconds.
+        grace_ns: u64,
+        /// When what happened.
+        moments: Moments,
+    },
+    /// It was killed.
+    Signalled {
+        /// The eviction.
+        id: Ulid,
+        /// What was short.
+        signal: Signal,
+        /// Its number, as the engine counts them.
+        number: u64,
+        /// The victim.
+        candidate: Arc<Candidate>,
+        /// Why it was killed though it had been given time to end; none if it had not.
+        cut_short: Option<KillReason>,
         /// When what happened.
         moments: Moments,
         /// How many of `cpu.max` and `memory.high` could not be raised before.
@@ -66,6 +85,8 @@ pub enum Report {
     Completed {
         /// The eviction.
         id: Ulid,
+        /// What was short.
+        signal: Signal,
         /// The victim.
         candidate: Arc<Candidate>,
         /// All about it.
@@ -75,15 +96,19 @@ pub enum Report {
     Failed {
         /// The eviction.
         id: Ulid,
+        /// What was short.
+        signal: Signal,
         /// Who should have been the victim.
         candidate: Arc<Candidate>,
         /// All about it.
         failure: Failure,
     },
-    /// Nobody is evicted although memory is short.
+    /// Nobody is evicted although something is short.
     Suppressed {
         /// When.
         now_ns: u64,
+        /// What is short.
+        signal: Signal,
         /// Why.
         reason: Suppression,
     },
@@ -93,8 +118,17 @@ pub enum Report {
     Sighted,
 }
 
-/// The one signal that there is so far, as configuration and events name it.
-const SIGNAL: &str = "memory.available";
+impl Report {
+    /// The victim that is to be asked to end once this is recorded, and the number of its eviction.
+    pub(super) fn to_be_asked(&self) -> Option<(u64, Arc<Candidate>)> {
+        let Self::Decided { id: _, decision, members } = self else { return None };
+        let asked = decision.grace_ns > 0 && !decision.dry_run;
+        asked
+            .then(|| members.get(decision.index))
+            .flatten()
+            .map(|victim| (decision.number, Arc::clone(victim)))
+    }
+}
 
 /// Makes events of reports.
 #[derive(Clone, Debug)]
@@ -109,38 +143,41 @@ impl Teller {
         Self { config_hash }
     }
 
-    /// The event that tells of a report.
+    /// The event that tells of a report; none where there is nothing to tell.
     #[must_use]
-    pub fn event(&self, report: &Report) -> Event {
-        match report {
-            Report::Crossed { now_ns: _, available_bytes, threshold_bytes } => {
-                let data = json!({
-                    "signal": SIGNAL,
-                    "hard": true,
-                    "thresholdBytes": threshold_bytes,
-                    "observedBytes": available_bytes,
-                });
+    pub fn event(&self, report: &Report) -> Option<Event> {
+        Some(match report {
+            // It is seen in who is admitted.
+            Report::Conditions(_) => return None,
+            Report::Crossed { now_ns: _, shortage } => {
+                let data = Value::Object(shortage_data(shortage));
                 Event { kind: EventType::ThresholdCrossed, subject: Subject::Node, data }
             }
-            Report::Cleared { now_ns, available_bytes, threshold_bytes, crossed_ns } => {
-                let data = json!({
-                    "signal": SIGNAL,
-                    "hard": true,
-                    "thresholdBytes": threshold_bytes,
-                    "observedBytes": available_bytes,
-                    "crossedToClearedMs": milliseconds(*crossed_ns, *now_ns),
-                });
-                Event { kind: EventType::PressureCleared, subject: Subject::Node, data }
+            Report::Cleared { now_ns, shortage, crossed_ns } => {
+                let mut data = shortage_data(shortage);
+                data.insert("crossedToClearedMs".into(), milliseconds(*crossed_ns, *now_ns));
+                Event { kind: EventType::PressureCleared, subject: Subject::Node, data: Value::Object(data) }
             }
             Report::Decided { id, decision, members } => self.decided(*id, decision, members),
-            Report::Signalled { id, number: _, candidate, moments, brakes_failed } => {
-                let mut data = about(*id, candidate);
+            Report::Terminated { id, signal, number: _, candidate, grace_ns, moments } => {
+                let mut data = about(*id, *signal, candidate);
+                data.insert("sent".into(), json!("SIGTERM"));
+                data.insert("graceMs".into(), json!(grace_ns / 1_000_000));
+                data.append(&mut timeline(moments));
+                pod_event(EventType::EvictionSignalled, candidate, data)
+            }
+            Report::Signalled { id, signal, number: _, candidate, cut_short, moments, brakes_failed } => {
+                let mut data = about(*id, *signal, candidate);
+                data.insert("sent".into(), json!("SIGKILL"));
+                if let Some(reason) = cut_short {
+                    data.insert("killedBecause".into(), json!(kill_reason(*reason)));
+                }
                 data.insert("brakesFailed".into(), json!(brakes_failed));
                 data.append(&mut timeline(moments));
                 pod_event(EventType::EvictionSignalled, candidate, data)
             }
-            Report::Completed { id, candidate, completion } => {
-                let mut data = about(*id, candidate);
+            Report::Completed { id, signal, candidate, completion } => {
+                let mut data = about(*id, *signal, candidate);
                 data.insert("predictedFreedBytes".into(), json!(completion.predicted_freed_bytes));
                 if let Some(freed_bytes) = completion.freed_bytes {
                     data.insert("freedBytes".into(), json!(freed_bytes));
@@ -148,17 +185,17 @@ impl Teller {
                 data.append(&mut timeline(&completion.moments));
                 pod_event(EventType::EvictionCompleted, candidate, data)
             }
-            Report::Failed { id, candidate, failure } => {
-                let mut data = about(*id, candidate);
+            Report::Failed { id, signal, candidate, failure } => {
+                let mut data = about(*id, *signal, candidate);
                 data.append(&mut timeline(&failure.moments));
                 let crossed_to_given_up = milliseconds(failure.moments.crossed_ns, failure.given_up_ns);
                 data.insert("crossedToGivenUpMs".into(), crossed_to_given_up);
                 data.append(&mut failure_reason(failure.reason));
                 pod_event(EventType::EvictionFailed, candidate, data)
             }
-            Report::Suppressed { now_ns: _, reason } => {
-                let (reason, message) = suppression(*reason);
-                let data = json!({"signal": SIGNAL, "reason": reason, "message": message});
+            Report::Suppressed { now_ns: _, signal, reason } => {
+                let (reason, message) = suppression(*signal, *reason);
+                let data = json!({"signal": signal.as_str(), "reason": reason, "message": message});
                 Event { kind: EventType::EvictionSuppressed, subject: Subject::Node, data }
             }
             Report::Blind(error) => {
@@ -172,7 +209,7 @@ impl Teller {
                 let data = json!({"what": "memory.available"});
                 Event { kind: EventType::DegradedLeft, subject: Subject::Node, data }
             }
-        }
+        })
     }
 
     fn decided(&self, id: Ulid, decision: &Decision, members: &[Arc<Candidate>]) -> Event {
@@ -191,13 +228,11 @@ impl Teller {
             })
             .collect();
         let victim = members.get(decision.index);
-        let data = json!({
+        let Shortage { signal, hard: _, threshold, observed } = decision.shortage;
+        let mut data = json!({
             "evictionId": id.to_string(),
             "dryRun": decision.dry_run,
-            "signal": SIGNAL,
-            "hard": true,
-            "thresholdBytes": decision.threshold_bytes,
-            "observedBytes": decision.observed_bytes,
+            "graceMs": decision.grace_ns / 1_000_000,
             "victim": victim.map(|victim| victim_data(decision, victim)),
             "decidedBy": decision.decided_by.map_or("onlyCandidate", |key| key.as_str()),
             "ranking": ranking,
@@ -206,13 +241,12 @@ impl Teller {
             "excludedCount": decision.excluded_count,
             "predictedFreedBytes": decision.predicted_freed_bytes,
             "crossedToDecidedMs": milliseconds(decision.crossed_ns, decision.decided_ns),
-            "message": message::shortage(
-                Signal::MemoryAvailable,
-                decision.threshold_bytes,
-                decision.observed_bytes,
-            ),
+            "message": message::shortage(signal, threshold, observed),
             "configHash": self.config_hash,
         });
+        if let Value::Object(data) = &mut data {
+            data.append(&mut shortage_data(&decision.shortage));
+        }
         let subject = victim.map_or(Subject::Node, |victim| Subject::Pod(victim.identity().pod.clone()));
         Event { kind: EventType::EvictionDecided, subject, data }
     }
@@ -251,13 +285,24 @@ fn ranked_data(rank: u32, ranked: &Ranked, identity: &Identity) -> Value {
     let mut data = names(identity);
     data.insert("rank".into(), json!(rank));
     data.insert("evictable".into(), json!(true));
-    data.insert("statsMissing".into(), json!(standing.usage_bytes.is_none()));
-    data.insert("exceedsRequest".into(), json!(standing.exceeds_request()));
-    data.insert("priority".into(), json!(standing.priority));
-    data.insert("requestBytes".into(), json!(standing.request_bytes));
-    if let Some(usage_bytes) = standing.usage_bytes {
-        data.insert("usageBytes".into(), json!(usage_bytes));
-        data.insert("aboveRequestBytes".into(), json!(standing.above_request_bytes()));
+    match standing {
+        Standing::Memory(standing) => {
+            data.insert("statsMissing".into(), json!(standing.usage_bytes.is_none()));
+            data.insert("exceedsRequest".into(), json!(standing.exceeds_request()));
+            data.insert("priority".into(), json!(standing.priority));
+            data.insert("requestBytes".into(), json!(standing.request_bytes));
+            if let Some(usage_bytes) = standing.usage_bytes {
+                data.insert("usageBytes".into(), json!(usage_bytes));
+                data.insert("aboveRequestBytes".into(), json!(standing.above_request_bytes()));
+            }
+        }
+        Standing::Pids(standing) => {
+            data.insert("statsMissing".into(), json!(standing.process_count.is_none()));
+            data.insert("priority".into(), json!(standing.priority));
+            if let Some(process_count) = standing.process_count {
+                data.insert("processCount".into(), json!(process_count));
+            }
+        }
     }
     Value::Object(data)
 }
@@ -269,18 +314,42 @@ fn names(identity: &Identity) -> Map<String, Value> {
     data
 }
 
-fn about(id: Ulid, candidate: &Candidate) -> Map<String, Value> {
+/// A threshold and what was observed of it; amounts of memory are bytes, others are counts.
+fn shortage_data(shortage: &Shortage) -> Map<String, Value> {
+    let Shortage { signal, hard, threshold, observed } = shortage;
+    let (threshold_key, observed_key) = match shortage.resource() {
+        Resource::Memory => ("thresholdBytes", "observedBytes"),
+        Resource::Pids => ("thresholdCount", "observedCount"),
+    };
+    let mut data = Map::new();
+    data.insert("signal".into(), json!(signal.as_str()));
+    data.insert("hard".into(), json!(hard));
+    data.insert(threshold_key.into(), json!(threshold));
+    data.insert(observed_key.into(), json!(observed));
+    data
+}
+
+fn kill_reason(reason: KillReason) -> &'static str {
+    match reason {
+        KillReason::GracePassed => "gracePassed",
+        KillReason::HardThreshold => "hardThreshold",
+        KillReason::Exhausting => "exhausting",
+    }
+}
+
+fn about(id: Ulid, signal: Signal, candidate: &Candidate) -> Map<String, Value> {
     let mut data = names(candidate.identity());
     data.insert("evictionId".into(), json!(id.to_string()));
     data.insert("uid".into(), json!(candidate.identity().uid.as_str()));
-    data.insert("signal".into(), json!(SIGNAL));
+    data.insert("signal".into(), json!(signal.as_str()));
     data
 }
 
 fn timeline(moments: &Moments) -> Map<String, Value> {
-    let Moments { crossed_ns, decided_ns, signalled_ns, dead_ns, memory_back_ns } = *moments;
+    let Moments { crossed_ns, decided_ns, terminated_ns, signalled_ns, dead_ns, memory_back_ns } = *moments;
     let steps = [
         ("crossedToDecidedMs", Some(decided_ns)),
+        ("crossedToTerminatedMs", terminated_ns),
         ("crossedToSignalledMs", signalled_ns),
         ("crossedToDeadMs", dead_ns),
         ("crossedToMemoryBackMs", memory_back_ns),
@@ -311,8 +380,11 @@ fn exclusion(reason: Exclusion) -> &'static str {
     }
 }
 
-fn suppression(reason: Suppression) -> (&'static str, &'static str) {
+fn suppression(signal: Signal, reason: Suppression) -> (&'static str, &'static str) {
     match reason {
+        Suppression::NoCandidate if Resource::of(signal) == Some(Resource::Pids) => {
+            ("noCandidate", "process ids are short and no pod may be evicted")
+        }
         Suppression::NoCandidate => ("noCandidate", "memory is short and no pod may be evicted"),
         Suppression::BreakerOpen => (
             "breakerOpen",
@@ -333,6 +405,10 @@ fn failure_reason(reason: FailureReason) -> Map<String, Value> {
         FailureReason::Refused(Refusal::Replaced) => {
             ("replaced", String::from("its cgroup is not the one that was decided on"))
         }
+        FailureReason::Refused(Refusal::Unrecorded) => (
+            "unrecorded",
+            String::from("the decision could not be written to the disk in time; it is tried again later"),
+        ),
         FailureReason::Refused(Refusal::Kernel(errno)) => {
             data.insert("errno".into(), json!(errno));
             ("refused", std::io::Error::from_raw_os_error(errno).to_string())

@@ -36,6 +36,7 @@ pub(super) fn usage(current_bytes: u64, stat: &[u8]) -> Option<Usage> {
         anon_bytes: keyed(stat, b"anon")?,
         file_bytes: keyed(stat, b"file")?,
         shmem_bytes: keyed(stat, b"shmem")?,
+        process_count: None,
     })
 }
 

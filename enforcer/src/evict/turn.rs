@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     policy::engine::{
-        Action, Actions, Decision, Engine, EngineSettings, Input, Moments, NodeSample, Outcome,
+        Action, Actions, Decision, Engine, EngineSettings, Input, KillReason, Moments, NodeSample, Outcome,
     },
     sense::{EdgeSource, Meminfo, Sampler},
 };
@@ -63,6 +63,7 @@ pub(super) struct Wiring {
 struct Current {
     id: Ulid,
     number: u64,
+    decision: Decision,
     candidate: Arc<Candidate>,
 }
 
@@ -184,6 +185,7 @@ impl Turn {
         if let Some(settings) = mail.settings.take() {
             self.engine.configure(settings);
         }
+        let outcome = mail.outcome.take();
         if self.retired.is_none()
             && let Some(mut set) = mail.set.take()
         {
@@ -194,6 +196,34 @@ impl Turn {
         }
         drop(mail);
         self.retire();
+        if let Some(outcome) = outcome {
+            self.asked(outcome);
+        }
+    }
+
+    /// Takes in what came of asking the victim to end.
+    fn asked(&mut self, outcome: Outcome) {
+        let actions = self.engine.step(Input::Outcome(outcome));
+        if let (Outcome::Terminated { number, .. }, Some(current)) = (outcome, &self.current)
+            && current.number == number
+        {
+            let Current { id, number: _, decision, candidate } = current;
+            let Decision { crossed_ns, decided_ns, grace_ns, .. } = *decision;
+            let moments = Moments {
+                crossed_ns,
+                decided_ns,
+                terminated_ns: self.engine.terminated_ns(),
+                signalled_ns: None,
+                dead_ns: None,
+                memory_back_ns: None,
+            };
+            self.watch(candidate);
+            let (signal, candidate) = (decision.shortage.signal, Arc::clone(candidate));
+            self.tell(Report::Terminated { id: *id, signal, number, candidate, grace_ns, moments });
+        } else if let (Outcome::Refused { number, .. }, Some(pledges)) = (outcome, &mut self.wiring.pledges) {
+            pledges.release(number);
+        }
+        self.carry_out(&actions);
     }
 
     fn retire(&mut self) {
@@ -218,8 +248,8 @@ impl Turn {
         };
         let actions = self.engine.step(Input::Node(node));
         self.carry_out(&actions);
-        let threshold_bytes = self.engine.threshold().map_or(0, |threshold| threshold.bytes);
-        let headroom_bytes = node.available_bytes.saturating_sub(threshold_bytes);
+        let threshold_bytes = self.engine.next_threshold_bytes().unwrap_or(0);
+        let headroom_bytes = node.memory.available.saturating_sub(threshold_bytes);
         let within_ns = self.look_within_ns.unwrap_or_else(|| {
             let lasts_ns = self.sampler.next_look_ns(headroom_bytes);
             self.gap_ns = (lasts_ns / GAP_SHARE).clamp(MIN_GAP_NS, MAX_GAP_NS);
@@ -239,7 +269,10 @@ impl Turn {
                     self.tell(Report::Sighted);
                 }
                 self.sampler.observe(now_ns, memory.available_bytes);
-                Some(NodeSample { now_ns, available_bytes: memory.available_bytes })
+                Some(NodeSample {
+                    fill_bytes_per_second: self.sampler.fill_bytes_per_second(),
+                    ..NodeSample::memory(now_ns, memory.available_bytes, memory.total_bytes)
+                })
             }
             Err(error) => {
                 self.counters().samples_failed.fetch_add(1, Ordering::Relaxed);
@@ -260,6 +293,7 @@ impl Turn {
             now_ns: now_ns(ClockId::Boottime),
             populated: progress.populated,
             current_bytes: progress.current_bytes,
+            process_count: None,
         }));
         self.carry_out(&actions);
     }
@@ -270,24 +304,28 @@ impl Turn {
         while let Some(actions) = next.take() {
             for action in actions.iter() {
                 match *action {
-                    Action::Crossed { now_ns, available_bytes, threshold_bytes } => {
-                        self.tell(Report::Crossed { now_ns, available_bytes, threshold_bytes });
+                    Action::Crossed { now_ns, shortage } => self.tell(Report::Crossed { now_ns, shortage }),
+                    Action::Cleared { now_ns, shortage, crossed_ns } => {
+                        self.tell(Report::Cleared { now_ns, shortage, crossed_ns });
                     }
-                    Action::Cleared { now_ns, available_bytes, threshold_bytes, crossed_ns } => {
-                        self.tell(Report::Cleared { now_ns, available_bytes, threshold_bytes, crossed_ns });
+                    Action::Conditions(conditions) => self.tell(Report::Conditions(conditions)),
+                    Action::Suppressed { now_ns, signal, reason } => {
+                        self.tell(Report::Suppressed { now_ns, signal, reason });
                     }
-                    Action::Suppressed { now_ns, reason } => self.tell(Report::Suppressed { now_ns, reason }),
                     Action::LookAgainWithin(within_ns) => self.look_within_ns = Some(within_ns),
-                    Action::ReadUsages => next = self.read_usages(),
+                    Action::ReadUsages(_) => next = self.read_usages(),
                     Action::Evict => next = self.evict(),
+                    Action::Kill { number, reason } => next = self.kill(number, Some(reason)),
                     Action::Completed(completion) => {
-                        if let Some(Current { id, candidate, .. }) = self.bury(completion.number) {
-                            self.tell(Report::Completed { id, candidate, completion });
+                        if let Some(Current { id, decision, candidate, .. }) = self.bury(completion.number) {
+                            let signal = decision.shortage.signal;
+                            self.tell(Report::Completed { id, signal, candidate, completion });
                         }
                     }
                     Action::Failed(failure) => {
-                        if let Some(Current { id, candidate, .. }) = self.bury(failure.number) {
-                            self.tell(Report::Failed { id, candidate, failure });
+                        if let Some(Current { id, decision, candidate, .. }) = self.bury(failure.number) {
+                            let signal = decision.shortage.signal;
+                            self.tell(Report::Failed { id, signal, candidate, failure });
                         }
                     }
                 }
@@ -313,12 +351,23 @@ impl Turn {
             return None;
         }
         let number = decision.number;
-        self.current = Some(Current { id, number, candidate: Arc::clone(&candidate) });
+        self.current = Some(Current { id, number, decision, candidate: Arc::clone(&candidate) });
         if let Some(pledges) = &mut self.wiring.pledges {
             pledges.hold(id, &decision, &candidate);
         }
-        let signalled = executor::signal(&candidate);
-        let outcome = match signalled {
+        if decision.grace_ns > 0 {
+            // The teller asks it to end, once the decision is where it lasts, and says so in the mail.
+            return None;
+        }
+        self.kill(number, None)
+    }
+
+    /// Kills the victim of that eviction; `cut_short` says why, if it had been given time to end.
+    fn kill(&mut self, number: u64, cut_short: Option<KillReason>) -> Option<Actions> {
+        let Current { id, number, decision, ref candidate } =
+            *self.current.as_ref().filter(|current| current.number == number)?;
+        let candidate = Arc::clone(candidate);
+        let outcome = match executor::signal(&candidate) {
             Ok(signalled) => {
                 let now_ns = signalled.at_ns;
                 self.watch(&candidate);
@@ -326,6 +375,7 @@ impl Turn {
                 let moments = Moments {
                     crossed_ns,
                     decided_ns,
+                    terminated_ns: self.engine.terminated_ns(),
                     signalled_ns: Some(now_ns),
                     dead_ns: None,
                     memory_back_ns: None,
@@ -333,11 +383,22 @@ impl Turn {
                 let brakes_failed = signalled.brakes_failed;
                 // Reaping only makes it faster: if there is no room, the victim frees its memory itself.
                 let _queued = self.wiring.reaper.offer(Work::Reap(Arc::clone(&candidate)));
-                self.tell(Report::Signalled { id, number, candidate, moments, brakes_failed });
+                let signal = decision.shortage.signal;
+                self.tell(Report::Signalled {
+                    id,
+                    signal,
+                    number,
+                    candidate,
+                    cut_short,
+                    moments,
+                    brakes_failed,
+                });
                 Outcome::Signalled { number, now_ns }
             }
             Err(reason) => {
-                if let Some(pledges) = &mut self.wiring.pledges {
+                if cut_short.is_none()
+                    && let Some(pledges) = &mut self.wiring.pledges
+                {
                     pledges.release(number);
                 }
                 Outcome::Refused { number, now_ns: now_ns(ClockId::Boottime), reason }

@@ -197,6 +197,12 @@ impl Journal {
         self.shared.durable.subscribe()
     }
 
+    /// Whether anything of it outlives this process.
+    #[must_use]
+    pub fn has_disk(&self) -> bool {
+        self.shared.disk.is_some()
+    }
+
     /// The `source` of its events: `urn:enforcer:<node>:<boot id>`.
     #[must_use]
     pub fn source(&self) -> &str {

@@ -9,7 +9,6 @@
 mod action;
 mod breaker;
 mod candidates;
-mod few;
 mod input;
 mod settings;
 #[cfg(test)]
@@ -18,19 +17,22 @@ mod victim;
 
 pub use self::{
     action::{
-        Action, Actions, Completion, Decision, Excluded, Exclusion, Failure, FailureReason, Moments, Ranked,
-        SHOWN_EXCLUDED, SHOWN_RANKING, Suppression,
+        Action, Actions, Completion, Decision, Excluded, Exclusion, Failure, FailureReason, KillReason,
+        Moments, Ranked, SHOWN_EXCLUDED, SHOWN_RANKING, Shortage, Standing, Suppression,
     },
     candidates::Candidates,
-    few::Few,
-    input::{CandidateFacts, Input, NodeSample, Outcome, Reading, Refusal, Usage},
-    settings::{BreakerSettings, EngineSettings, HardThreshold, Mode},
+    input::{CandidateFacts, Input, Level, NodeSample, Outcome, Reading, Refusal, Usage},
+    settings::{BreakerSettings, EngineSettings, MAX_THRESHOLDS, Mode, Resource, Thresholds, followed},
 };
 use self::{
     breaker::Breaker,
     victim::{Look, Victim},
 };
-use super::rank;
+pub use super::few::Few;
+use super::{
+    pressure::{Conditions, Pressure, Reclaim, Tracked},
+    threshold::{Signal, Threshold},
+};
 use crate::model::CgroupId;
 
 const MS: u64 = 1_000_000;
@@ -49,10 +51,19 @@ const WATCH_FAST_NS: u64 = 2 * MS;
 const WATCH_SLOW_NS: u64 = 10 * MS;
 const WATCH_FAST_FOR_NS: u64 = 200 * MS;
 
+/// How often a victim in its grace period is looked at, and the node with it, at the least.
+const WATCH_GRACE_NS: u64 = 100 * MS;
+
 /// How often the node is looked at in a shortage in which nothing is to be done.
 const IDLE_SHORTAGE_NS: u64 = 100 * MS;
 
-/// From the first crossing until the resource has been sufficient for a while.
+/// How long nothing is begun after a soft eviction could not be recorded.
+const UNRECORDED_PAUSE_NS: u64 = 10_000 * MS;
+
+/// How long one is passed over that held no process, or whose cgroup was gone: it may be filled again.
+const EMPTY_PAUSE_NS: u64 = 1_000 * MS;
+
+/// From the first crossing of a threshold until the resource has been sufficient for a while.
 #[derive(Clone, Copy, Debug)]
 struct Episode {
     /// When the shortage began that is on now, or was last.
@@ -60,7 +71,6 @@ struct Episode {
     /// Whether it is short right now.
     met: bool,
     last_met_ns: u64,
-    told: Option<Suppression>,
 }
 
 /// The state machine.
@@ -71,11 +81,18 @@ pub struct Engine {
     mode: Mode,
     candidates: Candidates,
     breaker: Breaker,
-    episode: Option<Episode>,
+    pressure: Pressure,
+    /// One for each threshold.
+    episodes: [Option<Episode>; MAX_THRESHOLDS],
+    conditions: Conditions,
+    /// What was told last of why nothing is done, as long as anything is short.
+    told: Option<Suppression>,
     victim: Option<Victim>,
     decision: Option<Decision>,
     decided: u64,
     quiet_until_ns: u64,
+    /// The same for soft thresholds alone.
+    soft_quiet_until_ns: u64,
     baseline_due_ns: u64,
 }
 
@@ -88,20 +105,34 @@ impl Engine {
             mode: settings.mode,
             candidates: Candidates::default(),
             breaker: Breaker::new(settings.breaker),
-            episode: None,
+            pressure: pressure(&settings),
+            episodes: [None; MAX_THRESHOLDS],
+            conditions: Conditions::default(),
+            told: None,
             victim: None,
             decision: None,
             decided: 0,
             quiet_until_ns: 0,
+            soft_quiet_until_ns: 0,
             baseline_due_ns: 0,
         }
     }
 
-    /// Takes new settings; an open breaker is closed by it. An eviction under way goes on.
+    /// Takes new settings; an open breaker is closed by it. An eviction under way goes on, and so do the grace periods
+    /// of thresholds that stay.
     pub fn configure(&mut self, settings: EngineSettings) {
         if settings.breaker != self.settings.breaker {
             self.breaker = Breaker::new(settings.breaker);
         }
+        let mut pressure = pressure(&settings);
+        pressure.inherit(&self.pressure);
+        let mut episodes = [None; MAX_THRESHOLDS];
+        for (episode, threshold) in episodes.iter_mut().zip(settings.thresholds.iter()) {
+            let mut before = self.settings.thresholds.iter().zip(&self.episodes);
+            *episode = before.find(|(known, _)| *known == threshold).and_then(|(_, episode)| *episode);
+        }
+        self.pressure = pressure;
+        self.episodes = episodes;
         self.mode = settings.mode;
         self.quiet_until_ns = 0;
         self.settings = settings;
@@ -111,7 +142,7 @@ impl Engine {
     #[must_use = "the old set is returned so that it is not freed here"]
     pub fn replace(&mut self, mut candidates: Candidates) -> Candidates {
         candidates.inherit(&self.candidates);
-        if let Some(Episode { told: Some(Suppression::NoCandidate), .. }) = self.episode {
+        if self.told == Some(Suppression::NoCandidate) {
             // Now there may be somebody.
             self.quiet_until_ns = 0;
         }
@@ -136,10 +167,21 @@ impl Engine {
         self.victim.map(|victim| (victim.number, victim.cgroup))
     }
 
-    /// The threshold of `memory.available`, if there is one.
+    /// When the victim was asked to end, if it was.
     #[must_use]
-    pub fn threshold(&self) -> Option<HardThreshold> {
-        self.settings.memory_available
+    pub fn terminated_ns(&self) -> Option<u64> {
+        self.victim.and_then(|victim| victim.terminated_ns())
+    }
+
+    /// The highest threshold of the node's memory in bytes that is not met, if there is one: the next that falling
+    /// memory crosses.
+    #[must_use]
+    pub fn next_threshold_bytes(&self) -> Option<u64> {
+        let of_memory = |tracked: &&Tracked| {
+            tracked.threshold.signal == Signal::MemoryAvailable && tracked.since_ns.is_none()
+        };
+        let amounts = self.pressure.thresholds().filter(of_memory).filter_map(Tracked::reclaim);
+        amounts.map(|reclaim| reclaim.amount).max()
     }
 
     /// Takes one input in.
@@ -147,18 +189,18 @@ impl Engine {
         let mut actions = Actions::new();
         match input {
             Input::Node(node) => {
-                self.see(node, &mut actions);
-                if self.wants_readings(node) {
-                    push(&mut actions, Action::ReadUsages);
+                self.see(&node, &mut actions);
+                if let Some(resource) = self.wants_readings(&node) {
+                    push(&mut actions, Action::ReadUsages(resource));
                 }
                 self.pace(node.now_ns, &mut actions);
             }
             Input::Usages { node, readings } => {
                 self.candidates.take_readings(node.now_ns, readings);
                 self.baseline_due_ns = node.now_ns.saturating_add(BASELINE_EVERY_NS);
-                self.see(node, &mut actions);
-                if self.may_decide(node) {
-                    self.decide(node, &mut actions);
+                self.see(&node, &mut actions);
+                if let Some(reclaim) = self.may_decide(node.now_ns) {
+                    self.decide(node.now_ns, reclaim, &mut actions);
                 }
                 self.pace(node.now_ns, &mut actions);
             }
@@ -167,138 +209,172 @@ impl Engine {
         actions
     }
 
-    /// Follows the threshold: whether it is met, and since when.
-    fn see(&mut self, node: NodeSample, actions: &mut Actions) {
-        let NodeSample { now_ns, available_bytes } = node;
-        let threshold = self.settings.memory_available;
-        let threshold_bytes = threshold.map_or(0, |threshold| threshold.bytes);
-        let met = self.is_short(available_bytes);
-        match &mut self.episode {
-            None if met => {
-                self.episode = Some(Episode { crossed_ns: now_ns, met, last_met_ns: now_ns, told: None });
-                push(actions, Action::Crossed { now_ns, available_bytes, threshold_bytes });
-            }
-            None => {}
-            Some(episode) if met => {
-                if !episode.met {
-                    episode.crossed_ns = now_ns;
+    /// Follows the thresholds: which are met, and since when; and the victim's grace.
+    fn see(&mut self, node: &NodeSample, actions: &mut Actions) {
+        let now_ns = node.now_ns;
+        let verdict = self.pressure.observe(now_ns, &node.observations());
+        for (tracked, slot) in self.pressure.thresholds().zip(&mut self.episodes) {
+            let met = tracked.since_ns.is_some();
+            let seen = tracked.reclaim().map(|reclaim| shortage(&reclaim));
+            match (slot.as_mut(), seen) {
+                (None, Some(shortage)) if met => {
+                    *slot = Some(Episode { crossed_ns: now_ns, met, last_met_ns: now_ns });
+                    push(actions, Action::Crossed { now_ns, shortage });
                 }
-                episode.met = true;
-                episode.last_met_ns = now_ns;
-            }
-            Some(episode) => {
-                episode.met = false;
-                if now_ns.saturating_sub(episode.last_met_ns) >= EPISODE_HOLD_NS {
-                    let crossed_ns = episode.crossed_ns;
-                    self.episode = None;
-                    self.quiet_until_ns = 0;
-                    self.candidates.forgive();
-                    push(actions, Action::Cleared { now_ns, available_bytes, threshold_bytes, crossed_ns });
+                (Some(episode), _) if met => {
+                    if !episode.met {
+                        episode.crossed_ns = now_ns;
+                    }
+                    episode.met = true;
+                    episode.last_met_ns = now_ns;
                 }
+                (Some(episode), Some(shortage)) => {
+                    episode.met = false;
+                    if now_ns.saturating_sub(episode.last_met_ns) >= EPISODE_HOLD_NS {
+                        let crossed_ns = episode.crossed_ns;
+                        *slot = None;
+                        push(actions, Action::Cleared { now_ns, shortage, crossed_ns });
+                    }
+                }
+                // What was not measured is neither met nor over.
+                (Some(episode), None) => episode.met = false,
+                (None, _) => {}
             }
+        }
+        if self.episodes.iter().all(Option::is_none) && (self.told.is_some() || !actions.is_empty()) {
+            self.told = None;
+            self.quiet_until_ns = 0;
+            self.candidates.forgive();
+        }
+        if verdict.conditions != self.conditions {
+            self.conditions = verdict.conditions;
+            push(actions, Action::Conditions(verdict.conditions));
+        }
+        self.hurry(node, actions);
+    }
+
+    /// Ends the victim's grace period, if it has one and the time has come.
+    fn hurry(&mut self, node: &NodeSample, actions: &mut Actions) {
+        let Some(victim) = &mut self.victim else { return };
+        let hard = self.pressure.due().any(|reclaim| reclaim.threshold.is_hard());
+        let exhausted_in_ns = (node.fill_bytes_per_second > 0)
+            .then(|| scale(node.memory.available, 1_000 * MS, node.fill_bytes_per_second));
+        if let Some(reason) = victim.hurry(node.now_ns, hard, exhausted_in_ns) {
+            push(actions, Action::Kill { number: victim.number, reason });
         }
     }
 
-    /// Whether the threshold is met by that many bytes: strictly fewer than it, and once met, than it and
-    /// the minimum reclaim (upstream `thresholdsMet`).
-    fn is_short(&self, available_bytes: u64) -> bool {
-        let Some(threshold) = self.settings.memory_available else { return false };
-        let already = self.episode.is_some_and(|episode| episode.met);
-        let reclaim = if already { threshold.min_reclaim_bytes } else { 0 };
-        available_bytes < threshold.bytes.saturating_add(reclaim)
-    }
-
-    fn may_decide(&self, node: NodeSample) -> bool {
+    /// What may be decided on now: the first threshold that is due, even with what the last victim is still to give back.
+    fn may_decide(&self, now_ns: u64) -> Option<Reclaim> {
         let acts = match self.mode {
             Mode::Observe => false,
             Mode::DryRun | Mode::Enforce => true,
         };
         let alive = self.victim.is_some_and(|victim| victim.is_alive());
-        let credit_bytes = self.victim.map_or(0, |victim| victim.credit_bytes());
-        acts && !alive
-            && node.now_ns >= self.quiet_until_ns
-            && self.episode.is_some_and(|episode| episode.met)
-            && self.is_short(node.available_bytes.saturating_add(credit_bytes))
+        if !acts || alive || now_ns < self.quiet_until_ns {
+            return None;
+        }
+        self.pressure.due().find(|reclaim| {
+            if !reclaim.threshold.is_hard() && now_ns < self.soft_quiet_until_ns {
+                return false;
+            }
+            let resource = Resource::of(reclaim.threshold.signal);
+            let credit = self.victim.zip(resource).map_or(0, |(victim, resource)| victim.credit(resource));
+            reclaim.available.saturating_add(credit) < reclaim.target
+        })
     }
 
-    fn wants_readings(&self, node: NodeSample) -> bool {
-        let Some(threshold) = self.settings.memory_available else { return false };
-        let near = node.available_bytes < threshold.bytes.saturating_mul(2);
-        let baseline = near && node.now_ns >= self.baseline_due_ns && self.mode != Mode::Observe;
-        !self.candidates.is_empty() && baseline || self.may_decide(node)
+    /// Whether the usages are to be read, and for which resource's sake.
+    fn wants_readings(&self, node: &NodeSample) -> Option<Resource> {
+        if let Some(reclaim) = self.may_decide(node.now_ns) {
+            return Resource::of(reclaim.threshold.signal);
+        }
+        let near = |tracked: &Tracked| {
+            let reclaim = tracked.reclaim()?;
+            (reclaim.available < reclaim.amount.saturating_mul(2)).then_some(())?;
+            Resource::of(tracked.threshold.signal).filter(|resource| *resource == Resource::Memory)
+        };
+        let due = node.now_ns >= self.baseline_due_ns && self.mode != Mode::Observe;
+        (due && !self.candidates.is_empty()).then(|| self.pressure.thresholds().find_map(near)).flatten()
     }
 
     /// Chooses the victim from fresh readings.
-    fn decide(&mut self, node: NodeSample, actions: &mut Actions) {
+    fn decide(&mut self, now_ns: u64, reclaim: Reclaim, actions: &mut Actions) {
         if let Some(victim) = self.victim.take() {
             // Its processes are gone, and what it can still give back would not suffice.
             push(actions, Action::Completed(victim.completion()));
         }
-        if self.mode == Mode::Enforce && self.breaker.is_open(node.now_ns) {
-            self.mode = Mode::DryRun;
-            self.suppress(node.now_ns, Suppression::BreakerOpen, actions);
-        }
+        let resource = shortage(&reclaim).resource();
         let mut order = std::mem::take(&mut self.candidates.order);
         order.clear();
-        let spare = self.settings.evict_within_request;
+        let within = self.settings.evict_within_request;
         order.extend(
             self.candidates
                 .slots()
-                .filter(|(_, slot)| slot.exclusion(spare).is_none())
-                .map(|(index, slot)| slot.ranked(index)),
+                .filter(|(_, slot)| slot.exclusion(now_ns, resource, within).is_none())
+                .map(|(index, slot)| slot.ranked(index, resource)),
         );
-        rank::by_memory(&mut order, |ranked| ranked.standing);
+        order.sort_unstable_by(|left, right| left.standing.compare(&right.standing).0);
         self.candidates.order = order;
-        self.take_first(node, actions);
+        self.take_first(now_ns, reclaim, actions);
     }
 
     /// Decides on the first of the order.
-    fn take_first(&mut self, node: NodeSample, actions: &mut Actions) {
-        let Some(decision) = self.draw_up(node) else {
-            self.quiet_until_ns = node.now_ns.saturating_add(NOBODY_PAUSE_NS);
-            self.suppress(node.now_ns, Suppression::NoCandidate, actions);
+    fn take_first(&mut self, now_ns: u64, reclaim: Reclaim, actions: &mut Actions) {
+        if self.mode == Mode::Enforce && self.breaker.is_open(now_ns, self.candidates.len()) {
+            self.mode = Mode::DryRun;
+            self.suppress(now_ns, &reclaim, Suppression::BreakerOpen, actions);
+        }
+        let Some(decision) = self.draw_up(now_ns, reclaim) else {
+            self.quiet_until_ns = now_ns.saturating_add(NOBODY_PAUSE_NS);
+            self.suppress(now_ns, &reclaim, Suppression::NoCandidate, actions);
             return;
         };
         self.decided = decision.number;
-        if let Some(episode) = &mut self.episode {
-            episode.told = None;
-        }
+        self.told = None;
         self.decision = Some(decision);
         if decision.dry_run {
-            self.quiet_until_ns = node.now_ns.saturating_add(self.settings.dry_run_cool_down_ns);
+            self.quiet_until_ns = now_ns.saturating_add(self.settings.dry_run_cool_down_ns);
         } else {
             self.victim = Some(Victim::new(&decision));
         }
         push(actions, Action::Evict);
     }
 
-    fn draw_up(&self, node: NodeSample) -> Option<Decision> {
+    fn draw_up(&self, now_ns: u64, reclaim: Reclaim) -> Option<Decision> {
         let order = &self.candidates.order;
         let first = order.first()?;
         let slot = self.candidates.slot(first.index)?;
+        let shortage = shortage(&reclaim);
         let mut ranking = Few::new();
         for ranked in order.iter().take(SHOWN_RANKING) {
             push(&mut ranking, *ranked);
         }
         let mut excluded = Few::new();
         let mut excluded_count = 0;
+        let within = self.settings.evict_within_request;
         for (index, slot) in self.candidates.slots() {
-            if let Some(reason) = slot.exclusion(self.settings.evict_within_request) {
+            if let Some(reason) = slot.exclusion(now_ns, shortage.resource(), within) {
                 excluded_count += 1;
                 if excluded.len() < SHOWN_EXCLUDED {
                     push(&mut excluded, Excluded { index, cgroup: slot.facts.cgroup, reason });
                 }
             }
         }
+        let grace_ns = if shortage.hard {
+            0
+        } else {
+            self.settings.max_pod_grace_period_ns.min(slot.facts.grace_period_ns)
+        };
         Some(Decision {
             number: self.decided.saturating_add(1),
             dry_run: self.mode != Mode::Enforce,
             index: first.index,
             cgroup: first.cgroup,
-            crossed_ns: self.episode.map_or(node.now_ns, |episode| episode.crossed_ns),
-            decided_ns: node.now_ns,
-            threshold_bytes: self.settings.memory_available.map_or(0, |threshold| threshold.bytes),
-            observed_bytes: node.available_bytes,
+            crossed_ns: self.crossed_ns(&reclaim.threshold).unwrap_or(now_ns),
+            decided_ns: now_ns,
+            shortage,
+            grace_ns,
             reading: slot.reading,
             growth_bytes_per_second: slot.growth_bytes_per_second,
             decided_by: order.get(1).map(|next| first.standing.compare(&next.standing).1),
@@ -310,24 +386,41 @@ impl Engine {
         })
     }
 
+    /// When that threshold was crossed.
+    fn crossed_ns(&self, threshold: &Threshold) -> Option<u64> {
+        let mut both = self.pressure.thresholds().zip(&self.episodes);
+        let (_, episode) = both.find(|(tracked, _)| tracked.threshold == *threshold)?;
+        episode.map(|episode| episode.crossed_ns)
+    }
+
     /// Takes in what came of a decision; an answer about another eviction than the present one is stale.
     fn hear(&mut self, outcome: Outcome, actions: &mut Actions) {
         let Some(mut victim) = self.victim else { return };
         match outcome {
-            Outcome::Signalled { number, now_ns } if number == victim.number => {
-                victim.signalled(now_ns);
+            Outcome::Terminated { number, now_ns } if number == victim.number => {
+                victim.terminated(now_ns);
                 self.victim = Some(victim);
                 self.breaker.record(now_ns);
                 self.pace(now_ns, actions);
             }
-            Outcome::Refused { number, now_ns, reason } if number == victim.number && victim.is_alive() => {
-                self.victim = None;
-                self.candidates.pass_over(victim.cgroup);
-                push(actions, Action::Failed(victim.failure(now_ns, FailureReason::Refused(reason))));
-                self.go_on(victim, now_ns, actions);
+            Outcome::Signalled { number, now_ns } if number == victim.number => {
+                let is_first = victim.terminated_ns().is_none();
+                victim.signalled(now_ns);
+                self.victim = Some(victim);
+                if is_first {
+                    self.breaker.record(now_ns);
+                }
+                self.pace(now_ns, actions);
             }
-            Outcome::Progress { number, now_ns, populated, current_bytes } if number == victim.number => {
-                match victim.look(now_ns, populated, current_bytes) {
+            Outcome::Refused { number, now_ns, reason }
+                if number == victim.number && victim.is_undecided() =>
+            {
+                self.refused(victim, now_ns, reason, actions);
+            }
+            Outcome::Progress { number, now_ns, populated, current_bytes, process_count }
+                if number == victim.number =>
+            {
+                match victim.look(now_ns, populated, current_bytes, process_count) {
                     Look::Wait => self.victim = Some(victim),
                     Look::Completed(completion) => {
                         self.victim = None;
@@ -335,45 +428,113 @@ impl Engine {
                     }
                     Look::Failed(failure) => {
                         self.victim = None;
-                        self.candidates.pass_over(victim.cgroup);
+                        self.candidates.pass_over(victim.cgroup, u64::MAX);
                         push(actions, Action::Failed(failure));
                     }
                 }
             }
-            Outcome::Signalled { .. } | Outcome::Refused { .. } | Outcome::Progress { .. } => {}
+            Outcome::Terminated { .. }
+            | Outcome::Signalled { .. }
+            | Outcome::Refused { .. }
+            | Outcome::Progress { .. } => {}
+        }
+    }
+
+    fn refused(&mut self, mut victim: Victim, now_ns: u64, reason: Refusal, actions: &mut Actions) {
+        let is_gone = matches!(reason, Refusal::Gone | Refusal::Empty);
+        if victim.terminated_ns().is_some() && is_gone {
+            // It ended by itself while it was given the time to. What it used may still be coming back.
+            self.victim = match victim.look(now_ns, false, None, None) {
+                Look::Wait => Some(victim),
+                Look::Completed(completion) => {
+                    push(actions, Action::Completed(completion));
+                    None
+                }
+                Look::Failed(failure) => {
+                    push(actions, Action::Failed(failure));
+                    None
+                }
+            };
+            return;
+        }
+        self.victim = None;
+        push(actions, Action::Failed(victim.failure(now_ns, FailureReason::Refused(reason))));
+        match reason {
+            // It is not the candidate's fault. A hard threshold waits for nobody's disk.
+            Refusal::Unrecorded => {
+                self.soft_quiet_until_ns = now_ns.saturating_add(UNRECORDED_PAUSE_NS);
+                return;
+            }
+            Refusal::Gone | Refusal::Empty => {
+                self.candidates.pass_over(victim.cgroup, now_ns.saturating_add(EMPTY_PAUSE_NS));
+            }
+            Refusal::Replaced | Refusal::Kernel(_) => self.candidates.pass_over(victim.cgroup, u64::MAX),
+        }
+        if victim.terminated_ns().is_none() {
+            self.go_on(victim, now_ns, actions);
         }
     }
 
     /// After a refusal: the next of the same order, whose readings are still fresh.
     fn go_on(&mut self, refused: Victim, now_ns: u64, actions: &mut Actions) {
         let Some(before) = self.decision.filter(|decision| decision.number == refused.number) else { return };
-        self.candidates.order.retain(|ranked| ranked.cgroup != refused.cgroup);
-        let node = NodeSample { now_ns, available_bytes: before.observed_bytes };
-        if self.may_decide(node) {
-            self.take_first(node, actions);
+        if let Some(reclaim) = self.may_decide(now_ns) {
+            let resource = shortage(&reclaim).resource();
+            if resource != before.shortage.resource() {
+                // It was ranked by what is no longer short.
+                return self.pace(now_ns, actions);
+            }
+            // Settings may have changed since it was drawn up.
+            let within = self.settings.evict_within_request;
+            let mut order = std::mem::take(&mut self.candidates.order);
+            order.retain(|ranked| {
+                let slot = self.candidates.slot(ranked.index);
+                let may = slot.is_some_and(|slot| slot.exclusion(now_ns, resource, within).is_none());
+                may && ranked.cgroup != refused.cgroup
+            });
+            self.candidates.order = order;
+            self.take_first(now_ns, reclaim, actions);
         }
         self.pace(now_ns, actions);
     }
 
-    fn suppress(&mut self, now_ns: u64, reason: Suppression, actions: &mut Actions) {
-        if let Some(episode) = &mut self.episode
-            && episode.told != Some(reason)
-        {
-            episode.told = Some(reason);
-            push(actions, Action::Suppressed { now_ns, reason });
+    fn suppress(&mut self, now_ns: u64, reclaim: &Reclaim, reason: Suppression, actions: &mut Actions) {
+        if self.told != Some(reason) {
+            self.told = Some(reason);
+            push(actions, Action::Suppressed { now_ns, signal: reclaim.threshold.signal, reason });
         }
     }
 
     /// Says when to look again, where the engine knows better than the sampler.
     fn pace(&self, now_ns: u64, actions: &mut Actions) {
-        let watch = self.victim.map(|victim| {
-            if victim.age_ns(now_ns) < WATCH_FAST_FOR_NS { WATCH_FAST_NS } else { WATCH_SLOW_NS }
+        let watch = self.victim.map(|victim| match victim.grace_left_ns() {
+            Some(left_ns) => left_ns.clamp(MS, WATCH_GRACE_NS),
+            None if victim.age_ns(now_ns) < WATCH_FAST_FOR_NS => WATCH_FAST_NS,
+            None => WATCH_SLOW_NS,
         });
-        let short = self.episode.is_some_and(|episode| episode.met).then_some(IDLE_SHORTAGE_NS);
+        let hard = |(tracked, episode): (&Tracked, &Option<Episode>)| {
+            tracked.threshold.is_hard() && episode.is_some_and(|episode| episode.met)
+        };
+        let short = self.pressure.thresholds().zip(&self.episodes).any(hard).then_some(IDLE_SHORTAGE_NS);
         if let Some(within_ns) = watch.or(short) {
             push(actions, Action::LookAgainWithin(within_ns));
         }
     }
+}
+
+fn pressure(settings: &EngineSettings) -> Pressure {
+    Pressure::of(settings.thresholds.iter().copied(), settings.pressure_transition_period_ms)
+}
+
+fn shortage(reclaim: &Reclaim) -> Shortage {
+    let Reclaim { threshold, amount, target: _, available } = *reclaim;
+    Shortage { signal: threshold.signal, hard: threshold.is_hard(), threshold: amount, observed: available }
+}
+
+/// `value * by / of`, cut to 64 bits; of nothing it is 0.
+fn scale(value: u64, by: u64, of: u64) -> u64 {
+    let scaled = (u128::from(value) * u128::from(by)).checked_div(u128::from(of)).unwrap_or(0);
+    u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
 /// No step can want more than [`Actions`] has room for; the tests count.

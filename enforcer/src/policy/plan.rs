@@ -57,6 +57,8 @@ pub struct PodPlan {
     pub limits: ResourceList,
     /// The memory request that ranking compares usage with, in bytes (upstream `GetResourceRequestQuantity`).
     pub ranking_request_bytes: u64,
+    /// How long it wants to be given to end by itself, in seconds.
+    pub termination_grace_period_seconds: u64,
     /// Its cgroup.
     pub cgroup: CgroupPlan,
     /// Whether its cgroup is somebody else's to make and remove.
@@ -183,6 +185,7 @@ fn plan_pod(
         requests: effective::requests(pod),
         limits: effective::limits(pod),
         ranking_request_bytes: effective::ranking_request(pod, ResourceName::MEMORY).units(),
+        termination_grace_period_seconds: pod.termination_grace_period_seconds,
         cgroup: CgroupPlan { path, files },
         adopted: is_adopted,
         containers,

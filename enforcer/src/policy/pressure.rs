@@ -5,6 +5,7 @@
 
 use super::{
     EvictionSettings,
+    few::Few,
     threshold::{NodeCondition, Signal, Threshold},
 };
 
@@ -83,6 +84,8 @@ pub struct Reclaim {
     pub threshold: Threshold,
     /// Its value in base units.
     pub amount: u64,
+    /// How much must be available until it is no longer met: its value and its minimum reclaim.
+    pub target: u64,
     /// What was available.
     pub available: u64,
 }
@@ -100,38 +103,75 @@ impl Reclaim {
     }
 }
 
+/// The most thresholds that can be told apart: a hard and a soft one for each signal, with room to spare.
+pub const MAX_THRESHOLDS: usize = 24;
+
 /// The thresholds and what is known of each, from one look to the next.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Pressure {
-    thresholds: Vec<Tracked>,
+    thresholds: Few<Tracked, MAX_THRESHOLDS>,
     transition_ns: u64,
-    last: Observations,
+    /// When each signal was measured at the last look, as far as that is known.
+    last: [Option<u64>; Signal::ALL.len()],
     /// When each condition was last observed.
     conditions: [Option<u64>; NodeCondition::ALL.len()],
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Tracked {
-    threshold: Threshold,
-    /// Since when it has been met; none while it is not.
-    since_ns: Option<u64>,
+/// What is known of one threshold.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tracked {
+    /// The threshold.
+    pub threshold: Threshold,
+    /// Since when it has been met, in nanoseconds; none while it is not.
+    pub since_ns: Option<u64>,
     /// Whether its grace period had passed at the last look: then it stays met until its minimum reclaim is there.
     acted_on: bool,
+    /// What the last look showed of it; none if its signal was not observed.
+    seen: Option<Seen>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Seen {
+    amount: u64,
+    min_reclaim: u64,
+    available: u64,
+    /// Measured anew since the look before.
+    is_new: bool,
 }
 
 impl Tracked {
-    /// Whether it is met: strictly less is available than its value, and once it was acted on, than that and the minimum
-    /// reclaim (upstream `thresholdsMet`). What was not observed is not met.
-    fn is_met(&self, observation: Option<Observation>) -> bool {
-        let Some(Observation { available, capacity, measured_ns: _ }) = observation else { return false };
-        let reclaim = self.threshold.min_reclaim.filter(|_| self.acted_on);
-        let value = self.threshold.value.amount(capacity);
-        available < value.saturating_add(reclaim.map_or(0, |reclaim| reclaim.amount(capacity)))
+    /// Takes in a look. It is met if strictly less is available than its value, and once it was acted on, than that and
+    /// the minimum reclaim (upstream `thresholdsMet`). What was not observed is not met.
+    fn look(&mut self, now_ns: u64, observation: Option<Observation>, is_new: bool) {
+        self.seen = observation.map(|Observation { available, capacity, measured_ns: _ }| Seen {
+            amount: self.threshold.value.amount(capacity),
+            min_reclaim: self.threshold.min_reclaim.map_or(0, |reclaim| reclaim.amount(capacity)),
+            available,
+            is_new,
+        });
+        let met = self.seen.is_some_and(|seen| {
+            let reclaim = if self.acted_on { seen.min_reclaim } else { 0 };
+            seen.available < seen.amount.saturating_add(reclaim)
+        });
+        self.since_ns = if met { self.since_ns.or(Some(now_ns)) } else { None };
+        let grace_ns = self.threshold.grace_period_ms.saturating_mul(MS);
+        self.acted_on = self.since_ns.is_some_and(|since_ns| now_ns.saturating_sub(since_ns) >= grace_ns);
     }
 
-    fn grace_passed(&self, now_ns: u64) -> bool {
-        let grace_ns = self.threshold.grace_period_ms.saturating_mul(MS);
-        self.since_ns.is_some_and(|since_ns| now_ns.saturating_sub(since_ns) >= grace_ns)
+    fn is_memory(&self) -> bool {
+        matches!(self.threshold.signal, Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable)
+    }
+
+    /// What it is, and what was available at the last look, if it was observed then.
+    #[must_use]
+    pub fn reclaim(&self) -> Option<Reclaim> {
+        let Seen { amount, min_reclaim, available, is_new: _ } = self.seen?;
+        let target = amount.saturating_add(min_reclaim);
+        Some(Reclaim { threshold: self.threshold, amount, target, available })
+    }
+
+    fn is_due(&self) -> bool {
+        self.acted_on && self.seen.is_some_and(|seen| seen.is_new)
     }
 }
 
@@ -139,29 +179,70 @@ impl Pressure {
     /// Begins, with nothing observed.
     #[must_use]
     pub fn new(settings: &EvictionSettings) -> Self {
-        let tracked = |&threshold: &Threshold| Tracked { threshold, since_ns: None, acted_on: false };
+        Self::of(settings.thresholds.iter().copied(), settings.pressure_transition_period_ms)
+    }
+
+    /// The same for these thresholds; those beyond [`MAX_THRESHOLDS`] are left out.
+    pub(super) fn of(thresholds: impl Iterator<Item = Threshold>, transition_ms: u64) -> Self {
+        let mut tracked = Few::new();
+        for threshold in thresholds {
+            let fits = tracked.push(Tracked { threshold, since_ns: None, acted_on: false, seen: None });
+            debug_assert!(fits, "more thresholds than signals have");
+        }
         Self {
-            thresholds: settings.thresholds.iter().map(tracked).collect(),
-            transition_ns: settings.pressure_transition_period_ms.saturating_mul(MS),
-            last: Observations::default(),
+            thresholds: tracked,
+            transition_ns: transition_ms.saturating_mul(MS),
+            last: [None; Signal::ALL.len()],
             conditions: [None; NodeCondition::ALL.len()],
         }
     }
 
+    /// Takes over what is known of those thresholds that stay, and of the conditions.
+    pub(super) fn inherit(&mut self, before: &Self) {
+        for tracked in self.thresholds.iter_mut() {
+            if let Some(known) = before.thresholds.iter().find(|known| known.threshold == tracked.threshold) {
+                *tracked = *known;
+            }
+        }
+        self.last = before.last;
+        self.conditions = before.conditions;
+    }
+
     /// Takes in what is observed now. `now_ns` never goes back; where it does, no time has passed.
     pub fn observe(&mut self, now_ns: u64, observations: &Observations) -> Verdict {
-        for tracked in &mut self.thresholds {
-            let met = tracked.is_met(observations.get(tracked.threshold.signal));
-            tracked.since_ns = if met { tracked.since_ns.or(Some(now_ns)) } else { None };
-            tracked.acted_on = met && tracked.grace_passed(now_ns);
-            if met && let Some(last) = self.conditions.get_mut(tracked.threshold.signal.condition() as usize)
+        for tracked in self.thresholds.iter_mut() {
+            let signal = tracked.threshold.signal;
+            let observation = observations.get(signal);
+            // Upstream `thresholdsUpdatedStats`.
+            let before = self.last.get(signal as usize).copied().flatten();
+            let measured = observation.and_then(|observation| observation.measured_ns);
+            let is_new =
+                before.is_none_or(|before_ns| measured.is_none_or(|measured_ns| measured_ns > before_ns));
+            tracked.look(now_ns, observation, is_new);
+            if tracked.since_ns.is_some()
+                && let Some(last) = self.conditions.get_mut(signal.condition() as usize)
             {
                 *last = Some(now_ns);
             }
         }
-        let verdict = Verdict { conditions: self.conditions(now_ns), reclaim: self.reclaim(observations) };
-        self.last = *observations;
-        verdict
+        for (last, signal) in self.last.iter_mut().zip(Signal::ALL) {
+            *last = observations.get(signal).and_then(|observation| observation.measured_ns);
+        }
+        Verdict { conditions: self.conditions(now_ns), reclaim: self.due().next() }
+    }
+
+    /// All thresholds, in the order in which they were given.
+    pub fn thresholds(&self) -> impl Iterator<Item = &Tracked> {
+        self.thresholds.iter()
+    }
+
+    /// The thresholds whose grace period has passed and that were measured anew, as of the last look, memory before all
+    /// others (upstream `thresholdsUpdatedStats`, `byEvictionPriority`, `getReclaimableThreshold`).
+    pub fn due(&self) -> impl Iterator<Item = Reclaim> {
+        let due = |memory: bool| {
+            self.thresholds.iter().filter(move |tracked| tracked.is_due() && tracked.is_memory() == memory)
+        };
+        due(true).chain(due(false)).filter_map(Tracked::reclaim)
     }
 
     /// The conditions that were observed within the transition period (upstream `nodeConditionsObservedSince`).
@@ -175,28 +256,6 @@ impl Pressure {
             }
         }
         conditions
-    }
-
-    /// The first threshold whose grace period has passed and that was measured anew, memory before all others (upstream
-    /// `thresholdsUpdatedStats`, `byEvictionPriority`, `getReclaimableThreshold`).
-    fn reclaim(&self, observations: &Observations) -> Option<Reclaim> {
-        let is_due =
-            |tracked: &&Tracked| tracked.acted_on && self.is_new(tracked.threshold.signal, observations);
-        let is_memory = |tracked: &&Tracked| {
-            matches!(tracked.threshold.signal, Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable)
-        };
-        let due = || self.thresholds.iter().filter(is_due);
-        let Tracked { threshold, .. } = *due().find(is_memory).or_else(|| due().next())?;
-        let Observation { available, capacity, .. } = observations.get(threshold.signal)?;
-        Some(Reclaim { threshold, amount: threshold.value.amount(capacity), available })
-    }
-
-    fn is_new(&self, signal: Signal, observations: &Observations) -> bool {
-        let measured = observations.get(signal).and_then(|observation| observation.measured_ns);
-        match (self.last.get(signal), measured) {
-            (None, _) | (Some(_), None) => true,
-            (Some(last), Some(measured_ns)) => last.measured_ns.is_none_or(|last_ns| measured_ns > last_ns),
-        }
     }
 }
 

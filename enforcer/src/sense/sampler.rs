@@ -54,6 +54,12 @@ impl Sampler {
         scale(headroom_bytes, 1_000 * MS, self.fastest_bytes_per_second()).clamp(MIN_PAUSE_NS, MAX_PAUSE_NS)
     }
 
+    /// The fastest fill that was seen lately; 0 if there was none.
+    #[must_use]
+    pub fn fill_bytes_per_second(&self) -> u64 {
+        self.fastest_bytes_per_second
+    }
+
     /// The fill that is reckoned with.
     #[must_use]
     pub fn fastest_bytes_per_second(&self) -> u64 {

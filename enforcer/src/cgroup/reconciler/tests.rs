@@ -118,6 +118,7 @@ pub(super) fn plan(memory: &str) -> Plan {
         requests: ResourceList::new(),
         limits: ResourceList::new(),
         ranking_request_bytes: 0,
+        termination_grace_period_seconds: 30,
         cgroup: cgroup("/kubepods/pod1", &[("memory.max", memory), ("cpu.weight", "79")]),
         adopted: false,
         containers: vec![container],

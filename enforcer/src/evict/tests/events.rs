@@ -7,9 +7,13 @@ use super::node::{MIB, Node, Pod};
 use crate::{
     evict::{Candidate, Report, Teller},
     journal::Event,
-    policy::engine::{
-        Action, Candidates, Completion, Engine, EngineSettings, Failure, FailureReason, HardThreshold, Input,
-        Mode, Moments, NodeSample, Outcome, Reading, Refusal, Suppression,
+    policy::{
+        engine::{
+            Action, Candidates, Completion, Engine, EngineSettings, Failure, FailureReason, Input,
+            KillReason, Mode, Moments, NodeSample, Outcome, Reading, Refusal, Shortage, Suppression,
+            followed,
+        },
+        threshold::{Signal, Threshold, ThresholdValue},
     },
     sense::MeminfoError,
 };
@@ -24,6 +28,10 @@ fn show(event: &Event) -> String {
         *id = Value::String("[id]".into());
     }
     format!("{} {:?}\n{data:#}", event.kind, event.subject)
+}
+
+fn shortage(observed: u64) -> Shortage {
+    Shortage { signal: Signal::MemoryAvailable, hard: true, threshold: 200 * MIB, observed }
 }
 
 fn candidates() -> (Node, Arc<[Arc<Candidate>]>) {
@@ -49,14 +57,14 @@ fn decided_carries_the_whole_decision() {
     let (_node, members) = candidates();
     let mut engine = Engine::new(EngineSettings {
         mode: Mode::Enforce,
-        memory_available: Some(HardThreshold { bytes: 200 * MIB, min_reclaim_bytes: 0 }),
+        thresholds: followed(&[Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(200 * MIB))]),
         ..EngineSettings::default()
     });
     let facts: Vec<_> = members.iter().map(|member| member.facts()).collect();
     drop(engine.replace(Candidates::new(&facts)));
     let mut buffer = [0; crate::evict::stat::BUFFER_BYTES];
     let readings: Vec<Reading> = members.iter().map(|member| member.read_usage(&mut buffer)).collect();
-    let node = NodeSample { now_ns: MS, available_bytes: 203_776 * 1024 };
+    let node = NodeSample::memory(MS, 203_776 * 1024, 8 << 30);
     engine.step(Input::Node(node));
     let actions =
         engine.step(Input::Usages { node: NodeSample { now_ns: 2_345_678, ..node }, readings: &readings });
@@ -64,13 +72,14 @@ fn decided_carries_the_whole_decision() {
     let decision = *engine.decision().unwrap();
     engine.step(Input::Outcome(Outcome::Refused { number: 1, now_ns: 0, reason: Refusal::Gone }));
     let report = Report::Decided { id: Ulid::from_parts(1_700_000_000_000, 7), decision, members };
-    insta::assert_snapshot!(show(&teller().event(&report)));
+    insta::assert_snapshot!(show(&teller().event(&report).unwrap()));
 }
 
 fn moments() -> Moments {
     Moments {
         crossed_ns: MS,
         decided_ns: MS + 1_234_567,
+        terminated_ns: None,
         signalled_ns: Some(MS + 1_500_000),
         dead_ns: None,
         memory_back_ns: None,
@@ -90,29 +99,59 @@ fn the_course_of_an_eviction() {
         freed_bytes: Some(1249 * MIB),
     };
     let failure = |reason| Failure { number: 1, cgroup, moments: moments(), given_up_ns: 3_001 * MS, reason };
-    let failed = |reason| Report::Failed { id, candidate: Arc::clone(&candidate), failure: failure(reason) };
+    let failed = |reason| Report::Failed {
+        id,
+        signal: Signal::MemoryAvailable,
+        candidate: Arc::clone(&candidate),
+        failure: failure(reason),
+    };
     let reports = [
-        Report::Crossed { now_ns: MS, available_bytes: 199 * MIB, threshold_bytes: 200 * MIB },
+        Report::Crossed { now_ns: MS, shortage: shortage(199 * MIB) },
         Report::Signalled {
             id,
+            signal: Signal::MemoryAvailable,
             number: 1,
             candidate: Arc::clone(&candidate),
+            cut_short: None,
             moments: moments(),
             brakes_failed: 1,
         },
-        Report::Completed { id, candidate: Arc::clone(&candidate), completion },
+        Report::Completed {
+            id,
+            signal: Signal::MemoryAvailable,
+            candidate: Arc::clone(&candidate),
+            completion,
+        },
         failed(FailureReason::StillPopulated),
         failed(FailureReason::Refused(Refusal::Kernel(95))),
-        Report::Suppressed { now_ns: MS, reason: Suppression::BreakerOpen },
-        Report::Cleared {
-            now_ns: 9 * MS,
-            available_bytes: 900 * MIB,
-            threshold_bytes: 200 * MIB,
-            crossed_ns: MS,
+        Report::Suppressed { now_ns: MS, signal: Signal::MemoryAvailable, reason: Suppression::BreakerOpen },
+        Report::Cleared { now_ns: 9 * MS, shortage: shortage(900 * MIB), crossed_ns: MS },
+        Report::Crossed {
+            now_ns: MS,
+            shortage: Shortage { signal: Signal::PidAvailable, hard: false, threshold: 1_000, observed: 999 },
         },
+        Report::Terminated {
+            id,
+            signal: Signal::PidAvailable,
+            number: 2,
+            candidate: Arc::clone(&candidate),
+            grace_ns: 30_000 * MS,
+            moments: Moments { terminated_ns: Some(MS + 1_400_000), signalled_ns: None, ..moments() },
+        },
+        Report::Signalled {
+            id,
+            signal: Signal::PidAvailable,
+            number: 2,
+            candidate: Arc::clone(&candidate),
+            cut_short: Some(KillReason::HardThreshold),
+            moments: Moments { terminated_ns: Some(MS + 1_400_000), ..moments() },
+            brakes_failed: 0,
+        },
+        Report::Suppressed { now_ns: MS, signal: Signal::PidAvailable, reason: Suppression::NoCandidate },
+        failed(FailureReason::Refused(Refusal::Unrecorded)),
         Report::Blind(MeminfoError::Malformed),
         Report::Sighted,
     ];
-    let told: Vec<_> = reports.iter().map(|report| show(&teller().event(report))).collect();
+    let told: Vec<_> = reports.iter().map(|report| show(&teller().event(report).unwrap())).collect();
     insta::assert_snapshot!(told.join("\n\n"));
 }

@@ -45,6 +45,7 @@ impl Pod {
             requests: BTreeMap::new(),
             limits: BTreeMap::new(),
             ranking_request_bytes: self.request_bytes,
+            termination_grace_period_seconds: 30,
             adopted: false,
             containers: vec![ContainerPlan {
                 adopted: false,

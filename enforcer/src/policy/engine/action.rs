@@ -1,16 +1,45 @@
+use std::cmp::Ordering;
+
 use super::{
-    few::Few,
     input::{Reading, Refusal},
+    settings::Resource,
 };
 use crate::{
     model::CgroupId,
-    policy::rank::{DecidedBy, MemoryStanding},
+    policy::{
+        few::Few,
+        pressure::Conditions,
+        rank::{DecidedBy, MemoryStanding, PidStanding},
+        threshold::Signal,
+    },
 };
 
 /// How many ranked candidates a decision shows.
 pub const SHOWN_RANKING: usize = 10;
 /// How many excluded candidates a decision shows; all are counted.
 pub const SHOWN_EXCLUDED: usize = 16;
+
+/// The keys that a candidate is ranked by.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Standing {
+    /// When memory is short.
+    Memory(MemoryStanding),
+    /// When process ids are short.
+    Pids(PidStanding),
+}
+
+impl Standing {
+    /// Which of the two is evicted first, and by which key. Only standings of one resource are ever compared.
+    #[must_use]
+    pub fn compare(&self, other: &Self) -> (Ordering, DecidedBy) {
+        match (self, other) {
+            (Self::Memory(one), Self::Memory(other)) => one.compare(other),
+            (Self::Pids(one), Self::Pids(other)) => one.compare(other),
+            (Self::Memory(_), Self::Pids(_)) => (Ordering::Less, DecidedBy::Order),
+            (Self::Pids(_), Self::Memory(_)) => (Ordering::Greater, DecidedBy::Order),
+        }
+    }
+}
 
 /// A candidate with the keys that it is ranked by.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -20,7 +49,7 @@ pub struct Ranked {
     /// Its cgroup.
     pub cgroup: CgroupId,
     /// The keys.
-    pub standing: MemoryStanding,
+    pub standing: Standing,
 }
 
 /// Why a candidate is not evicted.
@@ -51,6 +80,27 @@ pub struct Excluded {
     pub reason: Exclusion,
 }
 
+/// A threshold that is met; amounts are in the base unit of its resource.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Shortage {
+    /// What was measured.
+    pub signal: Signal,
+    /// Whether the threshold is a hard one.
+    pub hard: bool,
+    /// Its value.
+    pub threshold: u64,
+    /// What was available.
+    pub observed: u64,
+}
+
+impl Shortage {
+    /// What is short.
+    #[must_use]
+    pub fn resource(&self) -> Resource {
+        Resource::of(self.signal).unwrap_or(Resource::Memory)
+    }
+}
+
 /// The whole decision.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Decision {
@@ -66,17 +116,17 @@ pub struct Decision {
     pub crossed_ns: u64,
     /// When this was decided.
     pub decided_ns: u64,
-    /// The threshold that is met.
-    pub threshold_bytes: u64,
-    /// What was available.
-    pub observed_bytes: u64,
+    /// The threshold that is met, and by how much.
+    pub shortage: Shortage,
+    /// How long the victim is given to end by itself, in nanoseconds; 0 kills it at once.
+    pub grace_ns: u64,
     /// The victim's usage.
     pub reading: Reading,
     /// How fast its working set grew between the last two readings; 0 if it was read once.
     pub growth_bytes_per_second: i64,
     /// The key that put it before the runner-up; none if there was no other.
     pub decided_by: Option<DecidedBy>,
-    /// What its death should give back.
+    /// What its death should give back of the node's memory.
     pub predicted_freed_bytes: u64,
     /// The first of the ranking, from the victim on.
     pub ranking: Few<Ranked, SHOWN_RANKING>,
@@ -95,7 +145,9 @@ pub struct Moments {
     pub crossed_ns: u64,
     /// The victim was chosen.
     pub decided_ns: u64,
-    /// It was signalled.
+    /// It was asked to end, in a soft eviction.
+    pub terminated_ns: Option<u64>,
+    /// It was killed.
     pub signalled_ns: Option<u64>,
     /// It held no process any more.
     pub dead_ns: Option<u64>,
@@ -151,34 +203,51 @@ pub enum Suppression {
     BreakerOpen,
 }
 
-/// What the engine wants done, or told.
+/// Why a victim that was asked to end is killed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum KillReason {
+    /// Its grace period has passed.
+    GracePassed,
+    /// A hard threshold was crossed meanwhile.
+    HardThreshold,
+    /// At the rate at which memory is being filled it would be exhausted before the victim's came back.
+    Exhausting,
+}
+
+/// What the engine wants done, or told.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
-    /// Tell: the threshold was crossed.
+    /// Tell: a threshold was crossed.
     Crossed {
         /// When it was seen.
         now_ns: u64,
-        /// What was available.
-        available_bytes: u64,
-        /// The threshold.
-        threshold_bytes: u64,
+        /// The threshold, and what was available.
+        shortage: Shortage,
     },
-    /// Tell: the shortage is over.
+    /// Tell: a shortage is over.
     Cleared {
         /// When it was seen.
         now_ns: u64,
-        /// What was available.
-        available_bytes: u64,
-        /// The threshold.
-        threshold_bytes: u64,
+        /// The threshold, and what is available now.
+        shortage: Shortage,
         /// When it had been crossed.
         crossed_ns: u64,
     },
-    /// Read every candidate's usage at once, and answer with `Input::Usages`.
-    ReadUsages,
-    /// Carry out [`Engine::decision`](super::Engine::decision), at once, and answer with `Outcome::Signalled` or `Refused`.
-    /// If it is a dry run, only tell it; no answer is awaited.
+    /// The node's conditions are these from now on.
+    Conditions(Conditions),
+    /// Read what every candidate uses of this, and its memory in any case, at once, and answer with `Input::Usages`.
+    ReadUsages(Resource),
+    /// Carry out [`Engine::decision`](super::Engine::decision). Without a grace period at once, and answer with
+    /// `Outcome::Signalled` or `Refused`; with one by SIGTERM, and answer with `Outcome::Terminated` or `Refused`. If it
+    /// is a dry run, only tell it; no answer is awaited.
     Evict,
+    /// Kill the victim that was asked to end, now, and answer with `Outcome::Signalled` or `Refused`.
+    Kill {
+        /// Which eviction.
+        number: u64,
+        /// Why now.
+        reason: KillReason,
+    },
     /// Tell: an eviction is over.
     Completed(Completion),
     /// Tell: an eviction did not work.
@@ -187,6 +256,8 @@ pub enum Action {
     Suppressed {
         /// When.
         now_ns: u64,
+        /// For what.
+        signal: Signal,
         /// Why.
         reason: Suppression,
     },
@@ -196,4 +267,4 @@ pub enum Action {
 }
 
 /// What one step of the engine wants, in order.
-pub type Actions = Few<Action, 8>;
+pub type Actions = Few<Action, 16>;

@@ -1,5 +1,8 @@
 use super::settings::BreakerSettings;
 
+/// The share of pods says something from so many kills on: half of two pods is one.
+const SHARE_FROM_KILLS: usize = 10;
+
 /// Remembers when the last kills were.
 #[derive(Clone, Debug)]
 pub(super) struct Breaker {
@@ -25,10 +28,15 @@ impl Breaker {
         }
     }
 
-    /// Whether another kill now would be one too many.
-    pub(super) fn is_open(&self, now_ns: u64) -> bool {
+    /// Whether another kill now, with so many pods left, would be one too many.
+    pub(super) fn is_open(&self, now_ns: u64, left: usize) -> bool {
         let recent = |at: &&u64| now_ns.saturating_sub(**at) < self.settings.window_ns;
-        self.kills_ns.iter().filter(recent).count() >= usize::from(self.settings.max_kills)
+        let kills = self.kills_ns.iter().filter(recent).count();
+        let all = kills.saturating_add(left);
+        let too_large_a_share = kills >= SHARE_FROM_KILLS
+            && kills.saturating_mul(1_000)
+                >= all.saturating_mul(usize::from(self.settings.max_share_permille));
+        kills >= usize::from(self.settings.max_kills) || too_large_a_share
     }
 }
 
@@ -36,25 +44,39 @@ impl Breaker {
 mod tests {
     use super::{Breaker, BreakerSettings};
 
+    const MOST: BreakerSettings = BreakerSettings { max_kills: 3, window_ns: 100, max_share_permille: 500 };
+
     #[test]
     fn opens_at_the_most_kills_within_the_window_and_closes_as_they_age() {
-        let mut breaker = Breaker::new(BreakerSettings { max_kills: 3, window_ns: 100 });
+        let mut breaker = Breaker::new(MOST);
         for now in [0, 50, 60] {
-            assert!(!breaker.is_open(now));
+            assert!(!breaker.is_open(now, 1_000));
             breaker.record(now);
         }
-        assert!(breaker.is_open(60));
-        assert!(breaker.is_open(99));
-        assert!(!breaker.is_open(100));
+        assert!(breaker.is_open(60, 1_000));
+        assert!(breaker.is_open(99, 1_000));
+        assert!(!breaker.is_open(100, 1_000));
         breaker.record(100);
-        assert!(breaker.is_open(149));
-        assert!(!breaker.is_open(150));
+        assert!(breaker.is_open(149, 1_000));
+        assert!(!breaker.is_open(150, 1_000));
     }
 
     #[test]
     fn no_kill_allowed_is_always_open() {
-        let mut breaker = Breaker::new(BreakerSettings { max_kills: 0, window_ns: 100 });
+        let mut breaker = Breaker::new(BreakerSettings { max_kills: 0, ..MOST });
         breaker.record(1);
-        assert!(breaker.is_open(u64::MAX));
+        assert!(breaker.is_open(u64::MAX, 1_000));
+    }
+
+    #[test]
+    fn a_share_of_the_pods_counts_from_ten_kills_on() {
+        let mut breaker = Breaker::new(BreakerSettings { max_kills: 100, ..MOST });
+        for _ in 0..9 {
+            breaker.record(1);
+        }
+        assert!(!breaker.is_open(1, 0));
+        breaker.record(1);
+        assert!(breaker.is_open(1, 10));
+        assert!(!breaker.is_open(1, 11));
     }
 }

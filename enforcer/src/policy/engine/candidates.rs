@@ -1,8 +1,12 @@
 use super::{
-    action::{Exclusion, Ranked},
+    action::{Exclusion, Ranked, Standing},
     input::{CandidateFacts, Reading},
+    settings::Resource,
 };
-use crate::{model::CgroupId, policy::rank::MemoryStanding};
+use crate::{
+    model::CgroupId,
+    policy::rank::{MemoryStanding, PidStanding},
+};
 
 /// Two readings closer than this tell nothing of growth.
 const GROWTH_SPAN_NS: u64 = 50_000_000;
@@ -28,7 +32,8 @@ pub struct Candidates {
 pub(super) struct Slot {
     pub(super) facts: CandidateFacts,
     pub(super) reading: Reading,
-    pub(super) passed_over: bool,
+    /// Until when it is passed over.
+    passed_over_until_ns: u64,
     pub(super) growth_bytes_per_second: i64,
     /// When it was read.
     read_ns: u64,
@@ -42,7 +47,7 @@ impl Candidates {
         let slot = |facts: &CandidateFacts| Slot {
             facts: *facts,
             reading: Reading::Missing,
-            passed_over: false,
+            passed_over_until_ns: 0,
             growth_bytes_per_second: 0,
             read_ns: 0,
             baseline: None,
@@ -89,15 +94,16 @@ impl Candidates {
         self.by_cgroup.get(place).copied()
     }
 
-    pub(super) fn pass_over(&mut self, cgroup: CgroupId) {
+    /// Leaves it out until then, or until all are [forgiven](Self::forgive).
+    pub(super) fn pass_over(&mut self, cgroup: CgroupId, until_ns: u64) {
         if let Some(slot) = self.find(cgroup).and_then(|index| self.slots.get_mut(index)) {
-            slot.passed_over = true;
+            slot.passed_over_until_ns = until_ns;
         }
     }
 
     pub(super) fn forgive(&mut self) {
         for slot in &mut self.slots {
-            slot.passed_over = false;
+            slot.passed_over_until_ns = 0;
         }
     }
 
@@ -136,34 +142,52 @@ impl Slot {
         }
     }
 
-    /// Why it may not be evicted; none if it may.
-    pub(super) fn exclusion(&self, evict_within_request: bool) -> Option<Exclusion> {
+    /// Why it may not be evicted for a shortage of this; none if it may.
+    pub(super) fn exclusion(
+        &self,
+        now_ns: u64,
+        resource: Resource,
+        evict_within_request: bool,
+    ) -> Option<Exclusion> {
         if self.facts.critical {
             return Some(Exclusion::Critical);
         }
         if self.facts.protected {
             return Some(Exclusion::Protected);
         }
-        if self.passed_over {
+        if now_ns < self.passed_over_until_ns {
             return Some(Exclusion::PassedOver);
         }
-        match self.reading {
-            Reading::Gone => Some(Exclusion::Gone),
-            Reading::Missing => None,
-            Reading::Usage(usage) if usage.working_set_bytes == 0 => Some(Exclusion::Empty),
-            Reading::Usage(usage) => {
+        let usage = match self.reading {
+            Reading::Gone => return Some(Exclusion::Gone),
+            Reading::Missing => return None,
+            Reading::Usage(usage) => usage,
+        };
+        match resource {
+            Resource::Memory if usage.working_set_bytes == 0 => Some(Exclusion::Empty),
+            Resource::Memory => {
                 let within = usage.working_set_bytes <= self.facts.request_bytes;
                 (within && !evict_within_request).then_some(Exclusion::WithinRequest)
             }
+            Resource::Pids => (usage.process_count == Some(0)).then_some(Exclusion::Empty),
         }
     }
 
-    pub(super) fn ranked(&self, index: usize) -> Ranked {
-        let standing = MemoryStanding {
-            usage_bytes: self.reading.usage().map(|usage| usage.working_set_bytes),
-            request_bytes: self.facts.request_bytes,
-            priority: self.facts.priority,
-            order: u32::try_from(index).unwrap_or(u32::MAX),
+    pub(super) fn ranked(&self, index: usize, resource: Resource) -> Ranked {
+        let usage = self.reading.usage();
+        let (priority, order) = (self.facts.priority, u32::try_from(index).unwrap_or(u32::MAX));
+        let standing = match resource {
+            Resource::Memory => Standing::Memory(MemoryStanding {
+                usage_bytes: usage.map(|usage| usage.working_set_bytes),
+                request_bytes: self.facts.request_bytes,
+                priority,
+                order,
+            }),
+            Resource::Pids => Standing::Pids(PidStanding {
+                process_count: usage.and_then(|usage| usage.process_count),
+                priority,
+                order,
+            }),
         };
         Ranked { index, cgroup: self.facts.cgroup, standing }
     }
@@ -181,6 +205,7 @@ mod tests {
             request_bytes: 0,
             critical: false,
             protected: false,
+            grace_period_ns: 0,
         }
     }
 
@@ -191,14 +216,29 @@ mod tests {
     #[test]
     fn a_new_set_keeps_what_was_learnt_of_the_same_cgroup() {
         let mut before = Candidates::new(&[facts(7), facts(3)]);
-        before.pass_over(CgroupId(3));
+        before.pass_over(CgroupId(3), 2_000);
         before.take_readings(0, &[using(0), using(100)]);
         before.take_readings(1_000_000_000, &[using(0), using(300)]);
         let mut after = Candidates::new(&[facts(9), facts(3)]);
         after.inherit(&before);
         let (new, same) = (after.slot(0).unwrap(), after.slot(1).unwrap());
-        assert!(!new.passed_over && same.passed_over);
+        assert_eq!((new.passed_over_until_ns, same.passed_over_until_ns), (0, 2_000));
         assert_eq!((new.growth_bytes_per_second, same.growth_bytes_per_second), (0, 200));
+    }
+
+    #[test]
+    fn who_is_passed_over_comes_back_when_the_time_is_up_or_all_are_forgiven() {
+        let mut candidates = Candidates::new(&[facts(3)]);
+        let passed_over = |candidates: &Candidates, now_ns| {
+            let reason = candidates.slot(0).unwrap().exclusion(now_ns, Resource::Memory, true);
+            reason == Some(Exclusion::PassedOver)
+        };
+        candidates.pass_over(CgroupId(3), 100);
+        assert!(passed_over(&candidates, 99) && !passed_over(&candidates, 100));
+        candidates.pass_over(CgroupId(3), u64::MAX);
+        assert!(passed_over(&candidates, u64::MAX - 1));
+        candidates.forgive();
+        assert!(!passed_over(&candidates, 0));
     }
 
     #[test]

@@ -1,4 +1,11 @@
-use crate::model::CgroupId;
+use super::settings::Resource;
+use crate::{
+    model::CgroupId,
+    policy::{
+        pressure::{Observation, Observations},
+        threshold::Signal,
+    },
+};
 
 /// A pod that could be evicted, as far as its plan tells.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -13,6 +20,9 @@ pub struct CandidateFacts {
     pub critical: bool,
     /// Nor are pods that an operator protects.
     pub protected: bool,
+    /// How long the pod wants to be given to end by itself, in nanoseconds: its `terminationGracePeriodSeconds`. Only a
+    /// soft eviction gives it anything.
+    pub grace_period_ns: u64,
 }
 
 /// What a pod's cgroup is charged for.
@@ -28,6 +38,8 @@ pub struct Usage {
     pub file_bytes: u64,
     /// `shmem` of `memory.stat`.
     pub shmem_bytes: u64,
+    /// `pids.current`; none where it was not asked for, or could not be read.
+    pub process_count: Option<u64>,
 }
 
 impl Usage {
@@ -40,6 +52,15 @@ impl Usage {
         self.anon_bytes
     }
 
+    /// What comes back of a resource when the pod's processes die, in its base unit.
+    #[must_use]
+    pub fn freed_by_death(&self, resource: Resource) -> u64 {
+        match resource {
+            Resource::Memory => self.freed_by_death_bytes(),
+            Resource::Pids => self.process_count.unwrap_or(0),
+        }
+    }
+
     /// Both together, for a pod that is charged in more than one place.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
@@ -49,6 +70,10 @@ impl Usage {
             anon_bytes: self.anon_bytes.saturating_add(other.anon_bytes),
             file_bytes: self.file_bytes.saturating_add(other.file_bytes),
             shmem_bytes: self.shmem_bytes.saturating_add(other.shmem_bytes),
+            process_count: match (self.process_count, other.process_count) {
+                (Some(one), Some(more)) => Some(one.saturating_add(more)),
+                (one, more) => one.or(more),
+            },
         }
     }
 }
@@ -75,13 +100,70 @@ impl Reading {
     }
 }
 
-/// The node's memory at one moment.
+/// How much of something there is, in its base unit.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Level {
+    /// What is left.
+    pub available: u64,
+    /// What there is in all.
+    pub capacity: u64,
+}
+
+/// The node at one moment.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct NodeSample {
     /// When it was read: nanoseconds of `CLOCK_BOOTTIME`.
     pub now_ns: u64,
-    /// `memory.available`.
-    pub available_bytes: u64,
+    /// `memory.available`, in bytes.
+    pub memory: Level,
+    /// `allocatableMemory.available`, in bytes; none where kubepods has no limit, or it was not read.
+    pub allocatable: Option<Level>,
+    /// `pid.available`; none where it was not read.
+    pub pids: Option<Level>,
+    /// How fast memory is being filled at the moment; 0 if it is not, or not known yet.
+    pub fill_bytes_per_second: u64,
+}
+
+impl NodeSample {
+    /// A look at memory alone.
+    #[must_use]
+    pub fn memory(now_ns: u64, available: u64, capacity: u64) -> Self {
+        Self {
+            now_ns,
+            memory: Level { available, capacity },
+            allocatable: None,
+            pids: None,
+            fill_bytes_per_second: 0,
+        }
+    }
+
+    /// What a signal measures; none if it was not read.
+    #[must_use]
+    pub fn level(&self, signal: Signal) -> Option<Level> {
+        match signal {
+            Signal::MemoryAvailable => Some(self.memory),
+            Signal::AllocatableMemoryAvailable => self.allocatable,
+            Signal::PidAvailable => self.pids,
+            Signal::NodefsAvailable
+            | Signal::NodefsInodesFree
+            | Signal::ImagefsAvailable
+            | Signal::ImagefsInodesFree
+            | Signal::ContainerfsAvailable
+            | Signal::ContainerfsInodesFree => None,
+        }
+    }
+
+    /// As the rules of pressure take it.
+    pub(super) fn observations(&self) -> Observations {
+        let mut observations = Observations::default();
+        for signal in Signal::ALL {
+            if let Some(Level { available, capacity }) = self.level(signal) {
+                // A look is always of now.
+                observations.set(signal, Observation { available, capacity, measured_ns: None });
+            }
+        }
+        observations
+    }
 }
 
 /// Why a candidate was not signalled.
@@ -93,6 +175,8 @@ pub enum Refusal {
     Empty,
     /// The cgroup behind the handle is not the one that was decided on.
     Replaced,
+    /// A soft eviction could not be recorded where it lasts, and so was not begun.
+    Unrecorded,
     /// The kernel refused, with this error number (`EOPNOTSUPP` for a threaded cgroup).
     Kernel(i32),
 }
@@ -100,6 +184,13 @@ pub enum Refusal {
 /// What came of a decision. `number` is the decision's.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Outcome {
+    /// Every process of the victim has been asked to end, by SIGTERM.
+    Terminated {
+        /// Which eviction.
+        number: u64,
+        /// When the last had been.
+        now_ns: u64,
+    },
     /// Every process of the victim has been sent SIGKILL.
     Signalled {
         /// Which eviction.
@@ -126,6 +217,8 @@ pub enum Outcome {
         populated: bool,
         /// Its `memory.current`; none once the cgroup is gone.
         current_bytes: Option<u64>,
+        /// How many tasks it has; none if that was not asked for, or the cgroup is gone.
+        process_count: Option<u64>,
     },
 }
 

@@ -1,5 +1,10 @@
 use std::fmt;
 
+use crate::policy::{
+    few::Few,
+    threshold::{Signal, Threshold, ThresholdValue},
+};
+
 /// What the daemon may do; in the order of its reach.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Mode {
@@ -33,13 +38,48 @@ impl fmt::Display for Mode {
     }
 }
 
-/// A hard threshold of `memory.available`, percentages already resolved.
+/// What can run short, as far as the engine is concerned.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct HardThreshold {
-    /// Met while fewer bytes than this are available.
-    pub bytes: u64,
-    /// `evictionMinimumReclaim`: once met, it stays met until this much more is available.
-    pub min_reclaim_bytes: u64,
+pub enum Resource {
+    /// Memory, in bytes.
+    Memory,
+    /// Process ids, in tasks.
+    Pids,
+}
+
+impl Resource {
+    /// What a signal is about; none if pods are not evicted for it here.
+    #[must_use]
+    pub fn of(signal: Signal) -> Option<Self> {
+        match signal {
+            Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable => Some(Self::Memory),
+            Signal::PidAvailable => Some(Self::Pids),
+            Signal::NodefsAvailable
+            | Signal::NodefsInodesFree
+            | Signal::ImagefsAvailable
+            | Signal::ImagefsInodesFree
+            | Signal::ContainerfsAvailable
+            | Signal::ContainerfsInodesFree => None,
+        }
+    }
+}
+
+/// The most thresholds that the engine follows: a hard and a soft one for each signal of a [`Resource`], with room to
+/// spare.
+pub const MAX_THRESHOLDS: usize = 8;
+
+/// The thresholds that the engine follows.
+pub type Thresholds = Few<Threshold, MAX_THRESHOLDS>;
+
+/// Those of the thresholds whose signals the engine follows.
+#[must_use]
+pub fn followed(thresholds: &[Threshold]) -> Thresholds {
+    let mut followed = Thresholds::new();
+    for threshold in thresholds.iter().filter(|threshold| Resource::of(threshold.signal).is_some()) {
+        let fits = followed.push(*threshold);
+        debug_assert!(fits, "more thresholds than these signals have");
+    }
+    followed
 }
 
 /// When the engine stops trusting itself: after that many kills within the window it only tells any more.
@@ -49,15 +89,22 @@ pub struct BreakerSettings {
     pub max_kills: u16,
     /// The window.
     pub window_ns: u64,
+    /// The largest part of the pods, in thousandths, that may be killed within the window; it counts from the tenth
+    /// kill on.
+    pub max_share_permille: u16,
 }
 
 /// What an administrator decides about eviction.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EngineSettings {
     /// The mode.
     pub mode: Mode,
-    /// `evictionHard` of `memory.available`; without it nothing is ever evicted for memory.
-    pub memory_available: Option<HardThreshold>,
+    /// The thresholds; without one nothing is ever evicted.
+    pub thresholds: Thresholds,
+    /// `evictionPressureTransitionPeriod` in milliseconds: how long a node condition outlasts its threshold.
+    pub pressure_transition_period_ms: u64,
+    /// `evictionMaxPodGracePeriod` in nanoseconds: the longest that a soft eviction gives a pod.
+    pub max_pod_grace_period_ns: u64,
     /// `evictWithinRequest`: whether pods within their request are candidates at all, behind all others.
     pub evict_within_request: bool,
     /// `breaker`.
@@ -71,9 +118,14 @@ impl Default for EngineSettings {
     fn default() -> Self {
         Self {
             mode: Mode::DryRun,
-            memory_available: Some(HardThreshold { bytes: 100 << 20, min_reclaim_bytes: 0 }),
+            thresholds: followed(&[Threshold::hard(
+                Signal::MemoryAvailable,
+                ThresholdValue::Amount(100 << 20),
+            )]),
+            pressure_transition_period_ms: 300_000,
+            max_pod_grace_period_ns: 0,
             evict_within_request: true,
-            breaker: BreakerSettings { max_kills: 20, window_ns: 600_000_000_000 },
+            breaker: BreakerSettings { max_kills: 20, window_ns: 600_000_000_000, max_share_permille: 500 },
             dry_run_cool_down_ns: 60_000_000_000,
         }
     }

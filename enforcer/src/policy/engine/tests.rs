@@ -1,2 +1,4 @@
 mod property;
+mod rig;
 mod scenario;
+mod soft;

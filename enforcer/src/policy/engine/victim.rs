@@ -1,4 +1,7 @@
-use super::action::{Completion, Decision, Failure, FailureReason, Moments};
+use super::{
+    action::{Completion, Decision, Failure, FailureReason, KillReason, Moments},
+    settings::Resource,
+};
 use crate::model::CgroupId;
 
 const MS: u64 = 1_000_000;
@@ -25,15 +28,49 @@ const STANDSTILL_NS: u64 = 500 * MS;
 const TOLERANCE_SHARE: u64 = 16;
 const TOLERANCE_BYTES: u64 = 4 << 20;
 
-/// How far an eviction has come.
+/// The longest time between two looks that counts: a machine that was paused gave the victim no time to die.
+const LONGEST_GAP_NS: u64 = 1_000 * MS;
+
+/// How long before memory is exhausted a victim must be killed for its memory to come back in time: what an idle machine
+/// takes, twice.
+const RELEASE_BASE_NS: u64 = 200 * MS;
+const RELEASE_NS_PER_GIB: u64 = 200 * MS;
+
+/// How far an eviction has come. Times are of the victim's own clock, which stands still while nobody looks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Stage {
     /// To be signalled; the executor has not answered yet.
     Deciding,
-    /// Signalled, and holding processes.
+    /// Asked to end, and given until then.
+    Terminating { until_ns: u64 },
+    /// To be killed after all; the executor has not answered yet.
+    Killing,
+    /// Killed, and holding processes.
     Dying { deadline_ns: u64 },
-    /// Without processes; its memory is coming back.
+    /// Without processes; what it used is coming back.
     Settling { since_ns: u64, moved_ns: u64 },
+}
+
+/// What comes back of one resource, in its base unit.
+#[derive(Clone, Copy, Debug, Default)]
+struct Release {
+    predicted: u64,
+    before: Option<u64>,
+    freed: Option<u64>,
+}
+
+impl Release {
+    fn look(&mut self, now: Option<u64>) {
+        if let (Some(before), Some(now)) = (self.before, now) {
+            self.freed = Some(before.saturating_sub(now));
+        }
+    }
+
+    /// What is still to come, if `tolerance` of it need not.
+    fn missing(&self, tolerance: u64) -> u64 {
+        let missing = self.predicted.saturating_sub(self.freed.unwrap_or(0));
+        if missing <= tolerance { 0 } else { missing }
+    }
 }
 
 /// The one eviction that is under way.
@@ -42,10 +79,13 @@ pub(super) struct Victim {
     pub(super) number: u64,
     pub(super) cgroup: CgroupId,
     stage: Stage,
+    grace_ns: u64,
     moments: Moments,
-    predicted_freed_bytes: u64,
-    current_before_bytes: Option<u64>,
-    freed_bytes: Option<u64>,
+    memory: Release,
+    pids: Release,
+    /// The victim's own clock, and when it was last put forward.
+    clock_ns: u64,
+    looked_ns: u64,
 }
 
 /// What a look at the victim showed.
@@ -58,85 +98,171 @@ pub(super) enum Look {
 
 impl Victim {
     pub(super) fn new(decision: &Decision) -> Self {
+        let usage = decision.reading.usage();
+        let release = |resource| Release {
+            predicted: usage.map_or(0, |usage| usage.freed_by_death(resource)),
+            before: match resource {
+                Resource::Memory => usage.map(|usage| usage.current_bytes),
+                Resource::Pids => usage.and_then(|usage| usage.process_count),
+            },
+            freed: None,
+        };
         Self {
             number: decision.number,
             cgroup: decision.cgroup,
             stage: Stage::Deciding,
+            grace_ns: decision.grace_ns,
             moments: Moments {
                 crossed_ns: decision.crossed_ns,
                 decided_ns: decision.decided_ns,
+                terminated_ns: None,
                 signalled_ns: None,
                 dead_ns: None,
                 memory_back_ns: None,
             },
-            predicted_freed_bytes: decision.predicted_freed_bytes,
-            current_before_bytes: decision.reading.usage().map(|usage| usage.current_bytes),
-            freed_bytes: None,
+            memory: release(Resource::Memory),
+            pids: release(Resource::Pids),
+            clock_ns: 0,
+            looked_ns: decision.decided_ns,
         }
     }
 
-    pub(super) fn signalled(&mut self, now_ns: u64) {
+    fn tick(&mut self, now_ns: u64) {
+        let passed_ns = now_ns.saturating_sub(self.looked_ns);
+        self.clock_ns = self.clock_ns.saturating_add(passed_ns.min(LONGEST_GAP_NS));
+        self.looked_ns = self.looked_ns.max(now_ns);
+    }
+
+    /// It was asked to end.
+    pub(super) fn terminated(&mut self, now_ns: u64) {
+        self.tick(now_ns);
         if self.stage == Stage::Deciding {
-            self.moments.signalled_ns = Some(now_ns);
-            self.stage = Stage::Dying { deadline_ns: now_ns.saturating_add(self.allowed_ns()) };
+            self.moments.terminated_ns = Some(now_ns);
+            self.stage = Stage::Terminating { until_ns: self.clock_ns.saturating_add(self.grace_ns) };
         }
     }
 
-    /// Takes in how far it has died; `current_bytes` is none once the cgroup is gone.
-    pub(super) fn look(&mut self, now_ns: u64, populated: bool, current_bytes: Option<u64>) -> Look {
-        let freed_before = self.freed_bytes;
-        if let (Some(before), Some(current)) = (self.current_before_bytes, current_bytes) {
-            self.freed_bytes = Some(before.saturating_sub(current));
+    /// It was killed.
+    pub(super) fn signalled(&mut self, now_ns: u64) {
+        self.tick(now_ns);
+        if self.is_undecided() {
+            self.moments.signalled_ns = Some(now_ns);
+            self.stage = Stage::Dying { deadline_ns: self.clock_ns.saturating_add(self.allowed_ns()) };
         }
+    }
+
+    /// Whether an answer of the executor is awaited.
+    pub(super) fn is_undecided(&self) -> bool {
+        matches!(self.stage, Stage::Deciding | Stage::Killing)
+    }
+
+    /// When it was asked to end, if it was. Then a refusal to kill it may mean that it has ended.
+    pub(super) fn terminated_ns(&self) -> Option<u64> {
+        self.moments.terminated_ns
+    }
+
+    /// Whether it is in its grace period, and why that must end now. `hard` says whether a hard threshold is met, and
+    /// `exhausted_in_ns` when memory will be exhausted.
+    pub(super) fn hurry(
+        &mut self,
+        now_ns: u64,
+        hard: bool,
+        exhausted_in_ns: Option<u64>,
+    ) -> Option<KillReason> {
+        self.tick(now_ns);
+        let Stage::Terminating { until_ns } = self.stage else { return None };
+        let release_ns = scaled(RELEASE_BASE_NS, RELEASE_NS_PER_GIB, self.memory.predicted);
+        let reason = if hard {
+            KillReason::HardThreshold
+        } else if exhausted_in_ns.is_some_and(|in_ns| in_ns <= release_ns) {
+            KillReason::Exhausting
+        } else if self.clock_ns >= until_ns {
+            KillReason::GracePassed
+        } else {
+            return None;
+        };
+        self.stage = Stage::Killing;
+        Some(reason)
+    }
+
+    /// Takes in how far it has died; the amounts are none once the cgroup is gone, or were not read.
+    pub(super) fn look(
+        &mut self,
+        now_ns: u64,
+        populated: bool,
+        current_bytes: Option<u64>,
+        process_count: Option<u64>,
+    ) -> Look {
+        self.tick(now_ns);
+        let freed_before = (self.memory.freed, self.pids.freed);
+        self.memory.look(current_bytes);
+        self.pids.look(process_count);
+        let freed = (self.memory.freed, self.pids.freed);
+        let clock_ns = self.clock_ns;
         match self.stage {
             Stage::Deciding => return Look::Wait,
+            Stage::Terminating { .. } | Stage::Killing if populated => return Look::Wait,
             Stage::Dying { deadline_ns } if populated => {
-                if now_ns < deadline_ns {
+                if clock_ns < deadline_ns {
                     return Look::Wait;
                 }
                 return Look::Failed(self.failure(now_ns, FailureReason::StillPopulated));
             }
-            Stage::Dying { .. } => {
+            Stage::Terminating { .. } | Stage::Killing | Stage::Dying { .. } => {
                 self.moments.dead_ns = Some(now_ns);
-                self.stage = Stage::Settling { since_ns: now_ns, moved_ns: now_ns };
+                self.stage = Stage::Settling { since_ns: clock_ns, moved_ns: clock_ns };
             }
-            Stage::Settling { since_ns, .. } if self.freed_bytes > freed_before => {
-                self.stage = Stage::Settling { since_ns, moved_ns: now_ns };
+            Stage::Settling { since_ns, .. } if freed > freed_before => {
+                self.stage = Stage::Settling { since_ns, moved_ns: clock_ns };
             }
             Stage::Settling { .. } => {}
         }
-        if current_bytes.is_none() || self.credit_bytes() == 0 {
+        let is_back = self.credit(Resource::Memory) == 0 && self.credit(Resource::Pids) == 0;
+        if current_bytes.is_none() || is_back {
             self.moments.memory_back_ns = Some(now_ns);
             return Look::Completed(self.completion());
         }
         match self.stage {
             Stage::Settling { since_ns, moved_ns }
-                if now_ns.saturating_sub(moved_ns) >= STANDSTILL_NS
-                    || now_ns.saturating_sub(since_ns) >= self.allowed_ns() =>
+                if clock_ns.saturating_sub(moved_ns) >= STANDSTILL_NS
+                    || clock_ns.saturating_sub(since_ns) >= self.allowed_ns() =>
             {
                 Look::Completed(self.completion())
             }
-            Stage::Deciding | Stage::Dying { .. } | Stage::Settling { .. } => Look::Wait,
+            Stage::Deciding
+            | Stage::Terminating { .. }
+            | Stage::Killing
+            | Stage::Dying { .. }
+            | Stage::Settling { .. } => Look::Wait,
         }
     }
 
     fn allowed_ns(&self) -> u64 {
-        scaled(DEATH_BASE_NS, DEATH_NS_PER_GIB, self.predicted_freed_bytes)
+        scaled(DEATH_BASE_NS, DEATH_NS_PER_GIB, self.memory.predicted)
     }
 
     /// Whether it may still hold processes, so that nobody else is chosen.
     pub(super) fn is_alive(&self) -> bool {
         match self.stage {
-            Stage::Deciding | Stage::Dying { .. } => true,
+            Stage::Deciding | Stage::Terminating { .. } | Stage::Killing | Stage::Dying { .. } => true,
             Stage::Settling { .. } => false,
         }
     }
 
-    /// What is still to come back from it, and counts as available until then.
-    pub(super) fn credit_bytes(&self) -> u64 {
-        let missing = self.predicted_freed_bytes.saturating_sub(self.freed_bytes.unwrap_or(0));
-        let tolerance = (self.predicted_freed_bytes / TOLERANCE_SHARE).max(TOLERANCE_BYTES);
-        if missing <= tolerance { 0 } else { missing }
+    /// How long its grace still lasts, if it has one.
+    pub(super) fn grace_left_ns(&self) -> Option<u64> {
+        let Stage::Terminating { until_ns } = self.stage else { return None };
+        Some(until_ns.saturating_sub(self.clock_ns))
+    }
+
+    /// What is still to come back from it, and counts as available until then; in the resource's base unit.
+    pub(super) fn credit(&self, resource: Resource) -> u64 {
+        match resource {
+            Resource::Memory => {
+                self.memory.missing((self.memory.predicted / TOLERANCE_SHARE).max(TOLERANCE_BYTES))
+            }
+            Resource::Pids => self.pids.missing(0),
+        }
     }
 
     /// For how long it has been dying.
@@ -149,8 +275,8 @@ impl Victim {
             number: self.number,
             cgroup: self.cgroup,
             moments: self.moments,
-            predicted_freed_bytes: self.predicted_freed_bytes,
-            freed_bytes: self.freed_bytes,
+            predicted_freed_bytes: self.memory.predicted,
+            freed_bytes: self.memory.freed,
         }
     }
 

@@ -1,125 +1,17 @@
 //! The kubelet's own scenarios, as far as they concern hard thresholds of memory, and the course of an eviction.
 
+use super::rig::{GIB, MIB, MINUTE, MS, Rig, SECOND, candidate, enforcing, evicts, using};
 use crate::{
     model::CgroupId,
     policy::{
         engine::{
-            Action, Actions, BreakerSettings, CandidateFacts, Candidates, Completion, Engine, EngineSettings,
-            Exclusion, FailureReason, HardThreshold, Input, Mode, NodeSample, Outcome, Reading, Refusal,
-            Suppression, Usage,
+            Action, BreakerSettings, CandidateFacts, Candidates, Completion, EngineSettings, Exclusion,
+            FailureReason, Mode, Outcome, Reading, Refusal, Suppression,
         },
         rank::DecidedBy,
+        threshold::Signal,
     },
 };
-
-const MIB: u64 = 1 << 20;
-const GIB: u64 = 1 << 30;
-const MS: u64 = 1_000_000;
-const SECOND: u64 = 1_000 * MS;
-const MINUTE: u64 = 60 * SECOND;
-
-fn candidate(cgroup: u64, priority: i32, request_bytes: u64) -> CandidateFacts {
-    CandidateFacts { cgroup: CgroupId(cgroup), priority, request_bytes, critical: false, protected: false }
-}
-
-fn using(bytes: u64) -> Reading {
-    Reading::Usage(Usage {
-        current_bytes: bytes,
-        working_set_bytes: bytes,
-        anon_bytes: bytes,
-        file_bytes: 0,
-        shmem_bytes: 0,
-    })
-}
-
-/// The engine, the readings it is given, and a clock.
-struct Rig {
-    engine: Engine,
-    readings: Vec<Reading>,
-    now_ns: u64,
-}
-
-impl Rig {
-    fn new(settings: EngineSettings, pods: &[(CandidateFacts, Reading)]) -> Self {
-        let mut engine = Engine::new(settings);
-        let facts: Vec<_> = pods.iter().map(|(facts, _)| *facts).collect();
-        drop(engine.replace(Candidates::new(&facts)));
-        Self { engine, readings: pods.iter().map(|(_, reading)| *reading).collect(), now_ns: SECOND }
-    }
-
-    /// The pods of upstream's `TestMemoryPressure`; the last is the victim.
-    fn upstream(settings: EngineSettings) -> Self {
-        Self::new(
-            settings,
-            &[
-                (candidate(1, -1, GIB), using(900 * MIB)),
-                (candidate(2, 0, 100 * MIB), using(50 * MIB)),
-                (candidate(3, 0, 100 * MIB), using(400 * MIB)),
-                (candidate(4, 1, 0), using(400 * MIB)),
-                (candidate(5, -1, 0), using(100 * MIB)),
-            ],
-        )
-    }
-
-    /// Looks at the node, and answers the engine's wish for readings.
-    fn look(&mut self, available_bytes: u64) -> Vec<Action> {
-        let node = NodeSample { now_ns: self.now_ns, available_bytes };
-        let mut told = list(&self.engine.step(Input::Node(node)));
-        if told.contains(&Action::ReadUsages) {
-            told.retain(|action| !matches!(action, Action::ReadUsages | Action::LookAgainWithin(_)));
-            told.extend(list(&self.engine.step(Input::Usages { node, readings: &self.readings })));
-        }
-        told
-    }
-
-    fn pass(&mut self, ns: u64) -> &mut Self {
-        self.now_ns += ns;
-        self
-    }
-
-    fn hear(&mut self, outcome: Outcome) -> Vec<Action> {
-        list(&self.engine.step(Input::Outcome(outcome)))
-    }
-
-    fn number(&self) -> u64 {
-        self.engine.decision().unwrap().number
-    }
-
-    fn signalled(&mut self) -> Vec<Action> {
-        self.hear(Outcome::Signalled { number: self.number(), now_ns: self.now_ns })
-    }
-
-    fn progress(&mut self, populated: bool, current_bytes: u64) -> Vec<Action> {
-        let (number, now_ns) = (self.number(), self.now_ns);
-        self.hear(Outcome::Progress { number, now_ns, populated, current_bytes: Some(current_bytes) })
-    }
-
-    /// Signals and buries the victim.
-    fn dies(&mut self) -> Completion {
-        self.signalled();
-        self.pass(5 * MS);
-        match self.progress(false, 0)[..] {
-            [Action::Completed(completion)] => completion,
-            ref other => panic!("not completed: {other:?}"),
-        }
-    }
-}
-
-fn list(actions: &Actions) -> Vec<Action> {
-    actions.iter().copied().collect()
-}
-
-fn evicts(actions: &[Action]) -> bool {
-    actions.contains(&Action::Evict)
-}
-
-fn enforcing(bytes: u64, min_reclaim_bytes: u64) -> EngineSettings {
-    EngineSettings {
-        mode: Mode::Enforce,
-        memory_available: Some(HardThreshold { bytes, min_reclaim_bytes }),
-        ..EngineSettings::default()
-    }
-}
 
 /// `TestMemoryPressure` from its hard part on.
 #[test]
@@ -127,7 +19,7 @@ fn memory_pressure_evicts_the_lowest_that_exceeds_its_request() {
     let mut rig = Rig::upstream(enforcing(GIB, 0));
     assert_eq!(rig.look(2 * GIB), []);
     let told = rig.pass(MINUTE).look(500 * MIB);
-    assert!(matches!(told[0], Action::Crossed { available_bytes, .. } if available_bytes == 500 * MIB));
+    assert!(matches!(told[0], Action::Crossed { shortage, .. } if shortage.observed == 500 * MIB));
     assert!(evicts(&told));
     let decision = rig.engine.decision().unwrap();
     assert_eq!((decision.cgroup, decision.decided_by), (CgroupId(5), Some(DecidedBy::Priority)));
@@ -141,7 +33,7 @@ fn memory_pressure_evicts_the_lowest_that_exceeds_its_request() {
 #[test]
 fn exactly_the_threshold_is_not_below_it() {
     let mut rig = Rig::upstream(enforcing(GIB, 0));
-    assert_eq!(rig.look(GIB).iter().filter(|action| !matches!(action, Action::ReadUsages)).count(), 0);
+    assert_eq!(rig.look(GIB).iter().filter(|action| !matches!(action, Action::ReadUsages(_))).count(), 0);
     assert!(evicts(&rig.look(GIB - 1)));
 }
 
@@ -166,7 +58,7 @@ fn verify_pod_status() {
     assert!(evicts(&rig.look(1_500 * MIB)));
     let decision = rig.engine.decision().unwrap();
     assert_eq!((decision.cgroup, decision.decided_by), (CgroupId(2), Some(DecidedBy::ExceedsRequest)));
-    assert_eq!((decision.threshold_bytes, decision.observed_bytes), (2 * GIB, 1_500 * MIB));
+    assert_eq!((decision.shortage.threshold, decision.shortage.observed), (2 * GIB, 1_500 * MIB));
 }
 
 /// `TestStaticCriticalPodsAreNotEvicted`.
@@ -196,7 +88,11 @@ fn pods_within_their_request_can_be_spared() {
     let mut rig = Rig::new(settings, &[(candidate(1, 0, GIB), using(GIB))]);
     let told = rig.look(MIB);
     assert!(!evicts(&told));
-    assert!(told.contains(&Action::Suppressed { now_ns: SECOND, reason: Suppression::NoCandidate }));
+    assert!(told.contains(&Action::Suppressed {
+        now_ns: SECOND,
+        signal: Signal::MemoryAvailable,
+        reason: Suppression::NoCandidate,
+    }));
     // Told once, tried again after a pause.
     assert!(!rig.pass(MS).look(MIB).iter().any(|action| matches!(action, Action::Suppressed { .. })));
     rig.readings = vec![using(GIB + 1)];
@@ -280,7 +176,11 @@ fn a_victim_that_does_not_die_is_told_and_passed_over() {
     );
     assert!(evicts(&rig.look(MIB)));
     rig.signalled();
-    rig.pass(4_000 * MS - 1);
+    for _ in 0..7 {
+        rig.pass(500 * MS);
+        assert_eq!(rig.progress(true, 2 * GIB), []);
+    }
+    rig.pass(500 * MS - 1);
     assert_eq!(rig.progress(true, 2 * GIB), []);
     rig.pass(1);
     let told = rig.progress(true, 2 * GIB);
@@ -290,6 +190,17 @@ fn a_victim_that_does_not_die_is_told_and_passed_over() {
     let decision = rig.engine.decision().unwrap();
     assert_eq!(decision.cgroup, CgroupId(2));
     assert_eq!(decision.excluded.iter().next().unwrap().reason, Exclusion::PassedOver);
+}
+
+#[test]
+fn a_machine_that_was_paused_gave_the_victim_no_time_to_die() {
+    let mut rig = Rig::new(enforcing(GIB, 0), &[(candidate(1, 0, 0), using(2 * GIB))]);
+    assert!(evicts(&rig.look(MIB)));
+    rig.signalled();
+    rig.pass(MINUTE);
+    assert_eq!(rig.progress(true, 2 * GIB), []);
+    rig.pass(5 * MS);
+    assert!(matches!(rig.progress(false, 0)[..], [Action::Completed(_)]));
 }
 
 #[test]
@@ -317,7 +228,13 @@ fn an_answer_about_another_eviction_changes_nothing() {
     let now_ns = rig.now_ns;
     assert_eq!(rig.hear(Outcome::Signalled { number: stale, now_ns }), []);
     assert_eq!(rig.hear(Outcome::Refused { number: stale, now_ns, reason: Refusal::Gone }), []);
-    let dead = Outcome::Progress { number: stale, now_ns, populated: false, current_bytes: None };
+    let dead = Outcome::Progress {
+        number: stale,
+        now_ns,
+        populated: false,
+        current_bytes: None,
+        process_count: None,
+    };
     assert_eq!(rig.hear(dead), []);
     assert!(!evicts(&rig.pass(SECOND).look(MIB)));
 }
@@ -362,7 +279,7 @@ fn hovering_about_the_threshold_is_told_once() {
 
 #[test]
 fn the_breaker_steps_down_to_dry_run_and_says_so() {
-    let breaker = BreakerSettings { max_kills: 2, window_ns: MINUTE };
+    let breaker = BreakerSettings { max_kills: 2, window_ns: MINUTE, max_share_permille: 1_000 };
     let settings = EngineSettings { breaker, ..enforcing(GIB, 0) };
     let mut rig = Rig::upstream(settings);
     for _ in 0..2 {
@@ -398,7 +315,11 @@ fn a_new_set_of_candidates_does_not_forget_the_victim() {
 #[test]
 fn somebody_new_is_not_kept_waiting_by_there_having_been_nobody() {
     let mut rig = Rig::new(enforcing(GIB, 0), &[]);
-    let nobody = Action::Suppressed { now_ns: SECOND, reason: Suppression::NoCandidate };
+    let nobody = Action::Suppressed {
+        now_ns: SECOND,
+        signal: Signal::MemoryAvailable,
+        reason: Suppression::NoCandidate,
+    };
     assert!(rig.look(MIB).contains(&nobody));
     drop(rig.engine.replace(Candidates::new(&[candidate(1, 0, 0)])));
     rig.readings = vec![using(GIB)];

@@ -30,6 +30,11 @@ impl<T: Copy, const N: usize> Few<T, N> {
         self.items.iter().take(self.len).flatten()
     }
 
+    /// The same, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.items.iter_mut().take(self.len).flatten()
+    }
+
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -1,0 +1,250 @@
+//! Soft thresholds, several of them at once, conditions, and process ids.
+
+use super::rig::{GIB, MIB, MINUTE, MS, Rig, SECOND, candidate, evicts, using};
+use crate::{
+    model::CgroupId,
+    policy::{
+        engine::{
+            Action, EngineSettings, FailureReason, KillReason, Level, Mode, NodeSample, Outcome, Reading,
+            Refusal, Resource, Standing, Usage, followed,
+        },
+        rank::DecidedBy,
+        threshold::{NodeCondition, Signal, Threshold, ThresholdValue},
+    },
+};
+
+fn threshold(signal: Signal, amount: u64, grace_ms: u64) -> Threshold {
+    Threshold { grace_period_ms: grace_ms, ..Threshold::hard(signal, ThresholdValue::Amount(amount)) }
+}
+
+/// Hard below 1 GiB, soft below 2 GiB for a minute; pods get at the most 10 s.
+fn both() -> EngineSettings {
+    EngineSettings {
+        mode: Mode::Enforce,
+        thresholds: followed(&[
+            threshold(Signal::MemoryAvailable, GIB, 0),
+            threshold(Signal::MemoryAvailable, 2 * GIB, 60_000),
+        ]),
+        pressure_transition_period_ms: 300_000,
+        max_pod_grace_period_ns: 10 * SECOND,
+        ..EngineSettings::default()
+    }
+}
+
+/// A rig whose soft threshold is due, with the decision made; told is what the deciding look said.
+fn decided() -> (Rig, Vec<Action>) {
+    let mut rig = Rig::upstream(both());
+    assert!(!evicts(&rig.look(1_500 * MIB)));
+    assert!(!evicts(&rig.pass(MINUTE - 1).look(1_500 * MIB)), "its grace period has not passed");
+    let told = rig.pass(1).look(1_500 * MIB);
+    (rig, told)
+}
+
+fn asked() -> Rig {
+    let (mut rig, _) = decided();
+    let (number, now_ns) = (rig.number(), rig.now_ns);
+    rig.hear(Outcome::Terminated { number, now_ns });
+    rig
+}
+
+fn killed_for(actions: &[Action]) -> Option<KillReason> {
+    actions.iter().find_map(|action| match action {
+        Action::Kill { reason, .. } => Some(*reason),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_soft_threshold_asks_after_its_grace_and_kills_after_the_pods() {
+    let (mut rig, told) = decided();
+    assert!(evicts(&told));
+    let decision = *rig.engine.decision().unwrap();
+    assert_eq!((decision.shortage.hard, decision.grace_ns), (false, 10 * SECOND), "the smaller of the two");
+    assert_eq!(decision.shortage.threshold, 2 * GIB);
+    assert_eq!(decision.decided_ns - decision.crossed_ns, MINUTE);
+    let (number, now_ns) = (rig.number(), rig.now_ns);
+    let told = rig.hear(Outcome::Terminated { number, now_ns });
+    assert!(matches!(told[..], [Action::LookAgainWithin(within)] if within <= 100 * MS), "{told:?}");
+    for _ in 0..99 {
+        let told = rig.pass(100 * MS).look(1_500 * MIB);
+        assert_eq!((killed_for(&told), evicts(&told)), (None, false));
+    }
+    let told = rig.pass(100 * MS).look(1_500 * MIB);
+    assert_eq!(killed_for(&told), Some(KillReason::GracePassed));
+    assert_eq!(killed_for(&rig.pass(MS).look(1_500 * MIB)), None, "once");
+    rig.signalled();
+    rig.pass(MS);
+    let [Action::Completed(completion)] = rig.progress(false, 0)[..] else { panic!("not completed") };
+    assert_eq!(completion.moments.terminated_ns, Some(now_ns));
+    assert!(completion.moments.signalled_ns.is_some());
+}
+
+#[test]
+fn who_ends_within_its_grace_is_not_killed() {
+    let mut rig = asked();
+    rig.pass(3 * SECOND);
+    let [Action::Completed(completion)] = rig.progress(false, 0)[..] else { panic!("not completed") };
+    assert_eq!(completion.moments.signalled_ns, None);
+    assert_eq!(killed_for(&rig.pass(10 * SECOND).look(3 * GIB)), None);
+}
+
+#[test]
+fn a_hard_threshold_cuts_the_grace_short() {
+    let mut rig = asked();
+    assert_eq!(killed_for(&rig.pass(MS).look(GIB)), None, "not below it yet");
+    let told = rig.pass(MS).look(GIB - 1);
+    assert_eq!(killed_for(&told), Some(KillReason::HardThreshold));
+    assert!(!evicts(&told), "it is the same victim");
+}
+
+#[test]
+fn memory_that_would_be_exhausted_before_it_came_back_cuts_the_grace_short() {
+    let mut rig = asked();
+    let filling = |rig: &Rig, fill_bytes_per_second| NodeSample {
+        fill_bytes_per_second,
+        ..NodeSample::memory(rig.now_ns, 1_500 * MIB, 16 * GIB)
+    };
+    // The victim's 100 MiB take some 220 ms to come back.
+    let node = filling(rig.pass(MS), 5 * GIB);
+    assert_eq!(killed_for(&rig.see(node)), None);
+    let node = filling(rig.pass(MS), 8 * GIB);
+    assert_eq!(killed_for(&rig.see(node)), Some(KillReason::Exhausting));
+}
+
+#[test]
+fn a_refusal_to_kill_who_has_ended_meanwhile_is_no_failure() {
+    let mut rig = asked();
+    let told = rig.pass(MS).look(MIB);
+    assert_eq!(killed_for(&told), Some(KillReason::HardThreshold));
+    let (number, now_ns) = (rig.number(), rig.now_ns);
+    let told = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Gone });
+    assert!(matches!(told[..], [Action::Completed(_)]), "{told:?}");
+}
+
+#[test]
+fn what_cannot_be_recorded_is_not_begun_and_tried_again_later() {
+    let (mut rig, _) = decided();
+    let (number, now_ns) = (rig.number(), rig.now_ns);
+    let told = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Unrecorded });
+    assert!(
+        matches!(told[..], [Action::Failed(failure)] if failure.reason == FailureReason::Refused(Refusal::Unrecorded))
+    );
+    assert!(!evicts(&rig.pass(9 * SECOND).look(1_500 * MIB)));
+    // A hard threshold waits for no disk.
+    let mut hard = rig.clone();
+    assert!(evicts(&hard.look(MIB)));
+    assert!(evicts(&rig.pass(SECOND).look(1_500 * MIB)));
+    assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(5), "nobody is passed over for it");
+}
+
+#[test]
+fn without_a_grace_of_the_administrators_a_soft_eviction_kills_at_once() {
+    let settings = EngineSettings { max_pod_grace_period_ns: 0, ..both() };
+    let mut rig = Rig::upstream(settings);
+    rig.look(1_500 * MIB);
+    assert!(evicts(&rig.pass(MINUTE).look(1_500 * MIB)));
+    let decision = rig.engine.decision().unwrap();
+    assert_eq!((decision.grace_ns, decision.shortage.hard), (0, false));
+}
+
+#[test]
+fn a_condition_outlasts_its_threshold() {
+    let mut rig = Rig::upstream(EngineSettings { mode: Mode::Observe, ..both() });
+    let has = |rig: &Rig| rig.conditions.map(|conditions| conditions.has(NodeCondition::MemoryPressure));
+    rig.look(3 * GIB);
+    assert_eq!(has(&rig), None, "nothing changed");
+    rig.pass(SECOND).look(1_500 * MIB);
+    assert_eq!(has(&rig), Some(true), "before the grace period has passed");
+    rig.pass(SECOND).look(3 * GIB);
+    rig.pass(300 * SECOND - 1 - SECOND).look(3 * GIB);
+    assert_eq!(has(&rig), Some(true));
+    rig.pass(1).look(3 * GIB);
+    assert_eq!(has(&rig), Some(false));
+}
+
+#[test]
+fn each_threshold_is_crossed_and_cleared_by_itself() {
+    let mut rig = Rig::upstream(EngineSettings { mode: Mode::Observe, ..both() });
+    let crossed = |told: &[Action]| -> Vec<bool> {
+        told.iter()
+            .filter_map(|action| match action {
+                Action::Crossed { shortage, .. } => Some(shortage.hard),
+                _ => None,
+            })
+            .collect()
+    };
+    assert_eq!(crossed(&rig.look(1_500 * MIB)), [false]);
+    assert_eq!(crossed(&rig.pass(SECOND).look(500 * MIB)), [true]);
+    let told = rig.pass(SECOND).look(1_500 * MIB);
+    assert!(matches!(told[0], Action::Cleared { shortage, .. } if shortage.hard), "{told:?}");
+    assert_eq!(rig.engine.next_threshold_bytes(), Some(GIB), "the soft one is met already");
+}
+
+/// `TestAllocatableMemoryPressure`, as far as the choice goes.
+#[test]
+fn kubepods_own_limit_is_a_shortage_of_memory() {
+    let settings = EngineSettings {
+        thresholds: followed(&[
+            threshold(Signal::MemoryAvailable, GIB, 0),
+            threshold(Signal::AllocatableMemoryAvailable, GIB, 0),
+        ]),
+        ..both()
+    };
+    let mut rig = Rig::upstream(settings);
+    let allocatable = Some(Level { available: 500 * MIB, capacity: 4 * GIB });
+    let node = NodeSample { allocatable, ..NodeSample::memory(rig.now_ns, 8 * GIB, 16 * GIB) };
+    assert!(evicts(&rig.see(node)));
+    let decision = rig.engine.decision().unwrap();
+    assert_eq!(
+        (decision.cgroup, decision.shortage.signal),
+        (CgroupId(5), Signal::AllocatableMemoryAvailable)
+    );
+}
+
+fn holding(processes: u64) -> Reading {
+    let Reading::Usage(usage) = using(MIB) else { unreachable!() };
+    Reading::Usage(Usage { process_count: Some(processes), ..usage })
+}
+
+/// `TestPIDPressure`: priority, then the number of processes; requests do not count.
+#[test]
+fn process_ids_are_short() {
+    let settings =
+        EngineSettings { thresholds: followed(&[threshold(Signal::PidAvailable, 1_200, 0)]), ..both() };
+    let pods = [
+        (candidate(1, 1, 0), holding(500)),
+        (candidate(2, 0, GIB), holding(100)),
+        (candidate(3, 0, 0), holding(300)),
+        (candidate(4, 0, 0), holding(0)),
+    ];
+    let mut rig = Rig::new(settings, &pods);
+    let with = |rig: &Rig, available| NodeSample {
+        pids: Some(Level { available, capacity: 32_768 }),
+        ..NodeSample::memory(rig.now_ns, 8 * GIB, 16 * GIB)
+    };
+    let node = with(&rig, 1_200);
+    assert_eq!(rig.see(node), []);
+    let node = with(&rig, 1_000);
+    let told = rig.see(node);
+    assert!(evicts(&told));
+    assert_eq!(rig.wished, Some(Resource::Pids));
+    let decision = *rig.engine.decision().unwrap();
+    assert_eq!((decision.cgroup, decision.decided_by), (CgroupId(3), Some(DecidedBy::ProcessCount)));
+    assert!(decision.ranking.iter().all(|ranked| matches!(ranked.standing, Standing::Pids(_))));
+    assert_eq!(decision.ranked_count, 3);
+    // What it held counts as available until it has come back, so that nobody else is chosen.
+    rig.signalled();
+    rig.pass(MS);
+    let (number, now_ns) = (rig.number(), rig.now_ns);
+    rig.hear(Outcome::Progress {
+        number,
+        now_ns,
+        populated: false,
+        current_bytes: Some(100 * GIB),
+        process_count: Some(300),
+    });
+    let node = with(&rig, 1_000);
+    assert!(!evicts(&rig.see(node)), "300 are still to come back");
+    let node = with(&rig, 899);
+    assert!(evicts(&rig.see(node)), "they would not suffice");
+}
