@@ -16,11 +16,27 @@ pub mod drops {
     pub const RECLAIM_MAP: u32 = 5;
     /// A SIGKILL by the OOM killer could not be noted.
     pub const KILL_MAP: u32 = 6;
+    /// No room in the ring buffer for a [`Sharer`](crate::incident::Sharer).
+    pub const SHARER: u32 = 7;
+    /// No room in the ring buffer for a [`MemoryBack`](crate::incident::MemoryBack), or the memory could not be noted.
+    pub const MEMORY_BACK: u32 = 8;
+    /// No room in the ring buffer for an [`OomOver`](crate::incident::OomOver).
+    pub const OOM_OVER: u32 = 9;
     /// How many there are.
-    pub const COUNT: u32 = 7;
+    pub const COUNT: u32 = 10;
     /// Their names, as in metrics.
-    pub const NAMES: [&str; COUNT as usize] =
-        ["mark_victim", "process_exit", "edge", "marked_map", "oom_map", "reclaim_map", "kill_map"];
+    pub const NAMES: [&str; COUNT as usize] = [
+        "mark_victim",
+        "process_exit",
+        "edge",
+        "marked_map",
+        "oom_map",
+        "reclaim_map",
+        "kill_map",
+        "sharer",
+        "memory_back",
+        "oom_over",
+    ];
 }
 
 /// What was seen, by kind: `SEEN` map. `seen = delivered + dropped` for the first three.

@@ -7,6 +7,8 @@
 
 pub mod counter;
 pub mod guard;
+pub mod incident;
+pub mod life;
 pub mod offsets;
 pub mod plain;
 pub mod reclaim;

@@ -101,6 +101,15 @@ offsets! {
     upid_ns,
     /// `pid_namespace.child_reaper`.
     pid_namespace_child_reaper,
+    /// The pointer in `css_set` to the memory controller's state of the task, on whichever hierarchy: that of the
+    /// nearest cgroup that has the controller.
+    css_set_memory_any,
+    /// `mm_struct.owner`, the task in whose cgroup the memory is charged.
+    mm_owner,
+    /// `cgroup.root`.
+    cgroup_root,
+    /// `cgroup_root.hierarchy_id`, 0 for the unified one.
+    cgroup_root_hierarchy_id,
     /// Base-two logarithm of the page size; no offset, but as constant.
     page_shift,
 }
@@ -111,7 +120,7 @@ pub const fn pages_to_bytes(pages: i64, page_shift: u32) -> u64 {
     if pages <= 0 || page_shift >= 32 { 0 } else { pages.unsigned_abs() << page_shift }
 }
 
-const _: () = assert!(size_of::<Offsets>() == 34 * 4);
+const _: () = assert!(size_of::<Offsets>() == 38 * 4);
 
 #[cfg(test)]
 mod tests {

@@ -90,6 +90,39 @@ pub(crate) fn task_cgroup_id(task: u64) -> Option<u64> {
     cgroup_id(pointer(css_set, offset!(css_set_dfl_cgrp))?)
 }
 
+/// The id of the cgroup in whose counters the kernel counts a kill of who has this memory: that of its owner
+/// (`memcg_memory_event_mm` in linux/memcontrol.h).
+#[inline(always)]
+pub(crate) fn counted_cgroup_id(mm: u64) -> Option<u64> {
+    let owner = pointer(mm, offset!(mm_owner))?;
+    let css_set = pointer(owner, offset!(task_cgroups))?;
+    css_cgroup_id(pointer(css_set, offset!(css_set_memory_any))?)
+}
+
+/// The directory of a `struct cgroup`, if that is on the unified hierarchy as far as can be told.
+#[inline(always)]
+pub(crate) fn unified_cgroup_node(cgroup: u64) -> Option<u64> {
+    let hierarchy = pointer(cgroup, offset!(cgroup_root))
+        .and_then(|root| read::<i32>(root, offset!(cgroup_root_hierarchy_id)))
+        .unwrap_or(0);
+    if hierarchy != 0 {
+        return None;
+    }
+    pointer(cgroup, offset!(cgroup_kn))
+}
+
+/// Copies the name of a `kernfs_node` with its terminating zero into the buffer. Its length with that; none if it cannot
+/// be read.
+#[inline(always)]
+pub(crate) fn copy_node_name<const LEN: usize>(node: u64, buffer: &mut [u8; LEN]) -> Option<usize> {
+    let name = pointer(node, offset!(kernfs_node_name))?;
+    // SAFETY: the helper writes at most the size passed, which is the buffer's, and checks the address it reads from.
+    let read = unsafe {
+        generated::bpf_probe_read_kernel_str(buffer.as_mut_ptr().cast(), LEN as u32, name as *const _)
+    };
+    (read > 0).then_some(read as usize)
+}
+
 /// The current task's `task_struct`.
 #[inline(always)]
 pub(crate) fn current_task() -> u64 {

@@ -8,7 +8,9 @@
 mod cgroup;
 #[macro_use]
 mod diagnostics;
+mod incident;
 mod kernel;
+mod life;
 mod maps;
 mod oom;
 mod process;

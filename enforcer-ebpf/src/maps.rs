@@ -7,6 +7,8 @@ use aya_ebpf::{
 use enforcer_common::{
     counter::{drops, seen},
     guard::{self, Guarded, Own, Wanted},
+    incident::{Marking, Ooming, watched},
+    life,
     offsets::Offsets,
     plain::PlainFormat,
     reclaim::{self, ReclaimTotals, TaskReclaim},
@@ -74,13 +76,14 @@ pub(crate) static RECLAIMING: LruHashMap<u32, TaskReclaim> = LruHashMap::with_ma
 #[map]
 pub(crate) static EDGE_LAST: Array<u64> = Array::with_max_entries(record::EDGES, 0);
 
-/// The `oom_control` that a task's OOM in progress works with, by thread id.
+/// What a task's OOM in progress works with, by thread id.
 #[map]
-pub(crate) static OOMS: LruHashMap<u32, u64> = LruHashMap::with_max_entries(1024, 0);
+pub(crate) static OOMS: LruHashMap<u32, Ooming> = LruHashMap::with_max_entries(1024, 0);
 
-/// 1 as soon as the program that watches kills is attached. A map, as no global can be set after loading.
+/// 1 as soon as the program that watches kills, ends of OOMs or memory is attached. A map, as no global can be set after
+/// loading.
 #[map]
-pub(crate) static KILL_WATCH: Array<u32> = Array::with_max_entries(1, 0);
+pub(crate) static KILL_WATCH: Array<u32> = Array::with_max_entries(watched::COUNT, 0);
 
 /// The task that a task has just sent the kernel's own SIGKILL to, by the sender's thread id.
 #[map]
@@ -89,6 +92,39 @@ pub(crate) static KILLS: LruHashMap<u32, u64> = LruHashMap::with_max_entries(102
 /// Marked victims: when, by process id (by thread id where only that is known).
 #[map]
 pub(crate) static MARKED: LruHashMap<u32, u64> = LruHashMap::with_max_entries(8192, 0);
+
+/// The latest mark of a task's OOM in progress, by its thread id.
+#[map]
+pub(crate) static MARKING: LruHashMap<u32, Marking> = LruHashMap::with_max_entries(1024, 0);
+
+/// Memory of marked victims that was not given back yet: when the latest of them was marked, by the `mm_struct`.
+#[map]
+pub(crate) static MEMORIES: LruHashMap<u64, u64> = LruHashMap::with_max_entries(8192, 0);
+
+/// Tasks that the OOM killer killed after a victim and did not mark, by address, with that mark's time and victim: used
+/// where no task's memory can be read.
+#[map]
+pub(crate) static SHARERS: LruHashMap<u64, Marking> = LruHashMap::with_max_entries(256, 0);
+
+/// Cgroups made and removed, in a ring of their own: a storm of them costs no OOM record. Room for some 500.
+#[map]
+pub(crate) static LIFE: RingBuf = RingBuf::with_byte_size(64 * 1024, 0);
+
+/// Cgroups made and removed that were seen, and those that were not told.
+#[map]
+static LIFE_COUNTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(life::counts::COUNT, 0);
+
+/// Whether the program is attached that watches this.
+#[inline(always)]
+pub(crate) fn is_watched(index: u32) -> bool {
+    KILL_WATCH.get(index).is_some_and(|attached| *attached == 1)
+}
+
+/// Counts a cgroup made or removed.
+#[inline(always)]
+pub(crate) fn life_counted(index: u32) {
+    count(&LIFE_COUNTS, index);
+}
 
 /// Adds one to a per-CPU counter.
 #[inline(always)]

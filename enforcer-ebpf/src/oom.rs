@@ -7,20 +7,25 @@ use aya_ebpf::{
 };
 use enforcer_common::{
     counter::{drops, seen},
+    incident::{Marking, Ooming, watched},
     offsets::{ABSENT, pages_to_bytes},
     plain::{PlainFormat, data_loc_offset},
     record::{
-        CGROUP_KNOWN, CONTAINER_INIT, INIT_KNOWN, KILL_WATCHED, LIMIT_KNOWN, MEMORY_KNOWN, MarkVictim,
-        SCORE_KNOWN, UID_KNOWN, VICTIM_KILLED,
+        CGROUP_KNOWN, CONTAINER_INIT, END_WATCHED, INIT_KNOWN, KILL_WATCHED, LIMIT_KNOWN, MEMORY_KNOWN,
+        MEMORY_WATCHED, MarkVictim, SCORE_KNOWN, UID_KNOWN, VICTIM_KILLED,
     },
 };
 
 use crate::{
+    incident,
     kernel::{
-        self, comm, css_cgroup_id, current_cgroup_id, current_comm, now_ns, offset, pointer, read,
-        task_cgroup_id,
+        self, comm, counted_cgroup_id, css_cgroup_id, current_cgroup_id, current_comm, now_ns, offset,
+        pointer, read, task_cgroup_id,
     },
-    maps::{EVENTS, KILL_WATCH, KILLS, MARKED, OOMS, PLAIN_FORMAT, RECLAIMING, dropped, saw, tell},
+    maps::{
+        EVENTS, KILLS, MARKED, MARKING, MEMORIES, OOMS, PLAIN_FORMAT, RECLAIMING, dropped, is_watched, saw,
+        tell,
+    },
 };
 
 const SIGKILL: i32 = 9;
@@ -120,8 +125,10 @@ fn begin() -> MarkVictim {
         mark.reclaim_since_ns = reclaim.led_here_since_ns(mark.time_ns);
     }
     // SAFETY: as above.
-    if let Some(oom_control) = unsafe { OOMS.get(mark.trigger_tid) } {
-        read_limit(&mut mark, *oom_control);
+    if let Some(ooming) = unsafe { OOMS.get(mark.trigger_tid) } {
+        let Ooming { oom_control, since_ns } = *ooming;
+        mark.oom_since_ns = since_ns;
+        read_limit(&mut mark, oom_control);
     }
     mark
 }
@@ -145,7 +152,7 @@ fn read_limit(mark: &mut MarkVictim, oom_control: u64) {
 /// Adds whether it was a kill, tells the record, and remembers the victim until it exits.
 #[inline(always)]
 fn finish<C: EbpfContext>(ctx: &C, mark: &mut MarkVictim, victim: Option<u64>) {
-    if KILL_WATCH.get(0).is_some_and(|attached| *attached == 1) {
+    if is_watched(watched::KILLS) {
         mark.flags |= KILL_WATCHED;
         // SAFETY: the value is copied at once; only the current task writes its own entry.
         if let Some(killed) = unsafe { KILLS.get(mark.trigger_tid) } {
@@ -153,6 +160,7 @@ fn finish<C: EbpfContext>(ctx: &C, mark: &mut MarkVictim, victim: Option<u64>) {
             if victim.is_none_or(|task| task == *killed) {
                 mark.flags |= VICTIM_KILLED;
             }
+            incident::is_marked(*killed);
             // An absent entry is as good as a removed one.
             let _ = KILLS.remove(mark.trigger_tid);
         }
@@ -160,6 +168,27 @@ fn finish<C: EbpfContext>(ctx: &C, mark: &mut MarkVictim, victim: Option<u64>) {
     let key = if mark.tgid == 0 { mark.tid } else { mark.tgid };
     if MARKED.insert(key, mark.time_ns, 0).is_err() {
         dropped(drops::MARKED_MAP);
+    }
+    if let Some(mm) = victim.and_then(|task| pointer(task, offset!(task_mm))) {
+        mark.memory = mm;
+        mark.counted_cgroup_id = counted_cgroup_id(mm).unwrap_or(0);
+        if is_watched(watched::MEMORY) {
+            if MEMORIES.insert(mm, mark.time_ns, 0).is_ok() {
+                mark.flags |= MEMORY_WATCHED;
+            } else {
+                dropped(drops::MEMORY_BACK);
+            }
+        }
+    }
+    // Only a kill takes those with it that have the memory too.
+    if mark.flags & VICTIM_KILLED != 0 {
+        if is_watched(watched::ENDS) && mark.oom_since_ns != 0 {
+            mark.flags |= END_WATCHED;
+        }
+        let marking = Marking { memory: mark.memory, marked_ns: mark.time_ns, victim: key, reserved: 0 };
+        if MARKING.insert(mark.trigger_tid, marking, 0).is_err() {
+            dropped(drops::SHARER);
+        }
     }
     saw(seen::MARK_VICTIM);
     tell(&EVENTS, mark, drops::MARK_VICTIM);
@@ -181,7 +210,7 @@ fn read_memory(mark: &mut MarkVictim, task: u64) {
 
 /// Whether the task's process is the init of a PID namespace below the machine's own.
 #[inline(always)]
-fn is_namespace_init(task: u64) -> Option<bool> {
+pub(crate) fn is_namespace_init(task: u64) -> Option<bool> {
     let pid = pointer(task, offset!(task_thread_pid))?;
     let level = read::<u32>(pid, offset!(pid_level))?;
     if level == 0 {
@@ -202,9 +231,9 @@ fn is_namespace_init(task: u64) -> Option<bool> {
 /// through here too.
 #[fentry(function = "out_of_memory")]
 pub fn out_of_memory(ctx: FEntryContext) -> u32 {
-    let oom_control = ctx.arg::<*const u8>(0) as u64;
+    let ooming = Ooming { oom_control: ctx.arg::<*const u8>(0) as u64, since_ns: now_ns() };
     let tid = bpf_get_current_pid_tgid() as u32;
-    if OOMS.insert(tid, oom_control, 0).is_err() {
+    if OOMS.insert(tid, ooming, 0).is_err() {
         dropped(drops::OOM_MAP);
     }
     0
@@ -220,6 +249,7 @@ pub fn oom_signal(ctx: RawTracePointContext) -> i32 {
         if KILLS.insert(tid, ctx.arg::<u64>(2), 0).is_err() {
             dropped(drops::KILL_MAP);
         }
+        incident::killed(tid, ctx.arg::<u64>(2));
     }
     0
 }

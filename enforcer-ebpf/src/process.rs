@@ -7,10 +7,11 @@ use enforcer_common::{
     guard::{
         CAUSE_ATTACHED, CAUSE_EXECUTED, CAUSE_FORKED, CAUSE_WRITTEN, CREDIT, MAX_LEVELS, ScoreEdge, counts,
     },
-    record::{EXIT_CODE_KNOWN, GROUP_DEAD, ProcessExit},
+    record::{EXIT_CODE_KNOWN, GROUP_DEAD, MEMORY_LET_GO, ProcessExit},
 };
 
 use crate::{
+    incident,
     kernel::{
         comm, current_cgroup_id, current_comm, current_task, is_own, node_id, node_parent, now_ns, offset,
         pointer, process_start_ns, read, task_cgroup_node,
@@ -31,6 +32,7 @@ fn try_process_exit<C: EbpfContext>(ctx: &C) {
     let (tid, tgid) = (pid_tgid as u32, (pid_tgid >> 32) as u32);
     // A task that is killed in reclaim leaves its begin behind; its thread id will be used again.
     let _ = RECLAIMING.remove(tid);
+    incident::exits(tid, tgid);
 
     // Where only a thread id was passed, it is the key.
     // SAFETY: the value is copied at once.
@@ -62,6 +64,9 @@ fn try_process_exit<C: EbpfContext>(ctx: &C) {
     if let Some(code) = read(task, offset!(task_exit_code)) {
         exit.exit_code = code;
         exit.flags |= EXIT_CODE_KNOWN;
+    }
+    if read::<u64>(task, offset!(task_mm)) == Some(0) {
+        exit.flags |= MEMORY_LET_GO;
     }
     exit.time_ns = now_ns();
     exit.cgroup_id = current_cgroup_id().unwrap_or(0);

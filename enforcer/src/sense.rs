@@ -12,6 +12,7 @@ mod error;
 mod guard;
 mod hugepages;
 pub mod incident;
+mod life;
 mod meminfo;
 mod node;
 mod offsets;
@@ -30,12 +31,15 @@ pub use self::{
         ForeignWrite, Guard, GuardCounts, GuardError, GuardEvent, Kept, KindCounts, PidNamespace, Process,
         ScoreCause, Sight, WrongScore,
     },
+    life::{Life, LifeRing, LifeWatch},
     meminfo::{Meminfo, MeminfoError, MemoryInfo, PROC_MEMINFO},
     node::{NodeError, node, page_bytes},
     offsets::{MemoryHierarchy, Resolved, resolve},
-    probe::{Choice, Facts, Lost, MarkArgument, MarkProgram, choose},
+    probe::{Choice, Explained, Facts, Lost, MarkArgument, MarkProgram, choose},
     programs::{Attached, Counters, Failure, Programs, ReclaimCounters},
-    record::{Decoded, Exit, Limited, Mark, Memory, Record, Task, Undecodable, decode},
+    record::{
+        Decoded, Exit, Limited, Mark, Memory, MemoryBack, OomOver, Record, Sharer, Task, Undecodable, decode,
+    },
     ring::{KernelRing, RecordRing, RingStats, drain},
     sampler::Sampler,
 };

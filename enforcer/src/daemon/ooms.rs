@@ -70,6 +70,7 @@ impl Ooms {
             Ok(Attached {
                 events,
                 edges: ring,
+                life: _,
                 guard: scores_and_files,
                 counters,
                 attached,
@@ -232,7 +233,7 @@ impl Ooms {
             self.known.insert(cgroup);
             // Nobody can have been in it before the roster told that it stands.
             let counts = self.world.counters(cgroup).unwrap_or_default();
-            self.step(Input::Known { cgroup, counts });
+            self.step(Input::Known { cgroup, counts: Some(counts) });
         }
         for cgroup in gone {
             self.known.remove(&cgroup);

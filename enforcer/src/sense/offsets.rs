@@ -72,6 +72,10 @@ pub fn resolve(btf: &Btf, hierarchy: MemoryHierarchy, page_size_bytes: usize) ->
         upid_size: btf.find("upid", Kind::Struct).and_then(|upid| btf.size_bytes(upid)).unwrap_or(ABSENT),
         upid_ns: one("upid", &["ns"]),
         pid_namespace_child_reaper: one("pid_namespace", &["child_reaper"]),
+        css_set_memory_any: memory_css(btf).unwrap_or(ABSENT),
+        mm_owner: one("mm_struct", &["owner"]),
+        cgroup_root: one("cgroup", &["root"]),
+        cgroup_root_hierarchy_id: one("cgroup_root", &["hierarchy_id"]),
         page_shift: page_size_bytes.trailing_zeros(),
     };
     let expected_absent = |name| name == "css_set_memory_css" && hierarchy == MemoryHierarchy::Unified;

@@ -19,6 +19,9 @@ use super::{
 };
 
 mod guard;
+mod incident;
+
+pub use self::incident::Explained;
 
 /// File system type of bpffs (`BPF_FS_MAGIC`, linux/magic.h).
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
@@ -43,6 +46,8 @@ pub struct Facts {
     pub out_of_memory: Option<bool>,
     /// BTF names `cgroup_file_write`, through which everybody writes to cgroup files.
     pub cgroup_file_write: Option<bool>,
+    /// BTF names `exit_mmap`, through which every process's memory is given back.
+    pub exit_mmap: Option<bool>,
     /// The PID namespace that we are in.
     pub pid_namespace: Option<PidNamespace>,
     /// tracefs is mounted.
@@ -89,6 +94,7 @@ impl Facts {
             mark_argument: btf.as_ref().and_then(mark_argument),
             out_of_memory: btf.as_ref().map(|btf| btf.find("out_of_memory", Kind::Func).is_some()),
             cgroup_file_write: btf.as_ref().map(|btf| btf.find("cgroup_file_write", Kind::Func).is_some()),
+            exit_mmap: btf.as_ref().map(|btf| btf.find("exit_mmap", Kind::Func).is_some()),
             pid_namespace: PidNamespace::of_this_process(Path::new("/proc")).ok(),
             tracefs: Some(mount.is_some()),
             plain_format: mount.and_then(|mount| tracefs::mark_victim(&mount).ok().flatten()),
@@ -156,6 +162,8 @@ pub struct Choice {
     pub raw: bool,
     /// Those of the guard.
     pub sight: Sight,
+    /// Those that explain a mark.
+    pub explained: Explained,
     /// The PID namespace that we are in, by which the programs know the daemon.
     pub pid_namespace: Option<PidNamespace>,
     /// The memory controller is on the unified hierarchy.
@@ -242,6 +250,7 @@ pub fn choose(facts: &Facts) -> Choice {
         );
     }
     let sight = guard::choose(facts, raw, offsets.as_ref(), &mut missing);
+    let explained = incident::choose(facts, mark.is_some(), offsets.as_ref(), &mut missing);
     if let Some(resolved) = &facts.resolved
         && mark.is_some()
         && !resolved.absent.is_empty()
@@ -265,6 +274,7 @@ pub fn choose(facts: &Facts) -> Choice {
         limit_owner,
         raw,
         sight,
+        explained,
         pid_namespace: facts.pid_namespace,
         unified_memory: facts.unified_memory != Some(false),
         offsets: offsets.unwrap_or(Offsets::NONE),

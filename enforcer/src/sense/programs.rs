@@ -10,7 +10,7 @@ use aya::{
 };
 use enforcer_common::{guard::Own, plain::PlainFormat};
 
-use super::{Choice, EdgeRing, Guard, Lost, MarkProgram, PidNamespace, SenseError, guard};
+use super::{Choice, EdgeRing, Guard, LifeRing, Lost, MarkProgram, PidNamespace, SenseError, guard};
 use crate::raw;
 
 mod counters;
@@ -33,6 +33,8 @@ pub struct Attached {
     pub edges: EdgeRing,
     /// Wrong scores and foreign writes, for the async side.
     pub guard: Guard,
+    /// Cgroups made and removed, if that is told.
+    pub life: Option<LifeRing>,
     /// What the programs count.
     pub counters: Counters,
     /// Names of the programs that are attached.
@@ -105,8 +107,8 @@ impl Programs {
                 Ok(()) => {
                     tracing::debug!(program = wanted.program, hook = %wanted.hook, "attached");
                     attached.push(wanted.program);
-                    if wanted.program == plan::KILL_WATCHER {
-                        announce_kill_watch(&mut ebpf)?;
+                    if let Some(index) = plan::watcher_of(wanted.program) {
+                        announce_watch(&mut ebpf, index)?;
                     }
                 }
                 Err(error) => failed.push(failure(&wanted, &error)),
@@ -127,7 +129,10 @@ impl Programs {
             guarded: take(&mut ebpf, "GUARDED", HashMap::try_from)?,
             counts: take(&mut ebpf, "GUARD_COUNTS", PerCpuArray::try_from)?,
         };
+        let life =
+            LifeRing::new(ring(&mut ebpf, "LIFE")?, take(&mut ebpf, "LIFE_COUNTS", PerCpuArray::try_from)?);
         Ok(Attached {
+            life: plan::tells_life(&attached).then_some(life),
             guard: Guard::new(maps, plan::sight(&attached), pids_are_ours),
             events: ring(&mut ebpf, "EVENTS")?,
             edges: EdgeRing::new(ring(&mut ebpf, "EDGES")?),
@@ -152,7 +157,8 @@ impl Programs {
 
 impl fmt::Debug for Attached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { events: _, edges: _, guard: _, counters: _, attached, failed, programs: _ } = self;
+        let Self { events: _, edges: _, guard: _, life: _, counters: _, attached, failed, programs: _ } =
+            self;
         f.debug_struct("Attached").field("attached", attached).field("failed", failed).finish_non_exhaustive()
     }
 }
@@ -178,13 +184,13 @@ fn take<T>(
     convert(map).map_err(|source| SenseError::Map { name, source: Some(source) })
 }
 
-/// From now on a mark without a kill means that there was none.
-fn announce_kill_watch(ebpf: &mut Ebpf) -> Result<(), SenseError> {
+/// From now on it means something if this is not seen, as a mark without a kill.
+fn announce_watch(ebpf: &mut Ebpf, index: u32) -> Result<(), SenseError> {
     const NAME: &str = "KILL_WATCH";
     let wrong = |source| SenseError::Map { name: NAME, source };
     let map = ebpf.map_mut(NAME).ok_or_else(|| wrong(None))?;
     let mut flag = Array::<_, u32>::try_from(map).map_err(|source| wrong(Some(source)))?;
-    flag.set(0, 1, 0).map_err(|source| wrong(Some(source)))
+    flag.set(index, 1, 0).map_err(|source| wrong(Some(source)))
 }
 
 /// What can go wrong with one program.

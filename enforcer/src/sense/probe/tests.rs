@@ -4,7 +4,7 @@ use enforcer_common::{
 };
 use rstest::rstest;
 
-use super::{Choice, Facts, MarkArgument, MarkProgram, choose, mark_argument, memory_hierarchy};
+use super::{Choice, Explained, Facts, MarkArgument, MarkProgram, choose, mark_argument, memory_hierarchy};
 use crate::sense::{
     PidNamespace, Sight,
     btf::{Btf, build::Builder},
@@ -17,6 +17,7 @@ fn everything() -> Facts {
     let offsets = Offsets {
         oom_control_memcg: 16,
         task_tgid: 0,
+        task_mm: 0,
         task_group_leader: 0,
         task_signal: 0,
         signal_oom_score_adj: 0,
@@ -34,6 +35,7 @@ fn everything() -> Facts {
         mark_argument: Some(MarkArgument::Task),
         out_of_memory: Some(true),
         cgroup_file_write: Some(true),
+        exit_mmap: Some(true),
         pid_namespace: Some(PidNamespace::new(4, 0xEFFF_FFFC)),
         tracefs: Some(true),
         plain_format: Some(FORMAT),
@@ -56,6 +58,7 @@ fn a_whole_kernel_loses_nothing() {
     assert_eq!(choice.mark, Some(MarkProgram::Task));
     assert!(choice.limit_owner && choice.raw && choice.unified_memory);
     assert_eq!(choice.sight, Sight { scores: true, writes: true });
+    assert_eq!(choice.explained, Explained { memory_back: true, life: true });
     assert_eq!(choice.lost, []);
 }
 
@@ -75,7 +78,15 @@ fn a_whole_kernel_loses_nothing() {
 #[case::no_write_function(|f: &mut Facts| f.cgroup_file_write = Some(false), Some(MarkProgram::Task), true, &["writeEdge"])]
 #[case::no_parents(
     |f: &mut Facts| f.resolved.as_mut().unwrap().offsets.kernfs_node_parent = ABSENT, Some(MarkProgram::Task), true,
-    &["scoreEdge", "writeEdge"]
+    &["scoreEdge", "writeEdge", "cgroupLife"]
+)]
+#[case::no_exit_mmap(|f: &mut Facts| f.exit_mmap = Some(false), Some(MarkProgram::Task), true, &["memoryBack"])]
+#[case::no_memory(
+    |f: &mut Facts| f.resolved.as_mut().unwrap().offsets.task_mm = ABSENT, Some(MarkProgram::Task), true, &["memoryBack"]
+)]
+#[case::no_names(
+    |f: &mut Facts| f.resolved.as_mut().unwrap().offsets.kernfs_node_name = ABSENT, Some(MarkProgram::Task), true,
+    &["writeEdge", "cgroupLife"]
 )]
 #[case::in_a_container(
     |f: &mut Facts| f.pid_namespace = Some(PidNamespace::new(4, 7)), Some(MarkProgram::Task), true, &["pidNamespace"]
@@ -103,7 +114,7 @@ fn a_kernel_without_btf_uses_the_classic_tracepoint() {
         Facts { btf: Some(false), mark_argument: None, out_of_memory: None, resolved: None, ..everything() };
     let choice = choose(&facts);
     assert_eq!(choice.mark, Some(MarkProgram::Plain));
-    assert_eq!(words(&choice), ["btf", "limitOwner", "scoreEdge", "writeEdge"]);
+    assert_eq!(words(&choice), ["btf", "limitOwner", "scoreEdge", "writeEdge", "memoryBack", "cgroupLife"]);
     assert_eq!(choice.offsets, Offsets::NONE);
 }
 

@@ -1,6 +1,8 @@
 //! Which programs a choice comes to, where each is attached, and what is lost without it.
 use std::fmt;
 
+use enforcer_common::incident::watched;
+
 use crate::sense::{Choice, MarkProgram, Sight};
 
 /// A place in the kernel.
@@ -38,8 +40,17 @@ pub(super) struct Wanted {
     pub(super) consequence: &'static str,
 }
 
-/// The program whose presence makes a mark without a kill mean something.
-pub(super) const KILL_WATCHER: &str = "oom_signal";
+const KILL_WATCHER: &str = "oom_signal";
+
+/// Which flag of the `KILL_WATCH` map says that a program is attached, if its silence means something.
+pub(super) fn watcher_of(program: &str) -> Option<u32> {
+    match program {
+        KILL_WATCHER => Some(watched::KILLS),
+        "oom_over" => Some(watched::ENDS),
+        "memory_back" => Some(watched::MEMORY),
+        _ => None,
+    }
+}
 
 const NO_MARKS: &str = "OOM kills are told from counters alone, without victim or trigger";
 const NO_RECLAIM: &str = "stalls in reclaim are not counted";
@@ -50,6 +61,24 @@ const OUT_OF_MEMORY: Wanted = Wanted {
     hook: Hook::Fentry("out_of_memory"),
     consequence: "whose limit was hit is told from counters, which is a guess in a burst",
 };
+
+const OOM_OVER: Wanted = Wanted {
+    program: "oom_over",
+    hook: Hook::Fexit("out_of_memory"),
+    consequence: "which kills belong to one OOM is told by the time between them",
+};
+
+const MEMORY_BACK: Wanted = Wanted {
+    program: "memory_back",
+    hook: Hook::Fexit("exit_mmap"),
+    consequence: "when a victim's memory was back is taken from its exit, or not told",
+};
+
+const NO_NAMES: &str = "an OOM kill in a cgroup that is gone within moments is told without its name";
+
+/// The life of cgroups: both, or names are kept for cgroups that are gone, or the other way round.
+const LIFE: [(&str, &str, &str); 2] =
+    [("cgroup_gone", "cgroup_rmdir", NO_NAMES), ("cgroup_made", "cgroup_mkdir", NO_NAMES)];
 
 const RAW: [(&str, &str, &str); 7] = [
     (KILL_WATCHER, "signal_generate", "a mark of a dying task is told from a kill by counters alone"),
@@ -100,8 +129,15 @@ pub(super) fn wanted(choice: &Choice) -> Vec<Wanted> {
     if choice.sight.writes {
         all.push(WRITES);
     }
+    if choice.explained.life {
+        all.extend(LIFE.map(raw));
+    }
     if choice.limit_owner {
         all.push(OUT_OF_MEMORY);
+        all.push(OOM_OVER);
+    }
+    if choice.explained.memory_back {
+        all.push(MEMORY_BACK);
     }
     all.extend(MARKS.iter().filter(|(mark, _)| choice.mark == Some(*mark)).map(|(_, wanted)| *wanted));
     all
@@ -113,6 +149,11 @@ pub(super) fn sight(attached: &[&'static str]) -> Sight {
         scores: SCORES.iter().all(|(program, ..)| attached.contains(program)),
         writes: attached.contains(&WRITES.program),
     }
+}
+
+/// Whether the life of cgroups is told with these programs.
+pub(super) fn tells_life(attached: &[&'static str]) -> bool {
+    LIFE.iter().all(|(program, ..)| attached.contains(program))
 }
 
 /// The classic tracepoint, if a program by BTF was wanted, is not attached, and the format is known.
@@ -133,6 +174,7 @@ mod tests {
     use enforcer_common::{offsets::Offsets, plain::PlainFormat};
 
     use super::*;
+    use crate::sense::Explained;
 
     fn choice(mark: Option<MarkProgram>) -> Choice {
         Choice {
@@ -141,6 +183,7 @@ mod tests {
             limit_owner: true,
             raw: true,
             sight: Sight { scores: true, writes: true },
+            explained: Explained { memory_back: true, life: true },
             pid_namespace: None,
             unified_memory: true,
             offsets: Offsets::NONE,
@@ -157,14 +200,21 @@ mod tests {
         let names = names(&choice(Some(MarkProgram::Pid)));
         assert_eq!(names.last(), Some(&"mark_victim_pid"));
         assert_eq!(names.iter().filter(|name| mark_of(name).is_some()).count(), 1);
-        assert_eq!(names.len(), RAW.len() + SCORES.len() + 3);
+        assert_eq!(names.len(), RAW.len() + SCORES.len() + LIFE.len() + 5);
+        assert!(tells_life(&names) && !tells_life(&["cgroup_made"]));
         assert_eq!(sight(&names), Sight { scores: true, writes: true });
     }
 
     #[test]
     fn nothing_is_wanted_where_nothing_can_be() {
-        let none =
-            Choice { mark: None, limit_owner: false, raw: false, sight: Sight::default(), ..choice(None) };
+        let none = Choice {
+            mark: None,
+            limit_owner: false,
+            raw: false,
+            sight: Sight::default(),
+            explained: Explained::default(),
+            ..choice(None)
+        };
         assert_eq!(names(&none), Vec::<&str>::new());
     }
 

@@ -83,7 +83,7 @@ fn torn_short_unknown_and_wrong_records_are_told_apart() {
     assert_eq!(decode(&raw.as_bytes()[..7]), Err(Undecodable::Torn(7)));
     assert_eq!(
         decode(&raw.as_bytes()[..40]),
-        Err(Undecodable::WrongSize { kind: KIND_MARK_VICTIM, actual_bytes: 40, expected_bytes: 160 })
+        Err(Undecodable::WrongSize { kind: KIND_MARK_VICTIM, actual_bytes: 40, expected_bytes: 184 })
     );
     let lying = Header::new(KIND_MARK_VICTIM, 8);
     assert_eq!(
