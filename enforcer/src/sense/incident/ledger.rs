@@ -12,6 +12,9 @@ const UNPLACED_NS: u64 = 10_000_000_000;
 /// The most such kills that are remembered.
 const MAX_UNPLACED: usize = 1024;
 
+/// The most accounts. Cgroups beyond that are told by their records alone.
+const MAX_ACCOUNTS: usize = 65_536;
+
 /// A reading, and when it was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
@@ -57,6 +60,9 @@ pub(super) struct Claim {
 impl Ledger {
     /// Begins an account, unless there is one. What comes on top of `counts` from then on is told.
     pub(super) fn begin(&mut self, cgroup: CgroupId, counts: OomCounts, since_ns: u64) {
+        if self.accounts.len() >= MAX_ACCOUNTS {
+            return;
+        }
         self.accounts.entry(cgroup).or_insert(Account {
             since_ns,
             told: counts,

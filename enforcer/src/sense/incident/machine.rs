@@ -127,6 +127,17 @@ impl Incidents {
         Self { tracing, ..Self::default() }
     }
 
+    /// No record comes any more: what counters show is told at once.
+    pub fn stop_tracing(&mut self) {
+        self.tracing = Tracing::Off;
+    }
+
+    /// Whether the counters of a cgroup are known.
+    #[must_use]
+    pub fn knows(&self, cgroup: CgroupId) -> bool {
+        self.ledger.knows(cgroup)
+    }
+
     /// Takes one input at a time of `CLOCK_BOOTTIME`, and answers with what is to be done, in order.
     pub fn step(&mut self, now_ns: u64, input: Input, world: &mut impl World) -> Vec<Output> {
         let mut out = Vec::new();
