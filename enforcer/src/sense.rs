@@ -36,6 +36,6 @@ pub use self::{
     probe::{Choice, Facts, Lost, MarkArgument, MarkProgram, choose},
     programs::{Attached, Counters, Failure, Programs, ReclaimCounters},
     record::{Decoded, Exit, Limited, Mark, Memory, Record, Task, Undecodable, decode},
-    ring::{RingStats, drain},
+    ring::{KernelRing, RecordRing, RingStats, drain},
     sampler::Sampler,
 };

@@ -1,7 +1,11 @@
 //! Runs the guest tests on some kernels.
 use std::{
+    collections::VecDeque,
     env, io,
+    path::PathBuf,
     process::Command,
+    sync::{Mutex, MutexGuard, PoisonError},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -9,7 +13,12 @@ use anyhow::Context as _;
 
 use crate::{
     build,
-    guest::{Guests, Init, exec::Run, kernel::KernelName},
+    guest::{
+        Guests, Init,
+        exec::Run,
+        kernel::{Kernel, KernelName},
+    },
+    labelled::Labelled,
     places::Places,
     run,
     steps::Steps,
@@ -18,6 +27,9 @@ use crate::{
 
 const MEMORY_MIB: u32 = 2048;
 const CPUS: u32 = 2;
+
+/// Guests together take no more of this machine's memory than one part in so many.
+const MEMORY_SHARE: u32 = 2;
 
 /// What tests that choose by chance take their seed from.
 const SEED: &str = "ENFORCER_TEST_SEED";
@@ -48,7 +60,7 @@ pub(crate) fn everything(places: &Places, timeout: Duration, filter: Option<&str
     on_kernels(places, &KernelName::ALL, SYSTEMD_KERNELS, timeout, filter)
 }
 
-/// Builds the tests and runs them on each kernel; a guest that fails as a whole counts as one failed test.
+/// Builds the tests and runs them on each kernel, as many side by side as this machine carries.
 fn on_kernels(
     places: &Places,
     kernels: &[KernelName],
@@ -68,41 +80,94 @@ fn on_kernels(
         guests = guests.with_init(Init::Systemd, steps)?;
     }
     let programs = [("guest".to_owned(), test)];
-    let mut sum = Tally::default();
-    let boots = guests.kernels.iter().flat_map(|kernel| [(kernel, Init::Own), (kernel, Init::Systemd)]);
-    for (kernel, init) in boots {
-        let (tests, with) = match init {
-            Init::Own => (&own, ""),
-            Init::Systemd if systemd_kernels.contains(&kernel.name) => (&systemd, ", systemd"),
-            Init::Systemd => continue,
-        };
-        if tests.is_empty() {
-            continue;
+    let both = guests.kernels.iter().flat_map(|kernel| [(kernel, Init::Own), (kernel, Init::Systemd)]);
+    let boots: VecDeque<_> = both
+        .filter_map(|(kernel, init)| {
+            let tests = match init {
+                Init::Own => &own,
+                Init::Systemd if systemd_kernels.contains(&kernel.name) => &systemd,
+                Init::Systemd => return None,
+            };
+            (!tests.is_empty()).then(|| Boot { kernel, init, script: script(tests, seed) })
+        })
+        .collect();
+    let at_once = at_once()?.min(boots.len());
+    let waiting = Mutex::new(boots);
+    let sum = Mutex::new(Tally::default());
+    let work = || {
+        while let Some(boot) = lock(&waiting).pop_front() {
+            let tally = boot.run(&guests, &programs, timeout, at_once > 1);
+            *lock(&sum) += tally;
         }
-        steps.say(format_args!("\n--- kernel {}{with} ---", kernel.name));
-        let counter = Counter::new(io::stdout());
+    };
+    thread::scope(|scope| {
+        for _ in 0..at_once {
+            scope.spawn(work);
+        }
+    });
+    Ok(sum.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// How many guests this machine carries side by side: each has cpus and memory of its own.
+fn at_once() -> anyhow::Result<usize> {
+    let cpus = thread::available_parallelism().context("cannot count the cpus")?.get();
+    let info = rustix::system::sysinfo();
+    let memory_mib = (info.totalram * u64::from(info.mem_unit)) >> 20;
+    let by_memory = memory_mib / u64::from(MEMORY_MIB * MEMORY_SHARE);
+    let by_cpus = cpus / usize::try_from(CPUS)?;
+    Ok(by_cpus.min(usize::try_from(by_memory)?).max(1))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The tests that are run in one guest.
+#[derive(Debug)]
+struct Boot<'a> {
+    kernel: &'a Kernel,
+    init: Init,
+    script: String,
+}
+
+impl Boot<'_> {
+    /// Runs them; a guest that fails as a whole counts as one failed test. Beside others each line says whose it is.
+    fn run(
+        &self,
+        guests: &Guests,
+        programs: &[(String, PathBuf)],
+        timeout: Duration,
+        beside_others: bool,
+    ) -> Tally {
+        let steps = Steps::Out;
+        let with = match self.init {
+            Init::Own => "",
+            Init::Systemd => ", systemd",
+        };
+        let name = format!("{}{with}", self.kernel.name);
+        let label = if beside_others { format!("{name}: ") } else { String::new() };
+        steps.say(format_args!("\n--- kernel {name} ---"));
+        let counter = Counter::new(Labelled::new(label.clone(), io::stdout()));
         let count = counter.count();
-        let script = script(tests, seed);
         let run = Run {
-            kernel,
-            init,
+            kernel: self.kernel,
+            init: self.init,
             memory_mib: MEMORY_MIB,
             cpus: CPUS,
             timeout,
             files: &[],
-            programs: &programs,
-            script: script.as_bytes(),
+            programs,
+            script: self.script.as_bytes(),
         };
         let begin = Instant::now();
-        let ended = run.exec(&guests, Box::new(counter), Box::new(io::stderr()));
+        let ended = run.exec(guests, Box::new(counter), Box::new(Labelled::new(label, io::stderr())));
         let tally = outcome(&ended, count.tally());
-        sum += tally;
-        steps.line(tally.failed == 0, format_args!("kernel {}{with}: {tally}", kernel.name), begin.elapsed());
+        steps.line(tally.failed == 0, format_args!("kernel {name}: {tally}"), begin.elapsed());
         if let Err(error) = ended {
             steps.say(format_args!("{error:#}"));
         }
+        tally
     }
-    Ok(sum)
 }
 
 /// The tests' names that contain `filter`, from the list that the binary prints: those for guests with our own init,

@@ -7,6 +7,7 @@ mod failure;
 mod fuzz;
 mod guest;
 mod guest_tests;
+mod labelled;
 mod pins;
 mod places;
 mod run;

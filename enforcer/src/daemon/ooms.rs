@@ -1,6 +1,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    future,
+    future, io,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -17,7 +17,7 @@ use crate::{
     journal::{Event, EventType, Journal, Subject},
     model::{CgroupId, CgroupPath, Owner},
     sense::{
-        self, Attached, EdgeSource, Facts, Guard, Lost, Programs, Record, RingStats,
+        self, Attached, EdgeSource, Facts, Guard, KernelRing, Lost, Programs, Record, RecordRing, RingStats,
         incident::{Incidents, Input, OomCounts, Output, World},
     },
 };
@@ -113,9 +113,17 @@ impl Ooms {
         if let Some(working) = &mut self.programs {
             log_diagnostics(&mut working.programs);
         }
+        match KernelRing::register(events) {
+            Ok(ring) => self.read(ring).await,
+            Err(error) => tell_unreadable(&self.journal, &error),
+        }
+    }
+
+    /// Turns what comes out of a ring into events.
+    async fn read(mut self, ring: impl RecordRing) {
         let (sink, mut records) = mpsc::channel(RECORDS);
         let stats = RingStats::default();
-        let draining = sense::drain(events, sink, &stats);
+        let draining = sense::drain(ring, sink, &stats);
         let index = self.world.index.clone();
         let working = async {
             let mut tick = tokio::time::interval(TICK);
@@ -137,8 +145,7 @@ impl Ooms {
         };
         let (drained, ()) = tokio::join!(draining, working);
         if let Err(error) = drained {
-            let message = format!("the ring buffer of OOM kills cannot be read any more: {error}");
-            telling::degraded(&self.journal, "ebpf", &message);
+            tell_unreadable(&self.journal, &error);
         }
     }
 
@@ -256,6 +263,11 @@ fn log_diagnostics(programs: &mut Programs) {
 
 fn tell_lost(journal: &Journal, lost: &Lost) {
     telling::degraded(journal, lost.what, &format!("{}: {}", lost.why, lost.consequence));
+}
+
+fn tell_unreadable(journal: &Journal, error: &io::Error) {
+    let message = format!("the ring buffer of OOM kills cannot be read any more: {error}");
+    telling::degraded(journal, "ebpf", &message);
 }
 
 fn now_ns() -> u64 {

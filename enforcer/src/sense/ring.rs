@@ -1,11 +1,14 @@
 //! Drains a ring buffer into a channel.
 use std::{
-    io,
+    fmt, io,
     sync::atomic::{AtomicU64, Ordering},
 };
 
 use aya::maps::{MapData, RingBuf};
-use tokio::sync::mpsc;
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::mpsc,
+};
 
 use super::record::{Record, Undecodable, decode};
 use crate::raw;
@@ -54,31 +57,71 @@ impl RingStats {
     }
 }
 
+/// A ring of records with one reader: the kernel's, or in tests one that behaves like it.
+pub trait RecordRing: Send {
+    /// Waits until there may be a record. Safe to cancel.
+    ///
+    /// A ring may tell only of what comes after [`next`](Self::next) found it empty, so that has to be called until it
+    /// does.
+    fn readable(&mut self) -> impl Future<Output = io::Result<()>> + Send;
+
+    /// Has the next record read and takes it out of the ring; none if there is none now.
+    fn next<T>(&mut self, read: impl FnOnce(&[u8]) -> T) -> Option<T>;
+}
+
+/// A ring of the kernel.
+pub struct KernelRing(AsyncFd<RingBuf<MapData>>);
+
+impl fmt::Debug for KernelRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KernelRing").finish_non_exhaustive()
+    }
+}
+
+impl KernelRing {
+    /// Registers it with the runtime that this is called in.
+    pub fn register(ring: RingBuf<MapData>) -> io::Result<Self> {
+        raw::readable(ring).map(Self)
+    }
+}
+
+impl RecordRing for KernelRing {
+    async fn readable(&mut self) -> io::Result<()> {
+        // It stays ready until `next` finds it empty.
+        self.0.readable_mut().await.map(drop)
+    }
+
+    fn next<T>(&mut self, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        // Readiness is edge-triggered: it may only be cleared when the ring was seen empty.
+        let next = |ring: &mut RingBuf<MapData>| {
+            ring.next().map(|record| read(&record)).ok_or_else(|| io::ErrorKind::WouldBlock.into())
+        };
+        self.0.try_io_mut(Interest::READABLE, next).ok()
+    }
+}
+
 /// Reads a ring for as long as the channel is open.
 ///
 /// When the channel is full it waits: the ring takes up the rest, and the kernel counts what no longer fits.
 /// Nothing is lost in between.
-pub async fn drain(ring: RingBuf<MapData>, sink: mpsc::Sender<Record>, stats: &RingStats) -> io::Result<()> {
-    let mut ring = raw::readable(ring)?;
+pub async fn drain(
+    mut ring: impl RecordRing,
+    sink: mpsc::Sender<Record>,
+    stats: &RingStats,
+) -> io::Result<()> {
     let mut turn = Vec::with_capacity(TURN);
     loop {
-        let mut guard = tokio::select! {
-            guard = ring.readable_mut() => guard?,
+        tokio::select! {
+            ready = ring.readable() => ready?,
             () = sink.closed() => return Ok(()),
-        };
-        let ring = guard.get_inner_mut();
-        let mut taken = 0;
-        let drained = loop {
-            if taken == TURN {
-                break false;
-            }
-            let Some(item) = ring.next() else { break true };
-            taken += 1;
-            turn.extend(stats.decode(&item));
-        };
-        // Readiness is edge-triggered: it may only be cleared when the ring was seen empty.
-        if drained {
-            guard.clear_ready();
+        }
+        let mut drained = false;
+        for _ in 0..TURN {
+            let Some(record) = ring.next(|bytes| stats.decode(bytes)) else {
+                drained = true;
+                break;
+            };
+            turn.extend(record);
         }
         for record in turn.drain(..) {
             if sink.send(record).await.is_err() {
@@ -92,20 +135,7 @@ pub async fn drain(ring: RingBuf<MapData>, sink: mpsc::Sender<Record>, stats: &R
 }
 
 #[cfg(test)]
-mod tests {
-    use enforcer_common::record::{Edge, Header};
-    use zerocopy::IntoBytes as _;
+pub(crate) mod fake;
 
-    use super::*;
-
-    #[test]
-    fn every_record_is_counted_once() {
-        let stats = RingStats::default();
-        assert!(stats.decode(Edge::new(0, 1, 2).as_bytes()).is_some());
-        assert!(stats.decode(Edge::new(7, 1, 2).as_bytes()).is_none());
-        assert!(stats.decode(Header::new(99, 8).as_bytes()).is_none());
-        assert!(stats.decode(&[1, 2, 3]).is_none());
-        assert!(stats.decode(&Edge::new(0, 1, 2).as_bytes()[..16]).is_none());
-        assert_eq!((stats.records(), stats.unknown(), stats.malformed()), (1, 2, 2));
-    }
-}
+#[cfg(test)]
+mod tests;

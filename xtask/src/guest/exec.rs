@@ -68,7 +68,7 @@ impl Run<'_> {
         let err = Stream::listen(&at("err"), err, events.clone())?;
         let report = relay::listen_for_report(&at("report"), events.clone())?;
 
-        let console = Console::create(guests, self.kernel)?;
+        let console = Console::create(guests, self.kernel, self.init)?;
         let Self { kernel, memory_mib, cpus, .. } = *self;
         let machine = Machine { kernel, accelerator: guests.accelerator, memory_mib, cpus };
         let mut command = machine.command(&guests.qemu, &console.path, kernel_arguments);
@@ -160,10 +160,14 @@ struct Console {
 }
 
 impl Console {
-    fn create(guests: &Guests, kernel: &Kernel) -> anyhow::Result<Self> {
+    fn create(guests: &Guests, kernel: &Kernel, init: Init) -> anyhow::Result<Self> {
         let folder = guests.places.target.join("guests");
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        let path = folder.join(format!("console-{}-{}.log", kernel.name, std::process::id()));
+        let init = match init {
+            Init::Own => "",
+            Init::Systemd => "-systemd",
+        };
+        let path = folder.join(format!("console-{}{init}-{}.log", kernel.name, std::process::id()));
         fs::write(&path, []).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self { path })
     }

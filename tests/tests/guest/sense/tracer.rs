@@ -2,7 +2,8 @@
 use std::time::{Duration, Instant};
 
 use enforcer::sense::{
-    Choice, Counters, EdgeRing, Exit, Facts, Mark, MarkProgram, Programs, Record, RingStats, choose, drain,
+    Choice, Counters, EdgeRing, Exit, Facts, KernelRing, Mark, MarkProgram, Programs, Record, RingStats,
+    choose, drain,
 };
 use tokio::{runtime::Runtime, sync::mpsc, time::timeout};
 
@@ -47,7 +48,7 @@ impl Tracer {
         let events = attached.events;
         runtime.spawn(async move {
             let stats = RingStats::default();
-            drain(events, sink, &stats).await.unwrap();
+            drain(KernelRing::register(events).unwrap(), sink, &stats).await.unwrap();
         });
         Self {
             runtime,
