@@ -33,7 +33,10 @@ pub use self::{
     meminfo::{Meminfo, MeminfoError, MemoryInfo, PROC_MEMINFO},
     node::{NodeError, node, page_bytes},
     offsets::{MemoryHierarchy, Resolved, resolve},
-    probe::{Choice, Facts, Lost, MarkArgument, MarkProgram, choose},
+    probe::{
+        Choice, Facility, Facts, Hierarchy, HostFacts, Lockdown, Lost, MarkArgument, MarkProgram, Psi, Rung,
+        State, choose, host_lost, ladder, without,
+    },
     programs::{Attached, Counters, Failure, Programs, ReclaimCounters},
     record::{Decoded, Exit, Limited, Mark, Memory, Record, Task, Undecodable, decode},
     ring::{KernelRing, RecordRing, RingStats, drain},

@@ -11,15 +11,17 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::mpsc;
 use ulid::{Generator, Ulid};
 
-use super::telling;
+use super::{standing::Standing, telling};
 use crate::{
     cgroup::{CgroupDir, Index},
     journal::{Event, EventType, Journal, Subject},
     model::{CgroupId, CgroupPath, Owner},
     sense::{
-        self, Attached, EdgeSource, Facts, Guard, KernelRing, Lost, Programs, Record, RecordRing, RingStats,
+        self, Attached, EdgeSource, Facts, Guard, HostFacts, KernelRing, Lost, Programs, Record, RecordRing,
+        RingStats,
         incident::{Incidents, Input, OomCounts, Output, World},
     },
+    serve::Doctor,
 };
 
 /// How many records may wait; the ring takes up what comes on top.
@@ -42,6 +44,8 @@ pub(super) struct Ooms {
     generation: Option<u64>,
     /// What the programs could not tell, by stage.
     lost: HashMap<&'static str, u64>,
+    /// What was found at the start, until it is asked for.
+    standing: Option<Standing>,
 }
 
 /// What must live as long as the programs are to work.
@@ -60,7 +64,9 @@ impl Ooms {
         index: Index,
         being_evicted: BeingEvicted,
     ) -> (Self, Vec<Box<dyn EdgeSource>>, Option<Guard>) {
-        let choice = sense::choose(&Facts::gather());
+        let facts = Facts::gather();
+        let choice = sense::choose(&facts);
+        let mut standing = Standing::new(facts, choice.clone());
         for lost in &choice.lost {
             tell_lost(journal, lost);
         }
@@ -79,6 +85,7 @@ impl Ooms {
                 for failure in &failed {
                     tell_lost(journal, &failure.lost());
                 }
+                standing.loaded(&attached, &failed);
                 tracing::info!(programs = attached.join(", "), "eBPF programs attached");
                 edges.push(Box::new(ring));
                 guard = Some(scores_and_files);
@@ -88,6 +95,7 @@ impl Ooms {
                 let message =
                     format!("no eBPF, so OOM kills of the kernel are not told: {}", crate::chain(&error));
                 telling::degraded(journal, "ebpf", &message);
+                standing.refused(crate::chain(&error));
                 None
             }
         };
@@ -100,8 +108,14 @@ impl Ooms {
             known: BTreeSet::new(),
             generation: None,
             lost: HashMap::new(),
+            standing: Some(standing),
         };
         (ooms, edges, guard)
+    }
+
+    /// What was found at the start, and what is used: to be asked for once.
+    pub(super) fn doctor(&mut self, host: &HostFacts) -> Doctor {
+        self.standing.take().map(|standing| standing.doctor(host)).unwrap_or_default()
     }
 
     /// Turns records into events until it is aborted.
@@ -262,7 +276,7 @@ fn log_diagnostics(programs: &mut Programs) {
 }
 
 fn tell_lost(journal: &Journal, lost: &Lost) {
-    telling::degraded(journal, lost.what, &format!("{}: {}", lost.why, lost.consequence));
+    telling::degraded(journal, lost.what, &lost.message());
 }
 
 fn tell_unreadable(journal: &Journal, error: &io::Error) {
