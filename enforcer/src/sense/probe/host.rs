@@ -200,7 +200,7 @@ fn psi(pressure: &Path, command_line: &Path) -> Option<Psi> {
         // One write, with its terminating zero, which the kernel wants.
         file.write_all(format!("some {stall_us} {window_us}\0").as_bytes())
     };
-    Some(triggers(trigger(100_000, 500_000), || trigger(400_000, 2_000_000)))
+    Some(triggers(trigger))
 }
 
 fn unreadable(error: &io::Error, off: impl FnOnce() -> Psi) -> Option<Psi> {
@@ -211,10 +211,11 @@ fn unreadable(error: &io::Error, off: impl FnOnce() -> Psi) -> Option<Psi> {
     }
 }
 
-fn triggers(short: io::Result<()>, long: impl FnOnce() -> io::Result<()>) -> Psi {
-    if short.is_ok() {
+/// By what becomes of triggers, given their stall and window in microseconds.
+fn triggers(mut trigger: impl FnMut(u32, u32) -> io::Result<()>) -> Psi {
+    if trigger(100_000, 500_000).is_ok() {
         Psi::Full
-    } else if long().is_ok() {
+    } else if trigger(400_000, 2_000_000).is_ok() {
         Psi::Limited
     } else {
         Psi::ReadOnly

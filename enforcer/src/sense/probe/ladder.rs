@@ -81,16 +81,16 @@ impl Facility {
 
     /// The same on that rung.
     fn on(self, row: &Row, rung: usize, found: String) -> Self {
-        let last = self.rungs.len().saturating_sub(1);
+        let lowest = self.rungs.len().saturating_sub(1);
         let state = match rung {
             0 => State::Full,
-            rung if rung >= last && row.last_is_nothing => State::Missing,
+            rung if rung >= lowest && row.last_is_nothing => State::Missing,
             _ => State::Lesser,
         };
-        let here = self.rungs.get(rung.min(last)).cloned();
-        let (uses, lost) = here.map_or((None, None), |here| (Some(here.uses), here.loses));
+        let here = self.rungs.get(rung.min(lowest)).cloned();
+        let (uses, loses) = here.map_or((None, None), |here| (Some(here.uses), here.loses));
         let remedy = (rung > 0).then(|| row.remedy.to_owned());
-        Self { state, found, uses, lost, remedy, ..self }
+        Self { state, found, uses, lost: loses, remedy, ..self }
     }
 
     /// Something that is lost and has no row of its own.

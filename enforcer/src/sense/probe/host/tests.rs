@@ -60,10 +60,16 @@ fn pressure_that_is_off_is_told_from_none() {
 
 #[test]
 fn windows_are_what_the_kernel_takes() {
-    let refused = || Err(error(Errno::INVAL));
-    assert_eq!(triggers(Ok(()), || panic!("nothing more is to be known")), Psi::Full);
-    assert_eq!(triggers(refused(), || Ok(())), Psi::Limited);
-    assert_eq!(triggers(refused(), refused), Psi::ReadOnly);
+    let taking = |fits: fn(u32) -> bool| {
+        triggers(|stall_us, window_us| {
+            // As in the kernel, whatever the windows.
+            assert!(stall_us > 0 && stall_us <= window_us && (500_000..=10_000_000).contains(&window_us));
+            if fits(window_us) { Ok(()) } else { Err(error(Errno::INVAL)) }
+        })
+    };
+    assert_eq!(taking(|_| true), Psi::Full);
+    assert_eq!(taking(|window_us| window_us.is_multiple_of(2_000_000)), Psi::Limited);
+    assert_eq!(taking(|_| false), Psi::ReadOnly);
 }
 
 #[test]
