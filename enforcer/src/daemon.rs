@@ -17,6 +17,7 @@ mod problems;
 mod recovery;
 mod reload;
 mod schedule;
+mod standing;
 mod telling;
 mod unfit;
 
@@ -50,7 +51,7 @@ use crate::{
         threshold::{Signal, ThresholdValue},
     },
     raw,
-    sense::{EdgeSource, Guard, GuardEvent, Sight},
+    sense::{self, EdgeSource, Guard, GuardEvent, HostFacts, Sight},
     serve::Observe,
     source::StaticDir,
 };
@@ -94,11 +95,13 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     unfit::check(&config, &host, kubelets)?;
     let observe = Observe::bind(&config.run_dir).await?;
     let journal = open_journal(&config, &host)?;
-    tell_start(&journal, &config, &host);
+    let host_facts = HostFacts::gather();
+    tell_start(&journal, &config, &host, &host_facts);
 
     let index = Index::new();
     let being_evicted = BeingEvicted::default();
-    let (ooms, edges, guard) = Ooms::attach(&journal, index.clone(), being_evicted.clone());
+    let (mut ooms, edges, guard) = Ooms::attach(&journal, index.clone(), being_evicted.clone());
+    let doctor = ooms.doctor(&host_facts);
 
     let permit = permit(&config, kubelets, &journal);
     let (mut desired, watched) =
@@ -114,7 +117,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let (views, view) = watch::channel(desired.view().clone());
     let (ready, readiness) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
-    let server = tokio::spawn(observe.serve(journal.clone(), view, readiness, stopping));
+    let server = tokio::spawn(observe.serve(journal.clone(), doctor, view, readiness, stopping));
     let tracing = tokio::spawn(ooms.run());
 
     let mut pods = StaticDir::new(config.static_pod_path.clone());
@@ -228,7 +231,7 @@ fn open_journal(config: &Config, host: &Host) -> anyhow::Result<Journal> {
     Ok(journal)
 }
 
-fn tell_start(journal: &Journal, config: &Config, host: &Host) {
+fn tell_start(journal: &Journal, config: &Config, host: &Host, facts: &HostFacts) {
     let threshold = hard_memory_available(config, host).map(|threshold| threshold.bytes);
     journal.append(Event {
         kind: EventType::ConfigLoaded,
@@ -245,8 +248,8 @@ fn tell_start(journal: &Journal, config: &Config, host: &Host) {
     for message in config.unwatched() {
         telling::degraded(journal, "threshold", &message);
     }
-    for lack in host::lacks() {
-        telling::degraded(journal, lack.what, &lack.message);
+    for lost in sense::host_lost(facts) {
+        telling::degraded(journal, lost.what, &lost.message());
     }
     if let Err(error) = open_files::allow(host.node.pods) {
         telling::degraded(journal, "openFiles", &error.to_string());

@@ -35,7 +35,10 @@ pub use self::{
     meminfo::{Meminfo, MeminfoError, MemoryInfo, PROC_MEMINFO},
     node::{NodeError, node, page_bytes},
     offsets::{MemoryHierarchy, Resolved, resolve},
-    probe::{Choice, Explained, Facts, Lost, MarkArgument, MarkProgram, choose},
+    probe::{
+        Choice, Explained, Facility, Facts, Hierarchy, HostFacts, Lockdown, Lost, MarkArgument, MarkProgram,
+        Psi, Rung, State, choose, host_lost, ladder, without,
+    },
     programs::{Attached, Counters, Failure, Programs, ReclaimCounters},
     record::{
         Decoded, Exit, Limited, Mark, Memory, MemoryBack, OomOver, Record, Sharer, Task, Undecodable, decode,

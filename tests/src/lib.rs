@@ -13,5 +13,6 @@ pub mod rate;
 pub mod sampler;
 pub mod signals;
 pub mod stream;
+pub mod trace;
 pub mod wait;
 pub mod writes;

@@ -94,6 +94,17 @@ pub(crate) enum Bench {
         #[arg(last = true)]
         args: Vec<OsString>,
     },
+    /// How soon, how completely and at what cost the kernel's facts are sensed
+    Sense {
+        #[command(flatten)]
+        machine: MachineArgs,
+        /// The parts to measure, such as wake; all by default
+        #[arg(value_name = "PART")]
+        parts: Vec<OsString>,
+        /// Arguments of the benchmark, such as --rounds 20
+        #[arg(last = true)]
+        args: Vec<OsString>,
+    },
     /// Planning, ranking and the other rules, natively, each against its bar
     Policy {
         /// Arguments of criterion, such as a name to measure only that

@@ -19,16 +19,17 @@ use self::{
     names::Names,
     watch::{Changed, CounterWatch},
 };
-use super::telling;
+use super::{standing::Standing, telling};
 use crate::{
     cgroup::Index,
     journal::{Event, EventType, Journal, Subject},
     model::{CgroupId, Owner},
     sense::{
-        self, Attached, EdgeSource, Facts, Guard, KernelRing, Life, LifeRing, LifeWatch, Lost, Programs,
-        Record, RecordRing, RingStats,
+        self, Attached, EdgeSource, Facts, Guard, HostFacts, KernelRing, Life, LifeRing, LifeWatch, Lost,
+        Programs, Record, RecordRing, RingStats,
         incident::{Incidents, Input, Output, Tracing},
     },
+    serve::Doctor,
 };
 
 /// How many records may wait; the ring takes up what comes on top.
@@ -61,6 +62,8 @@ pub(super) struct Ooms {
     looks: BTreeSet<CgroupId>,
     /// What the programs could not tell, by stage.
     lost: HashMap<&'static str, u64>,
+    /// What was found at the start, until it is asked for.
+    standing: Option<Standing>,
 }
 
 /// What must live as long as the programs are to work.
@@ -80,7 +83,9 @@ impl Ooms {
         index: Index,
         being_evicted: BeingEvicted,
     ) -> (Self, Vec<Box<dyn EdgeSource>>, Option<Guard>) {
-        let choice = sense::choose(&Facts::gather());
+        let facts = Facts::gather();
+        let choice = sense::choose(&facts);
+        let mut standing = Standing::new(facts, choice.clone());
         for lost in &choice.lost {
             tell_lost(journal, lost);
         }
@@ -105,6 +110,7 @@ impl Ooms {
                 for failure in &failed {
                     tell_lost(journal, &failure.lost());
                 }
+                standing.loaded(&attached, &failed);
                 tracing::info!(programs = attached.join(", "), "eBPF programs attached");
                 edges.push(Box::new(ring));
                 guard = Some(scores_and_files);
@@ -116,6 +122,7 @@ impl Ooms {
                     crate::chain(&error)
                 );
                 telling::degraded(journal, "ebpf", &message);
+                standing.refused(crate::chain(&error));
                 None
             }
         };
@@ -134,8 +141,14 @@ impl Ooms {
             reads: VecDeque::new(),
             looks: BTreeSet::new(),
             lost: HashMap::new(),
+            standing: Some(standing),
         };
         (ooms, edges, guard)
+    }
+
+    /// What was found at the start, and what is used: to be asked for once.
+    pub(super) fn doctor(&mut self, host: &HostFacts) -> Doctor {
+        self.standing.take().map(|standing| standing.doctor(host)).unwrap_or_default()
     }
 
     /// Turns records and counters into events until it is aborted.
@@ -482,7 +495,7 @@ fn log_diagnostics(programs: &mut Programs) {
 }
 
 fn tell_lost(journal: &Journal, lost: &Lost) {
-    telling::degraded(journal, lost.what, &format!("{}: {}", lost.why, lost.consequence));
+    telling::degraded(journal, lost.what, &lost.message());
 }
 
 fn tell_unreadable(journal: &Journal, error: &io::Error) {

@@ -4,7 +4,7 @@
 //! is a kill that was not traced: its record was lost, or is late. It is waited for, and then told.
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use super::{GONE_NS, OomCounts, open::Expected};
+use super::{FOLD_NS, GONE_NS, OomCounts, open::Expected};
 use crate::model::CgroupId;
 
 /// How long after its mark a kill whose cgroup is not known may be found in one's counters.
@@ -29,6 +29,8 @@ struct Account {
     since_ns: u64,
     /// What they were then, and all that was told since.
     told: OomCounts,
+    /// Kills that the kernel may have counted twice, of incidents that closed while others hid whether it had.
+    twice: u64,
     /// The latest reading.
     latest: Option<Seen>,
     /// A reading that shows more than was told, and until when records may explain it.
@@ -66,6 +68,7 @@ impl Ledger {
         self.accounts.entry(cgroup).or_insert(Account {
             since_ns,
             told: counts,
+            twice: 0,
             latest: None,
             suspect: None,
             owed: 0,
@@ -140,9 +143,14 @@ impl Ledger {
     }
 
     /// Takes a mark whose kill was told from counters already; false if it was not.
+    ///
+    /// The kernel counts a kill a moment before it marks it. Should a mark be taken by that which belongs to a kill after
+    /// the reading, the next reading shows that one.
     pub(super) fn settle(&mut self, cgroup: CgroupId, marked_ns: u64) -> bool {
         match self.accounts.get_mut(&cgroup) {
-            Some(account) if account.owed > 0 && marked_ns <= account.owed_until_ns => {
+            Some(account)
+                if account.owed > 0 && marked_ns <= account.owed_until_ns.saturating_add(FOLD_NS) =>
+            {
                 account.owed -= 1;
                 true
             }
@@ -167,6 +175,9 @@ impl Ledger {
         let all = after.since(before);
         let free = all.oom_kill.saturating_sub(others.unwrap_or_default().kills);
         let twice = if group { own.twice.min(free.saturating_sub(own.kills)) } else { 0 };
+        if group && shared {
+            account.twice = account.twice.saturating_add(own.twice.saturating_sub(twice));
+        }
         let moved = OomCounts {
             oom: if shared { all.oom.min(1) } else { all.oom },
             oom_kill: all.oom_kill.min(own.kills.saturating_add(twice)),
@@ -206,17 +217,24 @@ impl Ledger {
         if account.suspect.is_some() {
             return None;
         }
-        let explained = account.told.oom_kill.saturating_add(expected.kills).saturating_add(expected.twice);
+        let maybe = expected.twice.saturating_add(account.twice);
+        let explained = account.told.oom_kill.saturating_add(expected.kills).saturating_add(maybe);
         if counts.oom_kill > explained {
             let until_ns = now_ns.saturating_add(grace_ns);
             account.suspect = Some((seen, until_ns));
             return Some(until_ns);
         }
-        if expected == Expected::default() && counts.oom_kill == account.told.oom_kill {
+        if expected == Expected::default() && counts.oom_kill >= account.told.oom_kill {
+            account.twice = 0;
             // The limit was hit, and nobody killed for it: that is no kill, and not the next one's limit either.
             account.told = account.told.most(counts);
         }
         None
+    }
+
+    /// The latest reading that was taken.
+    pub(super) fn latest(&self, cgroup: CgroupId) -> Option<Seen> {
+        self.accounts.get(&cgroup)?.latest
     }
 
     /// The reading under suspicion.
@@ -238,10 +256,11 @@ impl Ledger {
         let expected = self.expected.get(&cgroup).copied().unwrap_or_default();
         let Some(account) = self.accounts.get_mut(&cgroup) else { return (Claim::default(), None) };
         account.suspect = None;
-        let latest = account.latest.take();
+        let latest = account.latest;
         let before = account.told;
         let all = bound.counts.since(before);
-        let mut kills = all.oom_kill.saturating_sub(expected.kills).saturating_sub(expected.twice);
+        let maybe = expected.twice.saturating_add(account.twice);
+        let mut kills = all.oom_kill.saturating_sub(expected.kills).saturating_sub(maybe);
         while kills > 0 {
             let fits = |marked_ns: &u64| {
                 *marked_ns <= bound.at_ns && bound.at_ns.saturating_sub(*marked_ns) <= UNPLACED_NS

@@ -114,6 +114,8 @@ pub struct Incidents {
     /// Memory that open incidents wait for.
     by_memory: HashMap<u64, u64>,
     ledger: Ledger,
+    /// Open incidents with a victim of which no cgroup is known yet: any cgroup may have counted it.
+    placeless: BTreeSet<u64>,
     rebuilding: HashMap<Ulid, Rebuilding>,
     /// Who died, or was dying when marked, and until when that is remembered.
     recent: HashMap<u32, u64>,
@@ -316,6 +318,11 @@ impl Incidents {
             self.ledger.expect(&open.expected, &expected);
             open.expected = expected;
         }
+        if open.victims.iter().any(|victim| victim.counted().is_none()) {
+            self.placeless.insert(number);
+        } else {
+            self.placeless.remove(&number);
+        }
         open.concerns = to_read(open, world);
         for memory in open.memories() {
             self.by_memory.entry(memory).or_insert(number);
@@ -389,7 +396,8 @@ impl Incidents {
     /// The time for an explanation is over.
     fn suspect(&mut self, now_ns: u64, cgroup: CgroupId, world: &mut impl World, out: &mut Vec<Output>) {
         let Some(seen) = self.ledger.suspect(cgroup) else { return };
-        if self.ledger.is_expected(cgroup) && now_ns < seen.at_ns.saturating_add(SUSPECT_NS) {
+        let awaited = self.ledger.is_expected(cgroup) || !self.placeless.is_empty();
+        if awaited && now_ns < seen.at_ns.saturating_add(SUSPECT_NS) {
             // An open incident will say what of it is its own.
             let until_ns = now_ns.saturating_add(FOLD_NS);
             self.ledger.put_off(cgroup, until_ns);
@@ -429,6 +437,7 @@ impl Incidents {
         let Some(open) = self.open.remove(&number) else { return };
         self.due.remove(&(open.due_ns, Due::Incident(number)));
         self.by_id.remove(&open.id);
+        self.placeless.remove(&number);
         if self.by_key.get(&open.key) == Some(&number) {
             self.by_key.remove(&open.key);
         }
@@ -488,18 +497,34 @@ impl Incidents {
     fn count(&mut self, open: &Open, world: &impl World) -> Count {
         let mut count = Count::default();
         let unwatched = is_unwatched(open);
-        let group = open.readings.iter().any(|(cgroup, seen)| {
+        // A cgroup that is gone may have been looked at before it went, and another incident may have read it since.
+        let readings: BTreeMap<CgroupId, Option<Seen>> = open
+            .readings
+            .iter()
+            .map(|(cgroup, own)| {
+                let seen = own
+                    .iter()
+                    .chain(self.ledger.latest(*cgroup).iter())
+                    .max_by_key(|seen| seen.at_ns)
+                    .copied();
+                (*cgroup, seen)
+            })
+            .collect();
+        let group = readings.iter().any(|(cgroup, seen)| {
             let told = self.ledger.told(*cgroup);
             matches!((seen, told), (Some(seen), Some(told)) if seen.counts.oom_group_kill > told.oom_group_kill)
         });
         // Kills of before an account began are in what it began with.
         let expected = expected_since(open, &self.ledger, world);
         let mut claimed = 0_u64;
-        for (cgroup, seen) in &open.readings {
+        let mut moved = BTreeMap::new();
+        let exact = open.victims.iter().all(|victim| victim.mark.counted.is_some());
+        for (cgroup, seen) in &readings {
             let own = expected.get(cgroup).copied().unwrap_or_default();
             let Some(seen) = seen else { continue };
             let Some(claim) = self.ledger.claim(*cgroup, own, group, seen.counts) else { continue };
             claimed = claimed.saturating_add(claim.moved.oom_kill.min(own.kills));
+            moved.insert(*cgroup, claim.moved.oom_kill);
             if claim.moved.oom > 0 {
                 count.limits.push(*cgroup);
             }
@@ -507,11 +532,14 @@ impl Incidents {
             count.before = count.before.plus(claim.before);
             count.after = count.after.plus(seen.counts);
         }
-        let read = |cgroup: CgroupId| open.readings.get(&cgroup).is_some_and(Option::is_some);
+        let read = |cgroup: CgroupId| readings.get(&cgroup).is_some_and(Option::is_some);
         for (cgroup, own) in &expected {
-            if !read(*cgroup) && !unwatched {
-                self.ledger.credit(*cgroup, own.kills);
-                claimed = claimed.saturating_add(own.kills);
+            // The kernel said that it counts there. What was read before, or not at all, may lack it.
+            let fresh = open.readings.get(cgroup).is_some_and(Option::is_some);
+            if !unwatched && (exact || !fresh) {
+                let rest = own.kills.saturating_sub(moved.get(cgroup).copied().unwrap_or(0));
+                self.ledger.credit(*cgroup, rest);
+                claimed = claimed.saturating_add(rest);
             }
         }
         // A victim that names no cgroup, or one that did not count it, was counted somewhere.

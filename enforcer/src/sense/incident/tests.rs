@@ -1,3 +1,8 @@
+//! The machine by hand-made records.
+mod calls;
+mod conserved;
+mod rebuilt;
+
 use std::collections::{HashMap, HashSet};
 
 use proptest::prelude::*;
@@ -6,7 +11,7 @@ use ulid::Ulid;
 
 use super::{
     AvertedCause, CLOSE_NS, FOLD_NS, Incident, Incidents, Input, LimitSource, OomCounts, Output, READ_NS,
-    Reconciliation, Scope, World,
+    Reconciliation, Scope, Tracing, World,
 };
 use crate::{
     model::{CgroupId, CgroupPath, Owner, OwnerLevel, PodName, PodUid, QosClass},
@@ -21,6 +26,8 @@ const POD: CgroupId = CgroupId(10);
 const C1: CgroupId = CgroupId(11);
 const C2: CgroupId = CgroupId(12);
 const SYSTEM: CgroupId = CgroupId(20);
+/// From this id on, cgroups are further containers of the pod.
+const FIRST_OF_MANY: u64 = 100;
 
 /// A machine with one pod of two containers, and counters that tests move.
 #[derive(Default)]
@@ -45,6 +52,9 @@ fn path(cgroup: CgroupId) -> Option<CgroupPath> {
         C1 => "/kubepods/burstable/podp/c1",
         C2 => "/kubepods/burstable/podp/c2",
         SYSTEM => "/system.slice/db.service",
+        CgroupId(other) if other >= FIRST_OF_MANY => {
+            return CgroupPath::parse(&format!("/kubepods/burstable/podp/x{other}")).ok();
+        }
         _ => return None,
     };
     CgroupPath::parse(path).ok()
@@ -60,6 +70,9 @@ impl World for Known<'_> {
             POD => OwnerLevel::Pod { pod, uid },
             C1 => OwnerLevel::Container { pod, uid, container: "c1".into() },
             C2 => OwnerLevel::Container { pod, uid, container: "c2".into() },
+            CgroupId(other) if other >= FIRST_OF_MANY => {
+                OwnerLevel::Container { pod, uid, container: format!("x{other}") }
+            }
             _ => return None,
         };
         Some(Owner { path: path(cgroup)?, level })
@@ -75,6 +88,7 @@ impl World for Known<'_> {
             BURSTABLE => Some(KUBEPODS),
             POD => Some(BURSTABLE),
             C1 | C2 => Some(POD),
+            CgroupId(other) if other >= FIRST_OF_MANY => Some(POD),
             _ => None,
         }
     }
@@ -92,7 +106,11 @@ impl World for Known<'_> {
 impl Machine {
     /// With the counters of all cgroups known to be zero.
     fn new() -> Self {
-        let mut machine = Self::default();
+        Self::with(Tracing::On)
+    }
+
+    fn with(tracing: Tracing) -> Self {
+        let mut machine = Self { incidents: Incidents::new(tracing), ..Self::default() };
         for cgroup in [KUBEPODS, BURSTABLE, POD, C1, C2, SYSTEM] {
             machine.files.insert(cgroup, OomCounts::default());
             machine.give(0, Input::Known { cgroup, counts: Some(OomCounts::default()) });
@@ -122,6 +140,12 @@ impl Machine {
             }
         }
         told
+    }
+
+    /// Looks at the counters of a cgroup.
+    fn look(&mut self, now_ns: u64, cgroup: CgroupId) -> Vec<Output> {
+        let counts = self.files.get(&cgroup).copied();
+        counts.map(|counts| self.tell(now_ns, Input::Looked { cgroup, counts })).unwrap_or_default()
     }
 
     fn mark(&mut self, mark: Mark) -> Vec<Output> {

@@ -1,6 +1,7 @@
 //! Which of the programs can be used that explain a mark.
 use enforcer_common::offsets::{ABSENT, Offsets};
 
+use super::words;
 use crate::sense::Facts;
 
 /// What is told of an OOM beside its marks and exits.
@@ -19,24 +20,22 @@ pub(super) fn choose(
     offsets: Option<&Offsets>,
     missing: &mut impl FnMut(&'static str, String, &'static str),
 ) -> Explained {
-    let memory = offsets.is_some_and(|offsets| offsets.task_mm != ABSENT);
-    let memory_back = marks && memory && facts.exit_mmap != Some(false);
+    let described =
+        facts.exit_mmap != Some(false) && offsets.is_some_and(|offsets| offsets.task_mm != ABSENT);
+    let memory_back = marks && described && facts.fentry != Some(false);
     if marks && !memory_back {
-        missing(
-            "memoryBack",
-            "BTF does not describe the function exit_mmap and a task's memory".to_owned(),
-            "when a victim's memory was back is taken from its exit, or not told",
-        );
+        let why = if described {
+            words::NO_FENTRY
+        } else {
+            "BTF does not describe the function exit_mmap and a task's memory"
+        };
+        missing("memoryBack", why.to_owned(), words::BACK_BY_EXIT);
     }
     // The names of the unified hierarchy are of no use where memory is on another.
     let unified = facts.unified_memory != Some(false);
     let life = marks && unified && offsets.is_some_and(directories_are_readable);
     if marks && unified && !life {
-        missing(
-            "cgroupLife",
-            "BTF does not describe a cgroup's directory".to_owned(),
-            "an OOM kill in a cgroup that is gone within moments is told without its name",
-        );
+        missing("cgroupLife", "BTF does not describe a cgroup's directory".to_owned(), words::NAMES_BY_LOOKS);
     }
     Explained { memory_back, life }
 }

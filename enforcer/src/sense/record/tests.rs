@@ -88,7 +88,7 @@ fn torn_short_unknown_and_wrong_records_are_told_apart() {
     let lying = Header::new(KIND_MARK_VICTIM, 8);
     assert_eq!(
         decode(lying.as_bytes()),
-        Err(Undecodable::WrongSize { kind: KIND_MARK_VICTIM, actual_bytes: 8, expected_bytes: 160 })
+        Err(Undecodable::WrongSize { kind: KIND_MARK_VICTIM, actual_bytes: 8, expected_bytes: 184 })
     );
     assert_eq!(decode(Header::new(99, 8).as_bytes()), Err(Undecodable::UnknownKind(99)));
     let old = Header { version: 0, ..Header::new(KIND_MARK_VICTIM, 8) };

@@ -1,0 +1,55 @@
+//! How soon, how completely and at what cost the kernel's facts are sensed, one part a question.
+
+#![expect(clippy::print_stdout, reason = "printing figures is what a benchmark is for")]
+
+mod wake;
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Parser, ValueEnum};
+use enforcer_tests::figures::verdict;
+
+/// Measures sensing, each part against its bar.
+#[derive(Debug, Parser)]
+struct Args {
+    /// What to measure; everything by default
+    #[arg(value_enum, value_name = "PART")]
+    parts: Vec<Part>,
+    /// How often what is repeated is repeated
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+}
+
+/// A question.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Part {
+    /// From a memory limit's breach to the wake-up
+    Wake,
+}
+
+impl Part {
+    /// Measures it; whether it is within its bar.
+    fn measure(self, args: &Args) -> anyhow::Result<bool> {
+        match self {
+            Self::Wake => wake::measure(args.rounds),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    verdict(bench(&Args::parse()))
+}
+
+/// Whether every part is within its bar; one that is not does not keep the others from being measured.
+fn bench(args: &Args) -> anyhow::Result<bool> {
+    let parts = if args.parts.is_empty() { Part::value_variants() } else { &args.parts };
+    let mut all_hold = true;
+    for (number, part) in parts.iter().enumerate() {
+        if number > 0 {
+            println!();
+        }
+        all_hold &= part.measure(args).with_context(|| format!("{part:?}"))?;
+    }
+    Ok(all_hold)
+}
