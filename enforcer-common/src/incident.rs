@@ -12,7 +12,7 @@ pub const KIND_MEMORY_BACK: u32 = 11;
 pub const KIND_OOM_OVER: u32 = 12;
 
 /// A process that is no victim by itself, and was killed for having a victim's memory as its own (`CLONE_VM` without
-/// `CLONE_THREAD`, as after `vfork`). The kernel neither marks nor counts it (`__oom_kill_process` in mm/oom_kill.c).
+/// `CLONE_THREAD`, as after `vfork`). The kernel neither marks nor counts it (`__oom_kill_process` in `mm/oom_kill.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Sharer {
@@ -73,7 +73,7 @@ impl Sharer {
     };
 }
 
-/// A victim's memory was given back: nobody has it any more (`exit_mmap` in mm/mmap.c has returned).
+/// A victim's memory was given back: nobody has it any more (`exit_mmap` in `mm/mmap.c` has returned).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct MemoryBack {
