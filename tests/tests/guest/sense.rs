@@ -5,6 +5,7 @@ use enforcer::sense::{EdgeSource as _, Limited, Mark, MarkProgram, Programs};
 
 mod cgroup;
 mod guard;
+mod stalls;
 mod tracer;
 
 use cgroup::Cgroup;
@@ -21,7 +22,7 @@ fn every_program_loads_and_attaches() {
     assert_eq!(choice.mark, Some(MarkProgram::Task));
     let attached = Programs::load(&choice).unwrap();
     assert!(attached.failed.is_empty(), "{:#?}", attached.failed);
-    assert_eq!(attached.attached.len(), 14, "{:?}", attached.attached);
+    assert_eq!(attached.attached.len(), 17, "{:?}", attached.attached);
     assert_eq!(attached.mark(), Some(MarkProgram::Task));
 }
 
