@@ -3,7 +3,7 @@ mod names;
 mod watch;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     future, io,
     sync::Arc,
     time::{Duration, Instant},
@@ -11,7 +11,7 @@ use std::{
 
 use aya::maps::{MapData, RingBuf};
 use rustix::time::{ClockId, clock_gettime};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch as latest};
 use ulid::Ulid;
 
 pub(super) use self::evicting::BeingEvicted;
@@ -19,14 +19,14 @@ use self::{
     names::Names,
     watch::{Changed, CounterWatch},
 };
-use super::{standing::Standing, telling};
+use super::{backlog::Backlog, stalls::Stalling, standing::Standing, telling};
 use crate::{
     cgroup::Index,
     journal::{Event, EventType, Journal, Subject},
     model::{CgroupId, Owner},
     sense::{
-        self, Attached, EdgeSource, Facts, Guard, HostFacts, KernelRing, Life, LifeRing, LifeWatch, Lost,
-        Programs, Record, RecordRing, RingStats,
+        self, Attached, Choice, EdgeSource, Facts, Guard, HostFacts, Inherited, KernelRing, Life, LifeRing,
+        LifeWatch, Lost, Pins, Programs, Record, RecordRing, RingStats, SenseError, Version,
         incident::{Incidents, Input, Output, Tracing},
     },
     serve::Doctor,
@@ -37,6 +37,9 @@ const RECORDS: usize = 1024;
 
 /// How often losses are counted.
 const TICK: Duration = Duration::from_secs(10);
+
+/// How long what happened before our start waits for the pods to be known.
+const UNTIL_READY: Duration = Duration::from_secs(5);
 
 /// How many cgroups are taken in between two looks for records.
 const TURN_CGROUPS: usize = 16;
@@ -60,10 +63,12 @@ pub(super) struct Ooms {
     reads: VecDeque<(Ulid, Vec<CgroupId>)>,
     /// Cgroups whose counters may have changed.
     looks: BTreeSet<CgroupId>,
-    /// What the programs could not tell, by stage.
-    lost: HashMap<&'static str, u64>,
+    /// What happened before our start is being told.
+    is_catching_up: bool,
     /// What was found at the start, until it is asked for.
     standing: Option<Standing>,
+    /// Stalls, told beside OOM kills as the same programs tell them.
+    stalling: Option<Stalling>,
 }
 
 /// What must live as long as the programs are to work.
@@ -82,6 +87,7 @@ impl Ooms {
         journal: &Journal,
         index: Index,
         being_evicted: BeingEvicted,
+        mut backlog: Backlog,
     ) -> (Self, Vec<Box<dyn EdgeSource>>, Option<Guard>) {
         let facts = Facts::gather();
         let choice = sense::choose(&facts);
@@ -91,8 +97,9 @@ impl Ooms {
         }
         let mut edges: Vec<Box<dyn EdgeSource>> = Vec::new();
         let mut guard = None;
+        let mut stalling = None;
         let mut tracing = Tracing::Off;
-        let programs = match Programs::load(&choice) {
+        let programs = match load(&choice, journal, &mut backlog) {
             Ok(all) => {
                 if all.mark().is_some() {
                     tracing = Tracing::On;
@@ -102,17 +109,26 @@ impl Ooms {
                     edges: ring,
                     life,
                     guard: scores_and_files,
+                    stalls,
+                    stall_records,
                     counters,
                     attached,
                     failed,
+                    inherited,
+                    unpinned,
                     programs,
                 } = all;
+                tell_inherited(journal, &inherited);
+                for lost in &unpinned {
+                    tell_lost(journal, lost);
+                }
                 for failure in &failed {
                     tell_lost(journal, &failure.lost());
                 }
                 standing.loaded(&attached, &failed);
                 tracing::info!(programs = attached.join(", "), "eBPF programs attached");
                 edges.push(Box::new(ring));
+                stalling = Some(Stalling::new(journal.clone(), index.clone(), stalls, stall_records));
                 guard = Some(scores_and_files);
                 Some(Working { events: Some(events), life, counters, programs })
             }
@@ -126,7 +142,7 @@ impl Ooms {
                 None
             }
         };
-        let world = Names::new(index, being_evicted);
+        let world = Names::new(index, being_evicted, backlog);
         let ooms = Self {
             journal: journal.clone(),
             programs,
@@ -140,8 +156,9 @@ impl Ooms {
             generation: None,
             reads: VecDeque::new(),
             looks: BTreeSet::new(),
-            lost: HashMap::new(),
+            is_catching_up: true,
             standing: Some(standing),
+            stalling,
         };
         (ooms, edges, guard)
     }
@@ -151,12 +168,53 @@ impl Ooms {
         self.standing.take().map(|standing| standing.doctor(host)).unwrap_or_default()
     }
 
-    /// Turns records and counters into events until it is aborted.
-    pub(super) async fn run(mut self) {
+    /// Turns records and counters into events until it is aborted. What happened before is told as soon as the pods are
+    /// known, or will not be for now.
+    pub(super) async fn run(mut self, mut ready: latest::Receiver<bool>) {
         #[cfg(feature = "bpf-log")]
         if let Some(working) = &mut self.programs {
             log_diagnostics(&mut working.programs);
         }
+        self.open_eyes();
+        self.scan().await;
+        let Some(mut events) = self.programs.as_mut().and_then(|working| working.events.take()) else {
+            self.read(NoRing).await;
+            return;
+        };
+        // It may have been waiting for as long as nobody ran; these seconds it can.
+        let until = tokio::time::Instant::now() + UNTIL_READY;
+        loop {
+            tokio::select! {
+                ready = tokio::time::timeout_at(until, ready.wait_for(|ready| *ready)) => {
+                    if ready.is_err() {
+                        tracing::warn!("what happened before the start is told without knowing the pods");
+                    }
+                    break;
+                }
+                alive = lives(&mut self.life) => self.alive(alive),
+            }
+        }
+        self.world.backlog.catch_up(&mut events);
+        let stalling = self.stalling.take();
+        let stalling = async {
+            if let Some(stalling) = stalling {
+                stalling.run().await;
+            }
+        };
+        match KernelRing::register(events) {
+            Ok(ring) => {
+                tokio::join!(self.read(ring), stalling);
+            }
+            Err(error) => {
+                tell_unreadable(&self.journal, &error);
+                self.incidents.stop_tracing();
+                self.read(NoRing).await;
+            }
+        }
+    }
+
+    /// Begins to listen for cgroups made and removed, and for counters that change.
+    fn open_eyes(&mut self) {
         if let Some(life) = self.programs.as_mut().and_then(|working| working.life.take()) {
             match life.watch() {
                 Ok(life) => self.life = Some(life),
@@ -174,22 +232,17 @@ impl Ooms {
                 telling::degraded(&self.journal, "oomWatches", &message);
             }
         }
-        let events = self.programs.as_mut().and_then(|working| working.events.take());
-        match events.map(KernelRing::register) {
-            Some(Ok(ring)) => self.read(ring).await,
-            Some(Err(error)) => {
-                tell_unreadable(&self.journal, &error);
-                self.incidents.stop_tracing();
-                self.read(NoRing).await;
-            }
-            None => self.read(NoRing).await,
-        }
     }
 
     /// Turns what comes out of a ring, and what counters show, into events.
     async fn read(mut self, ring: impl RecordRing) {
         let (sink, mut records) = mpsc::channel(RECORDS);
         let stats = RingStats::default();
+        for record in self.world.backlog.left().iter().filter_map(|record| stats.decode(record)) {
+            self.record(record).await;
+        }
+        self.is_catching_up = false;
+        let ring = self.world.backlog.ring(ring);
         let journal = self.journal.clone();
         let draining = async {
             if let Err(error) = sense::drain(ring, sink, &stats).await {
@@ -198,7 +251,6 @@ impl Ooms {
         };
         let index = self.world.index().clone();
         let working = async {
-            self.scan().await;
             self.learn_cgroups();
             let mut tick = tokio::time::interval(TICK);
             let mut records_end = false;
@@ -211,12 +263,11 @@ impl Ooms {
                 // In the order of their haste: what tells of kills, what explains them, what they leave to be done.
                 tokio::select! {
                     biased;
-                    record = records.recv(), if !records_end => match record {
-                        Some(record) => self.record(record).await,
-                        None => {
-                            records_end = true;
-                            self.incidents.stop_tracing();
-                        }
+                    record = records.recv(), if !records_end => if let Some(record) = record {
+                        self.record(record).await;
+                    } else {
+                        records_end = true;
+                        self.incidents.stop_tracing();
                     },
                     alive = lives(&mut self.life) => self.alive(alive),
                     () = sleep(due) => self.step(Input::Tick),
@@ -248,6 +299,7 @@ impl Ooms {
             }
         }
         self.step(Input::Record(record));
+        self.world.backlog.taken();
     }
 
     /// Learns the names of all cgroups, and their counters.
@@ -384,12 +436,17 @@ impl Ooms {
                 Output::ReadCounters { incident, cgroups } => self.reads.push_back((incident, cgroups)),
             }
         }
+        if !self.is_catching_up && self.incidents.deadline_ns().is_none() {
+            self.world.backlog.settle();
+        }
     }
 
-    fn tell(&self, kind: EventType, subject: Subject, data: serde_json::Result<serde_json::Value>) {
+    fn tell(&mut self, kind: EventType, subject: Subject, data: serde_json::Result<serde_json::Value>) {
         match data {
+            Ok(data) if self.world.backlog.has_told(kind, &data) => {}
             Ok(data) => {
-                self.journal.append(Event { kind, subject, data });
+                let sequence = self.journal.append(Event { kind, subject, data });
+                self.world.backlog.appended(sequence);
             }
             Err(error) => tracing::error!(%error, "an OOM event cannot be written as JSON"),
         }
@@ -398,22 +455,14 @@ impl Ooms {
     /// Learns of new and gone cgroups, and counts what the programs could not tell.
     fn look_around(&mut self) {
         self.learn_cgroups();
-        let Some(Working { counters, .. }) = &self.programs else { return };
-        let drops = match counters.drops() {
-            Ok(drops) => drops,
-            Err(error) => {
-                tracing::debug!(%error, "the programs' losses cannot be read");
-                return;
-            }
-        };
+        let Some(Working { counters, .. }) = &mut self.programs else { return };
         let mut more = false;
-        for (stage, lost) in drops {
-            let before = self.lost.insert(stage, lost).unwrap_or(0);
-            if lost > before {
-                let message = format!("{} records of the eBPF programs were lost ({stage})", lost - before);
-                telling::degraded(&self.journal, "recordsLost", &message);
-                more = true;
-            }
+        let told = counters.tell_drops(|stage, lost| {
+            tell_drops(&self.journal, stage, lost);
+            more = true;
+        });
+        if let Err(error) = told {
+            tracing::debug!(%error, "the programs' losses cannot be read");
         }
         if more {
             // What the lost records told of may be in the counters.
@@ -474,6 +523,45 @@ async fn changes(watch: &mut Option<CounterWatch>) -> io::Result<Changed> {
     }
 }
 
+/// Loads the programs, and pins what is to outlive us where that can be.
+fn load(choice: &Choice, journal: &Journal, backlog: &mut Backlog) -> Result<Attached, SenseError> {
+    match Pins::open() {
+        Ok(pins) => {
+            Programs::load_pinned(choice, pins, Version::of(choice), &mut |record| backlog.inherit(record))
+        }
+        Err(error) => {
+            // That there is no bpffs was told among what this kernel lacks.
+            if !choice.lost.iter().any(|lost| lost.what == "bpffs") {
+                let message =
+                    format!("{}: OOM kills while the daemon restarts are not told", crate::chain(&error));
+                telling::degraded(journal, "bpffs", &message);
+            }
+            Programs::load(choice)
+        }
+    }
+}
+
+fn tell_inherited(journal: &Journal, inherited: &Inherited) {
+    let Inherited { programs, versions, records, drops } = inherited;
+    if !programs.is_empty() {
+        tracing::info!(programs = programs.join(", "), "eBPF programs taken on from the daemon before");
+    }
+    for version in versions {
+        tracing::info!(version = %version.display(), records, "eBPF programs of another version taken over");
+    }
+    for (stage, lost) in drops {
+        tell_drops(journal, stage, *lost);
+    }
+}
+
+fn tell_drops(journal: &Journal, stage: &str, lost: u64) {
+    telling::degraded(
+        journal,
+        "recordsLost",
+        &format!("{lost} records of the eBPF programs were lost ({stage})"),
+    );
+}
+
 /// Carries the programs' own diagnostics into the log, in a task of its own.
 #[cfg(feature = "bpf-log")]
 fn log_diagnostics(programs: &mut Programs) {
@@ -503,7 +591,7 @@ fn tell_unreadable(journal: &Journal, error: &io::Error) {
     telling::degraded(journal, "ebpf", &message);
 }
 
-fn now_ns() -> u64 {
+pub(super) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
     seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or_default())

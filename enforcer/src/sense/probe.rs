@@ -8,6 +8,7 @@ use aya::{maps::MapType, sys::is_map_supported};
 use enforcer_common::{
     offsets::{ABSENT, Offsets},
     plain::PlainFormat,
+    stall::StallLimits,
 };
 use rustix::{fs::statfs, thread::CapabilitySet};
 
@@ -23,6 +24,7 @@ mod guard;
 mod host;
 mod incident;
 mod ladder;
+mod reclaim;
 mod words;
 
 pub use self::{
@@ -30,6 +32,7 @@ pub use self::{
     host::{Hierarchy, HostFacts, Psi},
     incident::Explained,
     ladder::{Facility, Rung, State, host_lost, ladder, without},
+    reclaim::{LimitArgument, ReclaimChoice, ReclaimFacts},
 };
 
 /// File system type of bpffs (`BPF_FS_MAGIC`, linux/magic.h).
@@ -57,6 +60,8 @@ pub struct Facts {
     pub cgroup_file_write: Option<bool>,
     /// BTF names `exit_mmap`, through which every process's memory is given back.
     pub exit_mmap: Option<bool>,
+    /// What there is for telling stalls.
+    pub reclaim: ReclaimFacts,
     /// The PID namespace that we are in.
     pub pid_namespace: Option<PidNamespace>,
     /// tracefs is mounted.
@@ -113,6 +118,7 @@ impl Facts {
             out_of_memory: btf.as_ref().map(|btf| btf.find("out_of_memory", Kind::Func).is_some()),
             cgroup_file_write: btf.as_ref().map(|btf| btf.find("cgroup_file_write", Kind::Func).is_some()),
             exit_mmap: btf.as_ref().map(|btf| btf.find("exit_mmap", Kind::Func).is_some()),
+            reclaim: btf.as_ref().map(ReclaimFacts::of).unwrap_or_default(),
             pid_namespace: PidNamespace::of_this_process(Path::new("/proc")).ok(),
             tracefs: Some(mount.is_some()),
             plain_format: mount.and_then(|mount| tracefs::mark_victim(&mount).ok().flatten()),
@@ -185,6 +191,10 @@ pub struct Choice {
     pub sight: Sight,
     /// Those that explain a mark.
     pub explained: Explained,
+    /// Those that tell stalls.
+    pub reclaim: ReclaimChoice,
+    /// When a stall is worth a record.
+    pub stall_limits: StallLimits,
     /// The PID namespace that we are in, by which the programs know the daemon.
     pub pid_namespace: Option<PidNamespace>,
     /// The memory controller is on the unified hierarchy.
@@ -276,6 +286,7 @@ pub fn choose(facts: &Facts) -> Choice {
     }
     let sight = guard::choose(facts, raw, offsets.as_ref(), &mut missing);
     let explained = incident::choose(facts, mark.is_some(), offsets.as_ref(), &mut missing);
+    let reclaim = reclaim::choose(facts, raw, &mut missing);
     if let Some(resolved) = &facts.resolved
         && mark.is_some()
         && !resolved.absent.is_empty()
@@ -296,6 +307,8 @@ pub fn choose(facts: &Facts) -> Choice {
         raw,
         sight,
         explained,
+        reclaim,
+        stall_limits: StallLimits::DEFAULT,
         pid_namespace: facts.pid_namespace,
         unified_memory: facts.unified_memory != Some(false),
         offsets: offsets.unwrap_or(Offsets::NONE),

@@ -5,14 +5,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ulid::{Generator, Ulid};
+use ulid::Ulid;
 
-use super::evicting::BeingEvicted;
+use super::{super::backlog::Backlog, evicting::BeingEvicted};
 use crate::{
     cgroup::{CgroupDir, Index},
     model::{CgroupId, CgroupPath, Owner, OwnerLevel},
     sense::{
-        Life,
+        Life, Mark,
         incident::{OomCounts, World},
     },
 };
@@ -34,7 +34,7 @@ pub(super) struct Names {
     root: Option<Arc<CgroupDir>>,
     nodes: HashMap<CgroupId, Node>,
     graves: VecDeque<(Instant, CgroupId)>,
-    ids: Generator,
+    pub(super) backlog: Backlog,
 }
 
 /// A cgroup in its parent.
@@ -52,20 +52,18 @@ pub(super) struct Found {
 }
 
 impl Names {
-    pub(super) fn new(index: Index, being_evicted: BeingEvicted) -> Self {
+    pub(super) fn new(index: Index, being_evicted: BeingEvicted, backlog: Backlog) -> Self {
         let root = CgroupDir::mount(Path::new(crate::cgroup::MOUNT)).ok().map(Arc::new);
-        Self::below(root, index, being_evicted)
+        Self::below(root, index, being_evicted, backlog)
     }
 
-    fn below(root: Option<Arc<CgroupDir>>, index: Index, being_evicted: BeingEvicted) -> Self {
-        Self {
-            index,
-            being_evicted,
-            root,
-            nodes: HashMap::new(),
-            graves: VecDeque::new(),
-            ids: Generator::new(),
-        }
+    fn below(
+        root: Option<Arc<CgroupDir>>,
+        index: Index,
+        being_evicted: BeingEvicted,
+        backlog: Backlog,
+    ) -> Self {
+        Self { index, being_evicted, root, nodes: HashMap::new(), graves: VecDeque::new(), backlog }
     }
 
     pub(super) fn index(&self) -> &Index {
@@ -236,10 +234,10 @@ impl World for Names {
         self.being_evicted.covers(cgroup, || self.find(cgroup))
     }
 
-    fn new_id(&mut self) -> Ulid {
-        match self.ids.generate() {
-            Ok(id) => id,
-            Err(overflow) => overflow.commit_overflow_increment(),
+    fn new_id(&mut self, first: Option<&Mark>) -> Ulid {
+        match first {
+            Some(mark) => self.backlog.id(mark),
+            None => self.backlog.fresh_id(),
         }
     }
 }
@@ -249,7 +247,10 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::model::{PodName, PodUid};
+    use crate::{
+        journal::Journal,
+        model::{PodName, PodUid},
+    };
 
     const POD: CgroupId = CgroupId(10);
 
@@ -265,7 +266,8 @@ mod tests {
         let pod = PodName { namespace: "default".into(), name: "p".into() };
         let level = OwnerLevel::Pod { pod, uid: PodUid::new("u").unwrap() };
         index.insert(POD, Owner { path: CgroupPath::parse("/kubepods/podu").unwrap(), level });
-        (temp, Names::below(Some(Arc::new(root)), index, BeingEvicted::default()), id)
+        let backlog = Backlog::open(temp.path(), "boot", &Journal::new("node", "boot"));
+        (temp, Names::below(Some(Arc::new(root)), index, BeingEvicted::default(), backlog), id)
     }
 
     #[test]
@@ -293,7 +295,7 @@ mod tests {
         let now = Instant::now();
         names.learn(&made(7, root, "a"), now);
         names.learn(&Life::Gone(CgroupId(7)), now);
-        names.learn(&made(8, root, "b"), now + KEEP - Duration::from_millis(1));
+        names.learn(&made(8, root, "b"), now + KEEP.saturating_sub(Duration::from_millis(1)));
         assert_eq!(names.path(CgroupId(7)).unwrap().as_str(), "/a");
         names.learn(&made(9, root, "c"), now + KEEP);
         assert_eq!(names.path(CgroupId(7)), None);

@@ -123,10 +123,10 @@ impl CounterWatch {
                 () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
                 taken = next(&mut self.stream, self.rest_until) => {
                     let mut changed = Changed::default();
-                    self.take(taken?, &mut changed);
+                    self.take(&taken?, &mut changed);
                     for _ in 0..MAX_EVENTS {
                         let Some(Some(event)) = self.stream.next().now_or_never() else { break };
-                        self.take(event?, &mut changed);
+                        self.take(&event?, &mut changed);
                     }
                     self.rest_until = Instant::now() + REST;
                     self.pause(&mut changed);
@@ -142,7 +142,7 @@ impl CounterWatch {
         }
     }
 
-    fn take(&mut self, event: inotify::Event<std::ffi::OsString>, changed: &mut Changed) {
+    fn take(&mut self, event: &inotify::Event<std::ffi::OsString>, changed: &mut Changed) {
         if event.mask.contains(EventMask::Q_OVERFLOW) {
             changed.overflow = true;
         } else if event.mask.contains(EventMask::MODIFY) {

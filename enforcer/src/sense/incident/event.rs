@@ -73,7 +73,7 @@ pub struct Place {
 }
 
 impl Place {
-    pub(super) fn new(owner: Option<&Owner>, path: Option<CgroupPath>) -> Self {
+    pub(in crate::sense) fn new(owner: Option<&Owner>, path: Option<CgroupPath>) -> Self {
         let Some(owner) = owner else {
             return Self { cgroup: path.map(|path| path.to_string()), ..Self::default() };
         };
@@ -189,7 +189,6 @@ impl Ended {
 /// A victim's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-#[expect(clippy::struct_field_names, reason = "the names are part of the public contract")]
 pub struct VictimMemory {
     /// Anonymous.
     pub anon_bytes: u64,

@@ -26,8 +26,9 @@ pub trait World {
     fn parent(&self, cgroup: CgroupId) -> Option<CgroupId>;
     /// Whether we have signalled it or a cgroup above it, and are waiting for it to go.
     fn is_being_evicted(&self, cgroup: CgroupId) -> bool;
-    /// A new incident's id.
-    fn new_id(&mut self) -> Ulid;
+    /// The id of an incident that begins with this mark: whoever reads the record again gives it the same. None: it is
+    /// told from counters.
+    fn new_id(&mut self, first: Option<&Mark>) -> Ulid;
 }
 
 /// Whether kills are traced, or seen by their counters alone.
@@ -42,6 +43,7 @@ pub enum Tracing {
 
 /// What goes in.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "most are records, and none is stored")]
 pub enum Input {
     /// A record of the ring buffer.
     Record(Record),
@@ -221,7 +223,7 @@ impl Incidents {
             self.close(now_ns, oldest, world, out);
         }
         let first = scene::victim(&Marked { mark: mark.clone(), exit: None }, world);
-        let open = Open::new(world.new_id(), mark, now_ns);
+        let open = Open::new(world.new_id(Some(&mark)), mark, now_ns);
         out.push(Output::Detected(scene::detected(&open, first, world)));
         let number = self.next;
         self.next += 1;
@@ -404,7 +406,7 @@ impl Incidents {
             self.due.insert((until_ns, Due::Suspect(cgroup)));
             return;
         }
-        let id = world.new_id();
+        let id = world.new_id(None);
         self.rebuilding.insert(id, Rebuilding { id, cgroup, seen });
         self.due.insert((now_ns.saturating_add(CLOSE_NS), Due::Rebuilding(id)));
         let cgroups = std::iter::once(cgroup).chain(ancestors(cgroup, world)).collect();
@@ -456,41 +458,12 @@ impl Incidents {
         }
 
         let count = self.count(&open, world);
-        self.tell(&open, &count, world, out);
+        tell(&open, &count, world, out);
         for (cgroup, seen) in &open.readings {
             if let Some(seen) = seen {
                 self.look(*cgroup, *seen);
             }
         }
-    }
-
-    fn tell(&self, open: &Open, count: &Count, world: &impl World, out: &mut Vec<Output>) {
-        let victims = scene::victims(open, world);
-        let trigger = scene::trigger(&open.trigger, world);
-        if is_unwatched(open) && count.comparable() && count.moved.oom_kill == 0 {
-            let cause = AvertedCause::AlreadyDying;
-            out.push(Output::Averted(Averted { incident_id: Some(open.id), cause, trigger, victims }));
-            return;
-        }
-        let limit = open.limit.or_else(|| limit_by_counters(open, count, world));
-        let (scope, limit_owner) = scene::scope(limit, world);
-        out.push(Output::Incident(Incident {
-            incident_id: open.id,
-            scope,
-            limit_owner,
-            limit_source: scene::source(open.limit.is_some(), limit),
-            trigger: Some(trigger),
-            place: None,
-            kills: u64::try_from(open.victims.len()).unwrap_or(u64::MAX),
-            timeline_ms: scene::timeline(open),
-            counters: count.moved,
-            counters_before: count.before,
-            counters_after: count.after,
-            reconciled: count.reconciliation == Reconciliation::Matched,
-            reconciliation: count.reconciliation,
-            reconstructed: false,
-            victims,
-        }));
     }
 
     /// Compares the readings with the ledger, and takes from it what belongs to this incident.
@@ -570,6 +543,36 @@ impl Incidents {
         };
         count
     }
+}
+
+/// Tells an incident, or that there was none.
+fn tell(open: &Open, count: &Count, world: &impl World, out: &mut Vec<Output>) {
+    let victims = scene::victims(open, world);
+    let trigger = scene::trigger(&open.trigger, world);
+    if is_unwatched(open) && count.comparable() && count.moved.oom_kill == 0 {
+        let cause = AvertedCause::AlreadyDying;
+        out.push(Output::Averted(Averted { incident_id: Some(open.id), cause, trigger, victims }));
+        return;
+    }
+    let limit = open.limit.or_else(|| limit_by_counters(open, count, world));
+    let (scope, limit_owner) = scene::scope(limit, world);
+    out.push(Output::Incident(Incident {
+        incident_id: open.id,
+        scope,
+        limit_owner,
+        limit_source: scene::source(open.limit.is_some(), limit),
+        trigger: Some(trigger),
+        place: None,
+        kills: u64::try_from(open.victims.len()).unwrap_or(u64::MAX),
+        timeline_ms: scene::timeline(open),
+        counters: count.moved,
+        counters_before: count.before,
+        counters_after: count.after,
+        reconciled: count.reconciliation == Reconciliation::Matched,
+        reconciliation: count.reconciliation,
+        reconstructed: false,
+        victims,
+    }));
 }
 
 /// What the counters say of one incident.

@@ -89,7 +89,7 @@ impl Run {
     fn act(&mut self, op: Op) {
         match op {
             Op::Kill { at, marks, group, over, known_call } => {
-                self.kill(self.cgroups[at], &marks, group, over, known_call)
+                self.kill(self.cgroups[at], &marks, group, over, known_call);
             }
             Op::Look(at) => {
                 let told = self.machine.look(self.now_ns, self.cgroups[at]);
