@@ -7,6 +7,7 @@
 //! | `Ooms` | a task | ring buffer records, a tick | OOM events |
 //! | `serve::Observe` | a task | journal, view | answers |
 
+mod backlog;
 mod desired;
 mod hierarchy;
 mod host;
@@ -32,9 +33,11 @@ use serde_json::json;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::{mpsc, watch},
+    task::JoinHandle,
 };
 
 use self::{
+    backlog::Backlog,
     desired::Desired,
     host::Host,
     ooms::{BeingEvicted, Ooms},
@@ -100,7 +103,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
 
     let index = Index::new();
     let being_evicted = BeingEvicted::default();
-    let (mut ooms, edges, guard) = Ooms::attach(&journal, index.clone(), being_evicted.clone());
+    let backlog = Backlog::open(&config.run_dir, &host.boot_id, &journal);
+    let (mut ooms, edges, guard) = Ooms::attach(&journal, index.clone(), being_evicted.clone(), backlog);
     let doctor = ooms.doctor(&host_facts);
 
     let permit = permit(&config, kubelets, &journal);
@@ -117,8 +121,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let (views, view) = watch::channel(desired.view().clone());
     let (ready, readiness) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
+    let tracing = tokio::spawn(ooms.run(readiness.clone()));
     let server = tokio::spawn(observe.serve(journal.clone(), doctor, view, readiness, stopping));
-    let tracing = tokio::spawn(ooms.run());
 
     let mut pods = StaticDir::new(config.static_pod_path.clone());
     let mut watched = Watched(watched);
@@ -169,10 +173,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
             differs
         });
         if desired.is_loaded() && !*ready.borrow() {
-            ready.send_replace(true);
-            // What starting took is not needed any more.
-            raw::trim_heap();
-            sd_notify(&[sd_notify::NotifyState::Ready]);
+            tell_ready(&ready);
         }
     }
     tracing::info!("stopping");
@@ -183,7 +184,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         OnExit::Keep => {}
         OnExit::Restore => desired.release().await?,
     }
-    tracing.abort();
+    detach(tracing, on_exit, &journal).await;
     stop.send_replace(true);
     let ended = tokio::time::timeout(GOODBYE, server).await;
     // A disk that takes nothing any more does not keep us for ever: the writer gives up on the first refusal.
@@ -193,6 +194,33 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         // A reader that does not read does not keep us.
         Err(_elapsed) => Ok(()),
     }
+}
+
+/// Stops tracing. What goes on in the kernel without us is removed if nothing is to be kept.
+async fn detach(tracing: JoinHandle<()>, on_exit: OnExit, journal: &Journal) {
+    tracing.abort();
+    // It lets go of the programs when it has ended.
+    let _aborted = tracing.await;
+    match on_exit {
+        OnExit::Keep => return,
+        OnExit::Restore => {}
+    }
+    let problem = match sense::unpin() {
+        Ok(sense::Unpinned { removed: _, left }) if left.is_empty() => return,
+        Ok(sense::Unpinned { removed: _, left }) => {
+            let left: Vec<_> = left.iter().map(|path| path.display().to_string()).collect();
+            format!("not ours, and left: {}", left.join(", "))
+        }
+        Err(error) => crate::chain(&error),
+    };
+    telling::degraded(journal, "bpffs", &format!("not everything could be unpinned: {problem}"));
+}
+
+fn tell_ready(ready: &watch::Sender<bool>) {
+    ready.send_replace(true);
+    // What starting took is not needed any more.
+    raw::trim_heap();
+    sd_notify(&[sd_notify::NotifyState::Ready]);
 }
 
 /// Tells a supervisor how far we are; without one it is nobody's loss.

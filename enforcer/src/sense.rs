@@ -37,7 +37,10 @@ pub use self::{
         Choice, Facility, Facts, Hierarchy, HostFacts, Lockdown, Lost, MarkArgument, MarkProgram, Psi, Rung,
         State, choose, host_lost, ladder, without,
     },
-    programs::{Attached, Counters, Failure, Programs, ReclaimCounters},
+    programs::{
+        Again, Attached, Counters, Failure, Inherited, Pins, PinsError, Programs, ReclaimCounters, Unpinned,
+        Version, unpin,
+    },
     record::{Decoded, Exit, Limited, Mark, Memory, Record, Task, Undecodable, decode},
     ring::{KernelRing, RecordRing, RingStats, drain},
     sampler::Sampler,
