@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use enforcer::{
     model::{CgroupId, CgroupPath, Owner, OwnerLevel, PodName, PodUid},
     sense::{
-        decode,
+        Mark, decode,
         incident::{CLOSE_NS, Incidents, Input, MAX_OPEN, OomCounts, Output, World},
     },
 };
@@ -168,7 +168,7 @@ struct Few {
 impl World for Few {
     fn owner(&self, cgroup: CgroupId) -> Option<Owner> {
         let pod = PodName { namespace: "default".into(), name: "p".into() };
-        let uid = PodUid::new("p").ok()?;
+        let uid = PodUid::new("p")?;
         let level = match cgroup.0 {
             2 => OwnerLevel::Node,
             3 => OwnerLevel::Pod { pod, uid },
@@ -206,7 +206,7 @@ impl World for Few {
         self.evicting == Some(cgroup)
     }
 
-    fn new_id(&mut self) -> Ulid {
+    fn new_id(&mut self, _: &Mark) -> Ulid {
         self.ids += 1;
         Ulid(self.ids)
     }
