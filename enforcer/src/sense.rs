@@ -17,6 +17,7 @@ mod node;
 mod offsets;
 mod probe;
 mod programs;
+mod reclaim;
 mod record;
 mod ring;
 mod sampler;
@@ -36,12 +37,16 @@ pub use self::{
     node::{NodeError, node, page_bytes},
     offsets::{MemoryHierarchy, Resolved, resolve},
     probe::{
-        Choice, Facility, Facts, Hierarchy, HostFacts, Lockdown, Lost, MarkArgument, MarkProgram, Psi, Rung,
-        State, choose, host_lost, ladder, without,
+        Choice, Facility, Facts, Hierarchy, HostFacts, LimitArgument, Lockdown, Lost, MarkArgument,
+        MarkProgram, Psi, ReclaimChoice, ReclaimFacts, Rung, State, choose, host_lost, ladder, without,
     },
     programs::{
         Again, Attached, Counters, Failure, Inherited, Pins, PinsError, Programs, ReclaimCounters, Unpinned,
         Version, unpin,
+    },
+    reclaim::{
+        ByKind, Cleared, LimitSource, MuchStall, PressureEvent, Pressures, Rising, Stall, StallKind,
+        StallRing, StallWorld, Stalls, StallsError,
     },
     record::{Decoded, Exit, Limited, Mark, Memory, Record, Task, Undecodable, decode},
     ring::{KernelRing, RecordRing, RingStats, drain},

@@ -9,6 +9,8 @@ mod enforcement;
 mod evict;
 mod eviction;
 mod limits;
+#[cfg(test)]
+mod ooms;
 mod rig;
 mod scores;
 #[cfg(test)]

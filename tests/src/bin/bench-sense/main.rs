@@ -2,6 +2,7 @@
 
 #![expect(clippy::print_stdout, reason = "printing figures is what a benchmark is for")]
 
+mod ooms;
 mod wake;
 
 use std::process::ExitCode;
@@ -24,6 +25,8 @@ struct Args {
 /// A question.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Part {
+    /// From the kernel's OOM kills to what is told of them, alone and thousands at once
+    Ooms,
     /// From a memory limit's breach to the wake-up
     Wake,
 }
@@ -32,6 +35,7 @@ impl Part {
     /// Measures it; whether it is within its bar.
     fn measure(self, args: &Args) -> anyhow::Result<bool> {
         match self {
+            Self::Ooms => ooms::measure(args.rounds),
             Self::Wake => wake::measure(args.rounds),
         }
     }
