@@ -1,5 +1,5 @@
 //! `enforcer doctor` as a program: it needs neither a daemon nor privileges, and says what it means by its exit status.
-#![expect(clippy::unwrap_used, reason = "a test's helpers may panic like the test itself")]
+#![expect(clippy::panic, clippy::unwrap_used, reason = "a test's helpers may panic like the test itself")]
 
 use std::{
     fs,

@@ -1,5 +1,9 @@
 //! `enforcer doctor` on real kernels: whole ones lose nothing, and each thing that is taken away is lost, and only that.
-#![expect(clippy::unwrap_used, reason = "a scenario's helpers may panic like the scenario itself")]
+#![expect(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a scenario's helpers may panic like the scenario itself"
+)]
 
 use std::{
     collections::BTreeSet,
@@ -85,6 +89,8 @@ fn what_is_not_mounted_is_lost_alone() {
                 ("victimDetails", "lesser"),
                 ("scoreEdge", "lesser"),
                 ("writeEdge", "lesser"),
+                ("reclaimLimit", "lesser"),
+                ("memoryHigh", "missing"),
             ],
         ),
         ("umount /sys/fs/cgroup", NO_CGROUP2),
@@ -151,6 +157,9 @@ const NO_EBPF: &[(&str, &str)] = &[
     ("scoreEdge", "lesser"),
     ("writeEdge", "lesser"),
     ("reclaimEdges", "lesser"),
+    ("stalls", "lesser"),
+    ("reclaimLimit", "lesser"),
+    ("memoryHigh", "missing"),
 ];
 
 #[test]

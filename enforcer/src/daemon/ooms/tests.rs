@@ -52,6 +52,7 @@ fn ooms(journal: &Journal, index: Index, run_dir: &Path) -> Ooms {
         generation: None,
         is_catching_up: true,
         standing: None,
+        stalling: None,
     }
 }
 
@@ -62,7 +63,7 @@ impl Reader {
         let index = Index::new();
         for pod in 0..pods {
             let uid = PodUid::new(&format!("u{pod}")).unwrap();
-            let name = PodName { namespace: "default".into(), name: format!("p{pod}").into() };
+            let name = PodName { namespace: "default".into(), name: format!("p{pod}") };
             index.insert(
                 CgroupId(FIRST_CGROUP + pod),
                 Owner {
