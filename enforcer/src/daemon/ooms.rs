@@ -143,9 +143,18 @@ impl Ooms {
             }
         };
         let world = Names::new(index, being_evicted, backlog);
-        let ooms = Self {
+        let mut ooms = Self::new(journal, world, tracing);
+        ooms.programs = programs;
+        ooms.standing = Some(standing);
+        ooms.stalling = stalling;
+        (ooms, edges, guard)
+    }
+
+    /// Without programs.
+    fn new(journal: &Journal, world: Names, tracing: Tracing) -> Self {
+        Self {
             journal: journal.clone(),
-            programs,
+            programs: None,
             incidents: Incidents::new(tracing),
             world,
             life: None,
@@ -157,10 +166,9 @@ impl Ooms {
             reads: VecDeque::new(),
             looks: BTreeSet::new(),
             is_catching_up: true,
-            standing: Some(standing),
-            stalling,
-        };
-        (ooms, edges, guard)
+            standing: None,
+            stalling: None,
+        }
     }
 
     /// What was found at the start, and what is used: to be asked for once.
@@ -603,3 +611,6 @@ async fn sleep(duration: Option<Duration>) {
         None => future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -31,7 +31,7 @@ pub(super) const COUNTERS: &str = "memory.events.local";
 pub(super) struct Names {
     index: Index,
     being_evicted: BeingEvicted,
-    root: Option<Arc<CgroupDir>>,
+    pub(super) root: Option<Arc<CgroupDir>>,
     nodes: HashMap<CgroupId, Node>,
     graves: VecDeque<(Instant, CgroupId)>,
     pub(super) backlog: Backlog,
