@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, reason = "printing figures is what a benchmark is for")]
 
 mod ooms;
+mod overhead;
 mod wake;
 
 use std::process::ExitCode;
@@ -27,6 +28,8 @@ struct Args {
 enum Part {
     /// From the kernel's OOM kills to what is told of them, alone and thousands at once
     Ooms,
+    /// What the programs cost those who are traced
+    Overhead,
     /// From a memory limit's breach to the wake-up
     Wake,
 }
@@ -36,6 +39,7 @@ impl Part {
     fn measure(self, args: &Args) -> anyhow::Result<bool> {
         match self {
             Self::Ooms => ooms::measure(args.rounds),
+            Self::Overhead => overhead::measure(),
             Self::Wake => wake::measure(args.rounds),
         }
     }
