@@ -15,4 +15,6 @@ mod scores;
 #[cfg(test)]
 mod sense;
 #[cfg(test)]
+mod stalls;
+#[cfg(test)]
 mod units;

@@ -26,11 +26,15 @@ use enforcer_tests::{
 const BAR: f64 = 1.02;
 /// How many pairs there are at least.
 const PAIRS: usize = 10;
+/// How often each work is done in a round; the fastest counts.
+const PASSES: usize = 6;
 const PAGE_BYTES: usize = 4096;
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const STATISTICS: &str = "/proc/sys/kernel/bpf_stats_enabled";
 /// A program that the daemon always attaches.
 const OURS: &str = "process_exit";
+/// How long the kernel may take to attach or free programs.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// The daemon's first seconds are not idle.
 const SETTLE: Duration = Duration::from_secs(3);
 
@@ -50,9 +54,9 @@ impl Work {
 
     const fn name(self) -> &'static str {
         match self {
-            Self::Faults => "page faults, 192 MiB by 4 KiB, 4 times",
+            Self::Faults => "page faults: 96 MiB by 4 KiB",
             Self::Reclaim => "reclaim: 24 MiB in turn at a limit of 16",
-            Self::Processes => "fork, exec and exit, 150 times (no bar)",
+            Self::Processes => "fork, exec and exit: 25 times (no bar)",
         }
     }
 
@@ -67,20 +71,30 @@ impl Work {
     /// Does it; seconds.
     fn time(self, small: &Cgroup) -> anyhow::Result<f64> {
         match self {
-            Self::Faults => Ok(faults()),
+            Self::Faults => faults(),
             Self::Reclaim => reclaim(small),
             Self::Processes => processes(),
         }
     }
 }
 
-fn faults() -> f64 {
-    let begin = Instant::now();
-    for _ in 0..4 {
-        let mut memory = vec![0_u8; 192 << 20];
-        touch(&mut memory);
+/// Seconds that the fastest of some passes took: what else goes on in a machine only ever adds to one.
+fn fastest(mut pass: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
+    let mut fastest = f64::INFINITY;
+    for _ in 0..PASSES {
+        let begin = Instant::now();
+        pass()?;
+        fastest = fastest.min(begin.elapsed().as_secs_f64());
     }
-    begin.elapsed().as_secs_f64()
+    Ok(fastest)
+}
+
+fn faults() -> anyhow::Result<f64> {
+    fastest(|| {
+        let mut memory = vec![0_u8; 96 << 20];
+        touch(&mut memory);
+        Ok(())
+    })
 }
 
 fn touch(memory: &mut [u8]) {
@@ -92,30 +106,29 @@ fn touch(memory: &mut [u8]) {
 
 /// In the calling thread, which joins the cgroup for as long.
 fn reclaim(small: &Cgroup) -> anyhow::Result<f64> {
-    let join = |procs: &Path| {
-        fs::write(procs, "0").with_context(|| format!("cannot write to {}", procs.display()))
-    };
+    let join =
+        |procs: &Path| fs::write(procs, "0").with_context(|| format!("cannot write to {}", procs.display()));
     join(&small.path().join("cgroup.procs"))?;
     let mut memory = vec![0_u8; 24 << 20];
     touch(&mut memory);
-    let begin = Instant::now();
-    for _ in 0..6 {
+    let took = fastest(|| {
         touch(&mut memory);
-    }
-    let took = begin.elapsed().as_secs_f64();
+        Ok(())
+    })?;
     drop(memory);
     join(Path::new("/sys/fs/cgroup/cgroup.procs"))?;
     Ok(took)
 }
 
 fn processes() -> anyhow::Result<f64> {
-    let begin = Instant::now();
-    for _ in 0..150 {
-        let mut command = Command::new("/bin/busybox");
-        let status = command.arg("true").stdin(Stdio::null()).status().context("cannot run busybox")?;
-        ensure!(status.success(), "busybox true: {status}");
-    }
-    Ok(begin.elapsed().as_secs_f64())
+    fastest(|| {
+        for _ in 0..25 {
+            let mut command = Command::new("/bin/busybox");
+            let status = command.arg("true").stdin(Stdio::null()).status().context("cannot run busybox")?;
+            ensure!(status.success(), "busybox true: {status}");
+        }
+        Ok(())
+    })
 }
 
 /// Prints the figures; whether the bars hold.
@@ -142,7 +155,9 @@ pub(crate) fn measure() -> anyhow::Result<bool> {
     let programs = of_each(&small)?;
     daemon.stop()?;
 
-    println!("overhead: all programs and an idle daemon in observe mode, {PAIRS} pairs by turns");
+    println!(
+        "overhead: all programs and an idle daemon in observe mode, {PAIRS} pairs by turns, fastest of {PASSES}"
+    );
     println!("{:<42} {:>9} {:>9} {:>7}  95 % interval", "", "without s", "with s", "ratio");
     let mut all_hold = true;
     for (index, work) in Work::ALL.into_iter().enumerate() {
@@ -194,8 +209,13 @@ fn switch(daemon: Option<Daemon>, is_with: bool) -> anyhow::Result<Option<Daemon
         }
         (daemon, _) => daemon,
     };
-    let is_attached = ours()?.iter().any(|program| program.name_as_str() == Some(OURS));
-    ensure!(is_attached == is_with, "programs attached: {is_attached}, and that should be {is_with}");
+    // The kernel frees programs a moment after they were detached.
+    let begin = Instant::now();
+    while ours()?.iter().any(|program| program.name_as_str() == Some(OURS)) != is_with {
+        let wrong = if is_with { "not attached" } else { "still attached" };
+        ensure!(begin.elapsed() < PATIENCE, "the programs are {wrong}");
+        thread::sleep(Duration::from_millis(100));
+    }
     Ok(daemon)
 }
 
@@ -240,8 +260,8 @@ struct Interval {
 
 /// Student's t for 95 %, two-sided, by degrees of freedom from 1 on.
 const STUDENT: [f64; 19] = [
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
-    2.110, 2.101, 2.093,
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093,
 ];
 
 impl Interval {
