@@ -8,6 +8,7 @@
 //! | `serve::Observe` | a task | journal, view | answers |
 
 mod desired;
+mod edges;
 mod hierarchy;
 mod host;
 mod keeper;
@@ -35,6 +36,7 @@ use tokio::{
 
 use self::{
     desired::Desired,
+    edges::Edges,
     host::Host,
     ooms::{BeingEvicted, Ooms},
 };
@@ -111,6 +113,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let cpus = host.node.cpu_milli / 1_000;
     let reflex = start_reflex(engine_settings(&config, &host), cpus, telling, pledges, edges)?;
 
+    let mut edges = Edges::new(&journal);
+
     let (views, view) = watch::channel(desired.view().clone());
     let (ready, readiness) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
@@ -155,6 +159,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         if let Guarded(Some(guard)) = &mut guarded {
             desired.put_in(guard);
         }
+        edges.keep(desired.kubepods(), &reflex);
         if let Some(candidates) = desired.new_candidates() {
             reflex.set_candidates(candidates);
         }

@@ -10,32 +10,41 @@ mod edge;
 mod edge_ring;
 mod error;
 mod guard;
+mod histogram;
 mod hugepages;
 pub mod incident;
 mod meminfo;
+mod memory_events;
 mod node;
 mod offsets;
 mod probe;
 mod programs;
+mod psi;
 mod record;
 mod ring;
 mod sampler;
+pub(crate) mod text;
 mod tracefs;
+mod wake;
 
 pub use self::{
-    edge::EdgeSource,
+    edge::{EdgeSource, Readiness, SourceState},
     edge_ring::EdgeRing,
     error::SenseError,
     guard::{
         ForeignWrite, Guard, GuardCounts, GuardError, GuardEvent, Kept, KindCounts, PidNamespace, Process,
         ScoreCause, Sight, WrongScore,
     },
+    histogram::{Histogram, LATENCY_BUCKETS, Latencies},
     meminfo::{Meminfo, MeminfoError, MemoryInfo, PROC_MEMINFO},
+    memory_events::MemoryEvents,
     node::{NodeError, node, page_bytes},
     offsets::{MemoryHierarchy, Resolved, resolve},
     probe::{Choice, Facts, Lost, MarkArgument, MarkProgram, choose},
     programs::{Attached, Counters, Failure, Programs, ReclaimCounters},
+    psi::{NODE_PRESSURE, Pressure, PsiError, Stalled, Trigger},
     record::{Decoded, Exit, Limited, Mark, Memory, Record, Task, Undecodable, decode},
     ring::{KernelRing, RecordRing, RingStats, drain},
     sampler::Sampler,
+    wake::{Edge, EdgeKind, KindStats, WakeStats, Wakes},
 };

@@ -314,6 +314,12 @@ impl Desired {
         if self.decide() { self.reconcile().await } else { Ok(()) }
     }
 
+    /// Where kubepods is, and its id if it stands.
+    pub(super) fn kubepods(&self) -> (&CgroupPath, Option<CgroupId>) {
+        let path = &self.plan.node.path;
+        (path, self.ids.get(path).copied())
+    }
+
     /// The roster as it is told.
     pub(super) fn view(&self) -> &View {
         &self.view

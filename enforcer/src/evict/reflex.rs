@@ -1,5 +1,5 @@
 use std::{
-    io,
+    fmt, io,
     path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     policy::engine::{Candidates, EngineSettings, Reading},
-    sense::{EdgeSource, Meminfo, MeminfoError, PROC_MEMINFO},
+    sense::{EdgeSource, Meminfo, MeminfoError, PROC_MEMINFO, WakeStats, Wakes},
 };
 
 /// How many reports may wait for the teller. An eviction makes four, and one follows the other by milliseconds.
@@ -87,6 +87,12 @@ pub struct ReflexStats {
     pub samples_failed: u64,
     /// Kernel edges that woke it.
     pub edges: u64,
+    /// Edge sources that are waited on now.
+    pub sources: u64,
+    /// Edge sources that could not be waited on, as there were too many or the kernel refused.
+    pub sources_refused: u64,
+    /// What woke it, and how long that took.
+    pub wakes: WakeStats,
     /// Reports made.
     pub reports: u64,
     /// Reports that were lost because the teller did not keep up.
@@ -98,6 +104,9 @@ pub(super) struct Counters {
     pub(super) samples: AtomicU64,
     pub(super) samples_failed: AtomicU64,
     pub(super) edges: AtomicU64,
+    pub(super) sources: AtomicU64,
+    pub(super) sources_refused: AtomicU64,
+    pub(super) wakes: Wakes,
     pub(super) reports: AtomicU64,
     pub(super) reports_dropped: AtomicU64,
 }
@@ -121,11 +130,24 @@ impl PreparedSet {
     }
 }
 
-/// What waits to be taken by the reflex; only the newest of each counts.
-#[derive(Debug, Default)]
+/// What waits to be taken by the reflex; of a set and of settings only the newest counts.
+#[derive(Default)]
 pub(super) struct Mail {
     pub(super) set: Option<Box<PreparedSet>>,
     pub(super) settings: Option<EngineSettings>,
+    /// The reflex takes them out one by one, which frees nothing.
+    pub(super) edges: Vec<Box<dyn EdgeSource>>,
+}
+
+impl fmt::Debug for Mail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { set, settings, edges } = self;
+        f.debug_struct("Mail")
+            .field("set", set)
+            .field("settings", settings)
+            .field("edges", &edges.len())
+            .finish()
+    }
 }
 
 /// What the reflex thread shares with its handle.
@@ -217,15 +239,32 @@ impl Reflex {
         self.shared.post(|mail| mail.settings = Some(settings));
     }
 
+    /// Has it woken by one more edge source, from now on until that is gone.
+    pub fn add_edges(&self, source: Box<dyn EdgeSource>) {
+        self.shared.post(|mail| mail.edges.push(source));
+    }
+
     /// What it has done so far.
     #[must_use]
     pub fn stats(&self) -> ReflexStats {
-        let Counters { samples, samples_failed, edges, reports, reports_dropped } = &self.shared.counters;
+        let Counters {
+            samples,
+            samples_failed,
+            edges,
+            sources,
+            sources_refused,
+            wakes,
+            reports,
+            reports_dropped,
+        } = &self.shared.counters;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         ReflexStats {
             samples: get(samples),
             samples_failed: get(samples_failed),
             edges: get(edges),
+            sources: get(sources),
+            sources_refused: get(sources_refused),
+            wakes: wakes.stats(),
             reports: get(reports),
             reports_dropped: get(reports_dropped),
         }
