@@ -4,6 +4,7 @@ use std::time::Duration;
 use enforcer::sense::{EdgeKind, EdgeSource as _, Limited, Mark, MarkProgram, Programs, Readiness};
 
 mod cgroup;
+mod edges;
 mod guard;
 mod tracer;
 
