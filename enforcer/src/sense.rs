@@ -5,6 +5,7 @@
 //! and [`Programs`] carries the [`Choice`] out. What the programs tell is [decoded](decode) into
 //! [`Record`]s.
 
+mod available;
 pub mod btf;
 mod edge;
 mod edge_ring;
@@ -23,11 +24,13 @@ mod psi;
 mod record;
 mod ring;
 mod sampler;
+pub mod snapshot;
 pub(crate) mod text;
 mod tracefs;
 mod wake;
 
 pub use self::{
+    available::{Available, ROOT_MEMORY_STAT, Reckoned},
     edge::{EdgeSource, Readiness, SourceState},
     edge_ring::EdgeRing,
     error::SenseError,

@@ -97,7 +97,8 @@ fn from_the_crossing_to_the_end_of_the_victim() {
         ..EngineSettings::default()
     };
     let (sender, reports) = mpsc::channel();
-    let config = ReflexConfig { settings, meminfo: meminfo.clone(), lock_memory: false, cpus: 2 };
+    let config =
+        ReflexConfig { settings, meminfo: meminfo.clone(), root_stat: None, lock_memory: false, cpus: 2 };
     let intents = Intents::open(temp.path(), "boot").unwrap();
     let pledges = Pledges::new(intents.reflex, Arc::new(AtomicU64::new(0)));
     let reflex =

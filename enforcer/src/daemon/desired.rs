@@ -314,10 +314,9 @@ impl Desired {
         if self.decide() { self.reconcile().await } else { Ok(()) }
     }
 
-    /// Where kubepods is, and its id if it stands.
-    pub(super) fn kubepods(&self) -> (&CgroupPath, Option<CgroupId>) {
-        let path = &self.plan.node.path;
-        (path, self.ids.get(path).copied())
+    /// Where kubepods is, or would be.
+    pub(super) fn kubepods(&self) -> &CgroupPath {
+        &self.plan.node.path
     }
 
     /// The roster as it is told.

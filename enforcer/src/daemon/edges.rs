@@ -20,10 +20,17 @@ use crate::{
 /// How soon to try again what could not be had.
 const RETRY: Duration = Duration::from_secs(10);
 
+/// How often to look whether kubepods is there, unless there is another reason to.
+const LOOK: Duration = Duration::from_secs(10);
+
 /// Has the reflex woken by the node's pressure, and by kubepods' own and the limits breached below it, whenever kubepods
 /// is there: it may be made after us, removed, and made again.
 pub(super) struct Edges {
     journal: Journal,
+    /// The whole hierarchy; none without cgroup v2, which is told with everything else that the host lacks.
+    root: Option<CgroupDir>,
+    path: CgroupPath,
+    due: Instant,
     wishes: &'static [Trigger],
     node: Kept,
     pressure: Kept,
@@ -57,11 +64,15 @@ impl Kept {
 }
 
 impl Edges {
-    pub(super) fn new(journal: &Journal) -> Self {
+    /// `path` is where kubepods is, or would be.
+    pub(super) fn new(journal: &Journal, path: &CgroupPath) -> Self {
         let capabilities = rustix::thread::capabilities(None).ok();
         let may_be_short = capabilities.map(|sets| sets.effective.contains(CapabilitySet::SYS_RESOURCE));
         Self {
             journal: journal.clone(),
+            root: CgroupDir::mount(Path::new(cgroup::MOUNT)).ok(),
+            path: path.clone(),
+            due: Instant::now(),
             wishes: Trigger::wishes(may_be_short),
             node: Kept::default(),
             pressure: Kept::default(),
@@ -71,39 +82,35 @@ impl Edges {
         }
     }
 
-    /// Makes what is missing. Costs nothing where nothing is.
-    pub(super) fn keep(&mut self, (path, kubepods): (&CgroupPath, Option<CgroupId>), reflex: &Reflex) {
+    /// When it is to be called again, though nothing else happens: whoever makes kubepods need not tell us.
+    pub(super) fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// Makes what is missing; where nothing is, that is a look whether kubepods is still the same.
+    pub(super) fn keep(&mut self, reflex: &Reflex) {
         let now = Instant::now();
+        self.due = now + LOOK;
         if self.node.is_due(now) {
             let armed = Pressure::arm(Pressure::open_node, self.wishes);
             let source = self.pressure(armed, "the node", reflex);
             self.node.tried(source, now);
         }
-        if self.kubepods != kubepods {
-            self.kubepods = kubepods;
+        let dir = self.root.as_ref().and_then(|root| root.open(&self.path).ok());
+        let id = dir.as_ref().map(CgroupDir::id);
+        if self.kubepods != id {
+            self.kubepods = id;
             // Of those of another one the kernel tells that they are gone.
             (self.pressure, self.limits) = (Kept::default(), Kept::default());
         }
-        let Some(id) = kubepods.filter(|_| self.pressure.is_due(now) || self.limits.is_due(now)) else {
-            return;
-        };
-        let dir = CgroupDir::mount(Path::new(cgroup::MOUNT)).and_then(|root| root.open(path));
-        let dir = match dir {
-            Ok(dir) if dir.id() == id => dir,
-            // It is being removed, or was made again: that is told of soon.
-            Ok(_) | Err(_) => {
-                self.pressure.tried(None, now);
-                self.limits.tried(None, now);
-                return;
-            }
-        };
+        let Some(dir) = dir else { return };
         if self.pressure.is_due(now) {
-            let source =
-                self.pressure(Pressure::arm(|| dir.open_pressure(), self.wishes), path.as_str(), reflex);
+            let armed = Pressure::arm(|| dir.open_pressure(), self.wishes);
+            let source = self.pressure(armed, "kubepods", reflex);
             self.pressure.tried(source, now);
         }
         if self.limits.is_due(now) {
-            let source = self.limits(&dir, path, reflex);
+            let source = self.limits(&dir, reflex);
             self.limits.tried(source, now);
         }
     }
@@ -133,7 +140,7 @@ impl Edges {
         }
     }
 
-    fn limits(&mut self, dir: &CgroupDir, path: &CgroupPath, reflex: &Reflex) -> Option<Weak<()>> {
+    fn limits(&mut self, dir: &CgroupDir, reflex: &Reflex) -> Option<Weak<()>> {
         let events = dir.open_read("memory.events");
         let events = events.map_err(anyhow::Error::from).and_then(|fd| Ok(MemoryEvents::new(fd)?));
         match events {
@@ -141,7 +148,7 @@ impl Edges {
             Err(error) => {
                 self.tell(
                     "memoryEvents",
-                    format!("no edges of limits that are breached below {path}: {error:#}"),
+                    format!("no edges of limits that are breached below kubepods: {error:#}"),
                 );
                 None
             }

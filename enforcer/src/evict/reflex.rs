@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     policy::engine::{Candidates, EngineSettings, Reading},
-    sense::{EdgeSource, Meminfo, MeminfoError, PROC_MEMINFO, WakeStats, Wakes},
+    sense::{Available, EdgeSource, MeminfoError, PROC_MEMINFO, WakeStats, Wakes},
 };
 
 /// How many reports may wait for the teller. An eviction makes four, and one follows the other by milliseconds.
@@ -40,6 +40,9 @@ pub struct ReflexConfig {
     pub settings: EngineSettings,
     /// The memory summary, `/proc/meminfo`.
     pub meminfo: PathBuf,
+    /// The root cgroup's `memory.stat`, where `memory.available` is the kubelet's reckoning; none for the kernel's own
+    /// estimate.
+    pub root_stat: Option<PathBuf>,
     /// Whether to lock the daemon's memory, as far as it is touched: a reflex that must be paged in comes too late.
     pub lock_memory: bool,
     /// How many cpus the machine has, which may all fill memory at once.
@@ -51,6 +54,7 @@ impl Default for ReflexConfig {
         Self {
             settings: EngineSettings::default(),
             meminfo: PathBuf::from(PROC_MEMINFO),
+            root_stat: None,
             lock_memory: true,
             cpus: thread::available_parallelism().map_or(1, |cpus| u64::try_from(cpus.get()).unwrap_or(1)),
         }
@@ -192,8 +196,7 @@ impl Reflex {
         mut reports: impl FnMut(Report) + Send + 'static,
     ) -> Result<Self, ReflexError> {
         let failed = |source| ReflexError::Meminfo { path: config.meminfo.clone(), source };
-        let mut meminfo = Meminfo::open(&config.meminfo).map_err(failed)?;
-        meminfo.read().map_err(failed)?;
+        let available = Available::open(&config.meminfo, config.root_stat.as_deref()).map_err(failed)?;
         let memory_locked = if config.lock_memory { lock_memory() } else { Ok(()) };
 
         let setup = ReflexError::Setup;
@@ -210,7 +213,7 @@ impl Reflex {
         // Before the senders, so that it is dropped after them if a thread does not start: it waits for the others.
         let mut reflex = Self { shared: Arc::clone(&shared), threads: Vec::new(), memory_locked };
         let cpus = config.cpus;
-        let wiring = Wiring { shared, meminfo, teller, reaper, edges, cpus, pledges, seed: seed() };
+        let wiring = Wiring { shared, available, teller, reaper, edges, cpus, pledges, seed: seed() };
         let mut turn = Turn::new(config.settings, wiring)?;
         reflex.start("enforcer-tell", move || {
             while let Some(report) = told.next() {

@@ -26,7 +26,7 @@ use crate::{
     policy::engine::{
         Action, Actions, Decision, Engine, EngineSettings, Input, Moments, NodeSample, Outcome,
     },
-    sense::{EdgeKind, EdgeSource, Meminfo, Readiness, Sampler},
+    sense::{Available, EdgeKind, EdgeSource, Readiness, Sampler},
 };
 
 /// Edges that come thicker than this are taken together: a look costs some 20 µs. The further away the threshold is,
@@ -48,7 +48,7 @@ const FIRST_EDGE: u64 = 3;
 /// What the thread is connected to.
 pub(super) struct Wiring {
     pub(super) shared: Arc<Shared>,
-    pub(super) meminfo: Meminfo,
+    pub(super) available: Available,
     pub(super) teller: Teller,
     pub(super) reaper: Reaper,
     pub(super) edges: Vec<Box<dyn EdgeSource>>,
@@ -284,17 +284,17 @@ impl Turn {
     }
 
     fn sample(&mut self) -> Option<NodeSample> {
-        let read = self.wiring.meminfo.read();
+        let read = self.wiring.available.read_bytes();
         let now_ns = now_ns(ClockId::Boottime);
         self.counters().samples.fetch_add(1, Ordering::Relaxed);
         self.last_sample_ns = now_ns;
         match read {
-            Ok(memory) => {
+            Ok(available_bytes) => {
                 if std::mem::take(&mut self.blind) {
                     self.tell(Report::Sighted);
                 }
-                self.sampler.observe(now_ns, memory.available_bytes);
-                Some(NodeSample { now_ns, available_bytes: memory.available_bytes })
+                self.sampler.observe(now_ns, available_bytes);
+                Some(NodeSample { now_ns, available_bytes })
             }
             Err(error) => {
                 self.counters().samples_failed.fetch_add(1, Ordering::Relaxed);

@@ -6,6 +6,7 @@ use enforcer::sense::{EdgeKind, EdgeSource as _, Limited, Mark, MarkProgram, Pro
 mod cgroup;
 mod edges;
 mod guard;
+mod snapshot;
 mod tracer;
 
 use cgroup::Cgroup;

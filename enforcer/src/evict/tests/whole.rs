@@ -26,6 +26,7 @@ fn config(node: &Node, mode: Mode) -> ReflexConfig {
             ..EngineSettings::default()
         },
         meminfo: node.meminfo(),
+        root_stat: None,
         lock_memory: false,
         cpus: 2,
     }

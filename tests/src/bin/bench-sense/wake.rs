@@ -4,14 +4,13 @@
 //! scheduler runs the thread, woken by that very task. Nothing is asked of the daemon.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io::Write as _,
+    fs,
     path::Path,
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use enforcer_tests::{
     cgroup::Cgroup,
     daemon::Daemon,
@@ -19,10 +18,6 @@ use enforcer_tests::{
     load::Load,
     reflex,
     trace::{Seen, Trace, Watched},
-};
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    time::{ClockId, clock_gettime},
 };
 
 /// The longest that the 99th percentile may be.
@@ -35,8 +30,6 @@ const PSI: &str = "psimon";
 const KSWAPD: &str = "kswapd0";
 /// Emulated guests are slow.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What a plain poller asks of its own cgroup.
-const TRIGGER: &str = "some 10000 500000\0";
 /// A trigger fires at most once in a window, which is as long as this.
 const WINDOW: Duration = Duration::from_millis(500);
 /// Of how many rounds one fills the whole node, which takes seconds.
@@ -45,12 +38,10 @@ const NODE_SHARE: u32 = 5;
 /// Milliseconds of each way, one a round.
 #[derive(Debug, Default)]
 struct Times {
-    reflex_by_events: Vec<f64>,
-    reflex_by_trigger: Vec<f64>,
-    poll_of_events: Vec<f64>,
-    poll_of_trigger: Vec<f64>,
-    reflex_by_kswapd: Vec<f64>,
-    reflex_by_direct_reclaim: Vec<f64>,
+    events: Vec<f64>,
+    trigger: Vec<f64>,
+    kswapd: Vec<f64>,
+    direct_reclaim: Vec<f64>,
 }
 
 /// Prints the figures; whether the bar holds.
@@ -72,12 +63,10 @@ pub(crate) fn measure(rounds: u32) -> anyhow::Result<bool> {
 
     println!("wake: from the kernel's onset to being awake");
     println!("{:<52} {:>6} {:>10} {:>10} {:>10}", "", "times", "median ms", "p99 ms", "max ms");
-    let high = print("memory.high breached -> reflex, by memory.events", times.reflex_by_events);
-    let _psi = print("memory.high breached -> reflex, by PSI, 500 ms", times.reflex_by_trigger);
-    let _poll = print("memory.high breached -> a plain poll of the file", times.poll_of_events);
-    let _plain = print("memory.high breached -> a plain PSI poll, 500 ms", times.poll_of_trigger);
-    let kswapd = print("kswapd woken -> reflex", times.reflex_by_kswapd);
-    let direct = print("direct reclaim begun -> reflex", times.reflex_by_direct_reclaim);
+    let high = print("memory.high breached -> reflex, by memory.events", times.events);
+    let _slower = print("memory.high breached -> reflex, by PSI of 500 ms", times.trigger);
+    let kswapd = print("kswapd woken -> reflex", times.kswapd);
+    let direct = print("direct reclaim begun -> reflex", times.direct_reclaim);
     let mut all_hold = true;
     for (what, p99_ms) in [("memory.high", high), ("kswapd", kswapd), ("direct reclaim", direct)] {
         let holds = p99_ms <= BAR_MS;
@@ -99,39 +88,29 @@ fn print(what: &str, mut times: Vec<f64>) -> f64 {
 fn breach(times: &mut Times) -> anyhow::Result<()> {
     let cgroup = Cgroup::create("kubepods/bench-wake")?;
     cgroup.write("memory.high", "16M")?;
-    let events = File::open(cgroup.path().join("memory.events"))?;
-    let trigger = arm(&cgroup.path().join("memory.pressure"))?;
-    // What is there before is no news.
-    let mut text = [0_u8; 512];
-    rustix::io::pread(&events, &mut text, 0)?;
     // The daemon's triggers are to be ready again, and the file's notices due at once.
     thread::sleep(WINDOW * 2);
     let [waking, switch] = reflex::WATCHED;
     let trace = Trace::record(&[Watched::Function(NOTIFY), waking, switch])?;
-    let (events, trigger) = thread::scope(|scope| {
-        let waiters = [&events, &trigger].map(|file| scope.spawn(move || wait(file)));
-        let mut load = Load::start(&cgroup, &["spike", "--size", "24Mi"])?;
-        let [events, trigger] = waiters.map(|waiter| match waiter.join() {
-            Ok(woken) => woken,
-            Err(_) => bail!("a waiter panicked"),
-        });
-        // The daemon's own trigger may be a little later.
-        thread::sleep(WINDOW);
-        // It sleeps at its limit, and would for minutes.
-        cgroup.kill()?;
-        load.wait()?;
-        anyhow::Ok((events?, trigger?))
-    })?;
+    let mut load = Load::start(&cgroup, &["spike", "--size", "24Mi"])?;
+    // The trigger is the last to tell.
+    let begin = Instant::now();
+    while reflex::ran_by(&trace.seen()?, PSI, 0).is_none() {
+        ensure!(begin.elapsed() < PATIENCE, "the trigger did not fire within {PATIENCE:?}");
+        thread::sleep(WINDOW / 2);
+    }
+    // It sleeps at its limit, and would for minutes.
+    cgroup.kill()?;
+    load.wait()?;
     ensure!(cgroup.number("memory.events", "high")? > 0, "the limit was not breached");
     let seen = trace.seen()?;
     // What is counted under a lock, with interrupts off, is that the cgroup holds processes.
     let is_breach = |seen: &&Seen| seen.what == NOTIFY && seen.comm == LOAD && !seen.interrupts_off;
     let onset_us = seen.iter().find(is_breach).context("the kernel counted no breach")?.time_us;
-    let reflex = reflex::ran_by(&seen, LOAD, onset_us).context("the reflex was not woken by the breach")?;
-    times.reflex_by_events.push(since_ms(onset_us, reflex));
-    times.reflex_by_trigger.extend(reflex::ran_by(&seen, PSI, onset_us).map(|ran| since_ms(onset_us, ran)));
-    times.poll_of_events.push(since_ms(onset_us, events));
-    times.poll_of_trigger.push(since_ms(onset_us, trigger));
+    for (waker, times) in [(LOAD, &mut times.events), (PSI, &mut times.trigger)] {
+        let ran_us = reflex::ran_by(&seen, waker, onset_us);
+        times.push(since_ms(onset_us, ran_us.with_context(|| format!("{waker} did not wake the reflex"))?));
+    }
     Ok(())
 }
 
@@ -152,7 +131,7 @@ fn fill(times: &mut Times) -> anyhow::Result<()> {
     load.wait()?;
     let seen = trace.seen()?;
     for (onset, waker, times) in
-        [(WOKEN, KSWAPD, &mut times.reflex_by_kswapd), (BEGUN, LOAD, &mut times.reflex_by_direct_reclaim)]
+        [(WOKEN, KSWAPD, &mut times.kswapd), (BEGUN, LOAD, &mut times.direct_reclaim)]
     {
         // Where it was awake already there is nothing to wake; and an edge too soon after another is not told.
         let onsets: Vec<_> = seen
@@ -167,26 +146,6 @@ fn fill(times: &mut Times) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-fn arm(path: &Path) -> anyhow::Result<File> {
-    let open = || -> std::io::Result<File> {
-        let mut file = OpenOptions::new().read(true).write(true).open(path)?;
-        file.write_all(TRIGGER.as_bytes())?;
-        Ok(file)
-    };
-    open().with_context(|| format!("cannot set {TRIGGER:?} at {}", path.display()))
-}
-
-/// The moment in which that became ready, in microseconds of `CLOCK_MONOTONIC`.
-fn wait(file: &File) -> anyhow::Result<u64> {
-    let begin = Instant::now();
-    let mut ready = [PollFd::new(file, PollFlags::PRI)];
-    let patience = Timespec { tv_sec: 30, tv_nsec: 0 };
-    let count = rustix::io::retry_on_intr(|| poll(&mut ready, Some(&patience)))?;
-    let now = clock_gettime(ClockId::Monotonic);
-    ensure!(count > 0 && begin.elapsed() < PATIENCE, "not woken within {PATIENCE:?}");
-    Ok(u64::try_from(now.tv_sec)? * 1_000_000 + u64::try_from(now.tv_nsec)? / 1_000)
 }
 
 /// Below zero if it came before.
