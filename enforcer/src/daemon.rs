@@ -7,6 +7,7 @@
 //! | `Ooms` | a task | ring buffer records, a tick | OOM events |
 //! | `serve::Observe` | a task | journal, view | answers |
 
+mod backlog;
 mod desired;
 mod edges;
 mod hierarchy;
@@ -18,6 +19,7 @@ mod problems;
 mod recovery;
 mod reload;
 mod schedule;
+mod standing;
 mod telling;
 mod unfit;
 
@@ -32,9 +34,11 @@ use serde_json::json;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::{mpsc, watch},
+    task::JoinHandle,
 };
 
 use self::{
+    backlog::Backlog,
     desired::Desired,
     edges::Edges,
     host::Host,
@@ -52,7 +56,7 @@ use crate::{
         threshold::{Signal, ThresholdValue},
     },
     raw,
-    sense::{EdgeSource, Guard, GuardEvent, ROOT_MEMORY_STAT, Sight},
+    sense::{self, EdgeSource, Guard, GuardEvent, HostFacts, ROOT_MEMORY_STAT, Sight},
     serve::Observe,
     source::StaticDir,
 };
@@ -96,11 +100,14 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     unfit::check(&config, &host, kubelets)?;
     let observe = Observe::bind(&config.run_dir).await?;
     let journal = open_journal(&config, &host)?;
-    tell_start(&journal, &config, &host);
+    let host_facts = HostFacts::gather();
+    tell_start(&journal, &config, &host, &host_facts);
 
     let index = Index::new();
     let being_evicted = BeingEvicted::default();
-    let (ooms, edges, guard) = Ooms::attach(&journal, index.clone(), being_evicted.clone());
+    let backlog = Backlog::open(&config.run_dir, &host.boot_id, &journal);
+    let (mut ooms, edges, guard) = Ooms::attach(&journal, index.clone(), being_evicted.clone(), backlog);
+    let doctor = ooms.doctor(&host_facts);
 
     let permit = permit(&config, kubelets, &journal);
     let (mut desired, watched) =
@@ -117,8 +124,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let (views, view) = watch::channel(desired.view().clone());
     let (ready, readiness) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
-    let server = tokio::spawn(observe.serve(journal.clone(), view, readiness, stopping));
-    let tracing = tokio::spawn(ooms.run());
+    let tracing = tokio::spawn(ooms.run(readiness.clone()));
+    let server = tokio::spawn(observe.serve(journal.clone(), doctor, view, readiness, stopping));
 
     let mut pods = StaticDir::new(config.static_pod_path.clone());
     let mut watched = Watched(watched);
@@ -170,10 +177,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
             differs
         });
         if desired.is_loaded() && !*ready.borrow() {
-            ready.send_replace(true);
-            // What starting took is not needed any more.
-            raw::trim_heap();
-            sd_notify(&[sd_notify::NotifyState::Ready]);
+            tell_ready(&ready);
         }
     }
     tracing::info!("stopping");
@@ -184,7 +188,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         OnExit::Keep => {}
         OnExit::Restore => desired.release().await?,
     }
-    tracing.abort();
+    detach(tracing, on_exit, &journal).await;
     stop.send_replace(true);
     let ended = tokio::time::timeout(GOODBYE, server).await;
     // A disk that takes nothing any more does not keep us for ever: the writer gives up on the first refusal.
@@ -194,6 +198,33 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         // A reader that does not read does not keep us.
         Err(_elapsed) => Ok(()),
     }
+}
+
+/// Stops tracing. What goes on in the kernel without us is removed if nothing is to be kept.
+async fn detach(tracing: JoinHandle<()>, on_exit: OnExit, journal: &Journal) {
+    tracing.abort();
+    // It lets go of the programs when it has ended.
+    let _aborted = tracing.await;
+    match on_exit {
+        OnExit::Keep => return,
+        OnExit::Restore => {}
+    }
+    let problem = match sense::unpin() {
+        Ok(sense::Unpinned { removed: _, left }) if left.is_empty() => return,
+        Ok(sense::Unpinned { removed: _, left }) => {
+            let left: Vec<_> = left.iter().map(|path| path.display().to_string()).collect();
+            format!("not ours, and left: {}", left.join(", "))
+        }
+        Err(error) => crate::chain(&error),
+    };
+    telling::degraded(journal, "bpffs", &format!("not everything could be unpinned: {problem}"));
+}
+
+fn tell_ready(ready: &watch::Sender<bool>) {
+    ready.send_replace(true);
+    // What starting took is not needed any more.
+    raw::trim_heap();
+    sd_notify(&[sd_notify::NotifyState::Ready]);
 }
 
 /// Tells a supervisor how far we are; without one it is nobody's loss.
@@ -232,7 +263,7 @@ fn open_journal(config: &Config, host: &Host) -> anyhow::Result<Journal> {
     Ok(journal)
 }
 
-fn tell_start(journal: &Journal, config: &Config, host: &Host) {
+fn tell_start(journal: &Journal, config: &Config, host: &Host, facts: &HostFacts) {
     let threshold = hard_memory_available(config, host).map(|threshold| threshold.bytes);
     journal.append(Event {
         kind: EventType::ConfigLoaded,
@@ -249,8 +280,8 @@ fn tell_start(journal: &Journal, config: &Config, host: &Host) {
     for message in config.unwatched() {
         telling::degraded(journal, "threshold", &message);
     }
-    for lack in host::lacks() {
-        telling::degraded(journal, lack.what, &lack.message);
+    for lost in sense::host_lost(facts) {
+        telling::degraded(journal, lost.what, &lost.message());
     }
     if let Err(error) = open_files::allow(host.node.pods) {
         telling::degraded(journal, "openFiles", &error.to_string());

@@ -4,8 +4,8 @@
 use std::{
     fs::File,
     io,
-    os::fd::{AsRawFd as _, BorrowedFd},
-    ptr::{NonNull, null_mut},
+    os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
+    ptr::{self, NonNull, null_mut},
     sync::atomic::AtomicU64,
 };
 
@@ -21,6 +21,66 @@ pub(crate) fn process_mrelease(pidfd: BorrowedFd<'_>) -> io::Result<()> {
     // and writes no memory of ours.
     let result = unsafe { libc::syscall(libc::SYS_process_mrelease, pidfd.as_raw_fd(), 0_u32) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Attaches a program that does nothing to the entry of the kernel function with that id of the kernel's BTF, and
+/// detaches it again at once.
+///
+/// Whether a kernel can do that depends on its options and its processor, and only attaching tells: programs of this
+/// type are loaded by kernels that then cannot attach them.
+pub(crate) fn try_fentry(function: u32) -> io::Result<()> {
+    const BPF_PROG_LOAD: libc::c_long = 5;
+    const BPF_RAW_TRACEPOINT_OPEN: libc::c_long = 17;
+    /// The start of `union bpf_attr` for `BPF_PROG_LOAD` (`include/uapi/linux/bpf.h`), up to what is needed.
+    #[derive(Default)]
+    #[repr(C)]
+    struct Load {
+        prog_type: u32,
+        insn_cnt: u32,
+        insns: u64,
+        license: u64,
+        log: [u64; 2],
+        kern_version: u32,
+        prog_flags: u32,
+        prog_name: [u8; 16],
+        prog_ifindex: u32,
+        expected_attach_type: u32,
+        func_and_line_info: [u64; 4],
+        line_info_cnt: u32,
+        attach_btf_id: u32,
+    }
+    #[repr(C)]
+    struct Open {
+        name: u64,
+        prog_fd: u32,
+        padding: u32,
+    }
+    fn bpf<T>(command: libc::c_long, attribute: &T) -> io::Result<OwnedFd> {
+        // SAFETY: the kernel reads as many bytes of the attribute as it is told, which are all of it and none of which
+        // is padding; what the attribute points to lives in `try_fentry` until after the call.
+        let result =
+            unsafe { libc::syscall(libc::SYS_bpf, command, ptr::from_ref(attribute), size_of::<T>()) };
+        match i32::try_from(result) {
+            // SAFETY: these two commands answer a new descriptor, which nobody else knows.
+            Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+            Ok(_) | Err(_) => Err(io::Error::last_os_error()),
+        }
+    }
+    // r0 = 0; exit
+    let program: [[u8; 8]; 2] = [[0xB7, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
+    let address = |bytes: *const u8| u64::try_from(bytes.expose_provenance()).unwrap_or(0);
+    let load = Load {
+        prog_type: 26,            // BPF_PROG_TYPE_TRACING
+        expected_attach_type: 24, // BPF_TRACE_FENTRY
+        insn_cnt: 2,
+        insns: address(program.as_ptr().cast()),
+        license: address(c"GPL".as_ptr().cast()),
+        attach_btf_id: function,
+        ..Load::default()
+    };
+    let program = bpf(BPF_PROG_LOAD, &load)?;
+    let prog_fd = u32::try_from(program.as_raw_fd()).map_err(io::Error::other)?;
+    bpf(BPF_RAW_TRACEPOINT_OPEN, &Open { name: 0, prog_fd, padding: 0 }).map(drop)
 }
 
 /// A file's pages, shared with every process that maps it, as words that are read and written whole.

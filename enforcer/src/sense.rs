@@ -43,8 +43,14 @@ pub use self::{
     memory_events::MemoryEvents,
     node::{NodeError, node, page_bytes},
     offsets::{MemoryHierarchy, Resolved, resolve},
-    probe::{Choice, Facts, Lost, MarkArgument, MarkProgram, choose},
-    programs::{Attached, Counters, Failure, Programs, ReclaimCounters},
+    probe::{
+        Choice, Facility, Facts, Hierarchy, HostFacts, Lockdown, Lost, MarkArgument, MarkProgram, Psi, Rung,
+        State, choose, host_lost, ladder, without,
+    },
+    programs::{
+        Again, Attached, Counters, Failure, Inherited, Pins, PinsError, Programs, ReclaimCounters, Unpinned,
+        Version, unpin,
+    },
     psi::{NODE_PRESSURE, Pressure, PsiError, Stalled, Trigger},
     record::{Decoded, Exit, Limited, Mark, Memory, Record, Task, Undecodable, decode},
     ring::{KernelRing, RecordRing, RingStats, drain},

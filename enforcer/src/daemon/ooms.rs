@@ -8,18 +8,20 @@ use std::{
 
 use aya::maps::{MapData, RingBuf};
 use rustix::time::{ClockId, clock_gettime};
-use tokio::sync::mpsc;
-use ulid::{Generator, Ulid};
+use tokio::sync::{mpsc, watch};
+use ulid::Ulid;
 
-use super::telling;
+use super::{backlog::Backlog, standing::Standing, telling};
 use crate::{
     cgroup::{CgroupDir, Index},
     journal::{Event, EventType, Journal, Subject},
     model::{CgroupId, CgroupPath, Owner},
     sense::{
-        self, Attached, EdgeSource, Facts, Guard, KernelRing, Lost, Programs, Record, RecordRing, RingStats,
+        self, Attached, Choice, EdgeSource, Facts, Guard, HostFacts, Inherited, KernelRing, Lost, Mark, Pins,
+        Programs, Record, RecordRing, RingStats, SenseError, Version,
         incident::{Incidents, Input, OomCounts, Output, World},
     },
+    serve::Doctor,
 };
 
 /// How many records may wait; the ring takes up what comes on top.
@@ -27,6 +29,9 @@ const RECORDS: usize = 1024;
 
 /// How often losses are counted.
 const TICK: Duration = Duration::from_secs(10);
+
+/// How long what happened before our start waits for the pods to be known.
+const UNTIL_READY: Duration = Duration::from_secs(5);
 
 /// The most cgroups of the whole hierarchy whose paths are kept.
 const MAX_CGROUPS: usize = 65_536;
@@ -40,8 +45,10 @@ pub(super) struct Ooms {
     /// The cgroups whose counters the incidents know, and as of which generation of the index.
     known: BTreeSet<CgroupId>,
     generation: Option<u64>,
-    /// What the programs could not tell, by stage.
-    lost: HashMap<&'static str, u64>,
+    /// What happened before our start is being told: counters that are read now have it already.
+    is_catching_up: bool,
+    /// What was found at the start, until it is asked for.
+    standing: Option<Standing>,
 }
 
 /// What must live as long as the programs are to work.
@@ -59,14 +66,17 @@ impl Ooms {
         journal: &Journal,
         index: Index,
         being_evicted: BeingEvicted,
+        mut backlog: Backlog,
     ) -> (Self, Vec<Box<dyn EdgeSource>>, Option<Guard>) {
-        let choice = sense::choose(&Facts::gather());
+        let facts = Facts::gather();
+        let choice = sense::choose(&facts);
+        let mut standing = Standing::new(facts, choice.clone());
         for lost in &choice.lost {
             tell_lost(journal, lost);
         }
         let mut edges: Vec<Box<dyn EdgeSource>> = Vec::new();
         let mut guard = None;
-        let programs = match Programs::load(&choice) {
+        let programs = match load(&choice, journal, &mut backlog) {
             Ok(Attached {
                 events,
                 edges: ring,
@@ -74,11 +84,18 @@ impl Ooms {
                 counters,
                 attached,
                 failed,
+                inherited,
+                unpinned,
                 programs,
             }) => {
+                tell_inherited(journal, &inherited);
+                for lost in &unpinned {
+                    tell_lost(journal, lost);
+                }
                 for failure in &failed {
                     tell_lost(journal, &failure.lost());
                 }
+                standing.loaded(&attached, &failed);
                 tracing::info!(programs = attached.join(", "), "eBPF programs attached");
                 edges.push(Box::new(ring));
                 guard = Some(scores_and_files);
@@ -88,10 +105,11 @@ impl Ooms {
                 let message =
                     format!("no eBPF, so OOM kills of the kernel are not told: {}", crate::chain(&error));
                 telling::degraded(journal, "ebpf", &message);
+                standing.refused(crate::chain(&error));
                 None
             }
         };
-        let world = Names::new(index, being_evicted);
+        let world = Names::new(index, being_evicted, backlog);
         let ooms = Self {
             journal: journal.clone(),
             programs,
@@ -99,20 +117,32 @@ impl Ooms {
             world,
             known: BTreeSet::new(),
             generation: None,
-            lost: HashMap::new(),
+            is_catching_up: true,
+            standing: Some(standing),
         };
         (ooms, edges, guard)
     }
 
-    /// Turns records into events until it is aborted.
-    pub(super) async fn run(mut self) {
-        let Some(events) = self.programs.as_mut().and_then(|working| working.events.take()) else {
+    /// What was found at the start, and what is used: to be asked for once.
+    pub(super) fn doctor(&mut self, host: &HostFacts) -> Doctor {
+        self.standing.take().map(|standing| standing.doctor(host)).unwrap_or_default()
+    }
+
+    /// Turns records into events until it is aborted. What happened before is told as soon as the pods are known, or will
+    /// not be for now.
+    pub(super) async fn run(mut self, mut ready: watch::Receiver<bool>) {
+        // It may have been waiting for as long as nobody ran; these seconds it can.
+        if tokio::time::timeout(UNTIL_READY, ready.wait_for(|ready| *ready)).await.is_err() {
+            tracing::warn!("what happened before the start is told without knowing the pods");
+        }
+        let Some(mut events) = self.programs.as_mut().and_then(|working| working.events.take()) else {
             return future::pending().await;
         };
         #[cfg(feature = "bpf-log")]
         if let Some(working) = &mut self.programs {
             log_diagnostics(&mut working.programs);
         }
+        self.world.backlog.catch_up(&mut events);
         match KernelRing::register(events) {
             Ok(ring) => self.read(ring).await,
             Err(error) => tell_unreadable(&self.journal, &error),
@@ -123,7 +153,11 @@ impl Ooms {
     async fn read(mut self, ring: impl RecordRing) {
         let (sink, mut records) = mpsc::channel(RECORDS);
         let stats = RingStats::default();
-        let draining = sense::drain(ring, sink, &stats);
+        for record in self.world.backlog.left().iter().filter_map(|record| stats.decode(record)) {
+            self.record(record).await;
+        }
+        self.is_catching_up = false;
+        let draining = sense::drain(self.world.backlog.ring(ring), sink, &stats);
         let index = self.world.index.clone();
         let working = async {
             let mut tick = tokio::time::interval(TICK);
@@ -163,9 +197,17 @@ impl Ooms {
             }
         }
         self.step(Input::Record(record));
+        self.world.backlog.taken();
     }
 
     fn step(&mut self, input: Input) {
+        self.work(input);
+        if !self.is_catching_up && self.incidents.deadline_ns().is_none() {
+            self.world.backlog.settle();
+        }
+    }
+
+    fn work(&mut self, input: Input) {
         let mut inputs = vec![input];
         while let Some(input) = inputs.pop() {
             for output in self.incidents.step(now_ns(), input, &mut self.world) {
@@ -191,10 +233,12 @@ impl Ooms {
         }
     }
 
-    fn tell(&self, kind: EventType, subject: Subject, data: serde_json::Result<serde_json::Value>) {
+    fn tell(&mut self, kind: EventType, subject: Subject, data: serde_json::Result<serde_json::Value>) {
         match data {
+            Ok(data) if self.world.backlog.has_told(kind, &data) => {}
             Ok(data) => {
-                self.journal.append(Event { kind, subject, data });
+                let sequence = self.journal.append(Event { kind, subject, data });
+                self.world.backlog.appended(sequence);
             }
             Err(error) => tracing::error!(%error, "an OOM event cannot be written as JSON"),
         }
@@ -203,24 +247,17 @@ impl Ooms {
     /// Learns of new and gone cgroups, and counts what the programs could not tell.
     fn look_around(&mut self) {
         self.learn_cgroups();
-        let Some(Working { counters, .. }) = &self.programs else { return };
-        let drops = match counters.drops() {
-            Ok(drops) => drops,
-            Err(error) => {
-                tracing::debug!(%error, "the programs' losses cannot be read");
-                return;
-            }
-        };
-        for (stage, lost) in drops {
-            let before = self.lost.insert(stage, lost).unwrap_or(0);
-            if lost > before {
-                let message = format!("{} records of the eBPF programs were lost ({stage})", lost - before);
-                telling::degraded(&self.journal, "recordsLost", &message);
-            }
+        let Some(Working { counters, .. }) = &mut self.programs else { return };
+        let told = counters.tell_drops(|stage, lost| tell_drops(&self.journal, stage, lost));
+        if let Err(error) = told {
+            tracing::debug!(%error, "the programs' losses cannot be read");
         }
     }
 
     fn learn_cgroups(&mut self) {
+        if self.is_catching_up {
+            return;
+        }
         let generation = self.world.index.generation();
         if self.generation.replace(generation) == Some(generation) {
             return;
@@ -239,6 +276,45 @@ impl Ooms {
             self.step(Input::Gone(cgroup));
         }
     }
+}
+
+/// Loads the programs, and pins what is to outlive us where that can be.
+fn load(choice: &Choice, journal: &Journal, backlog: &mut Backlog) -> Result<Attached, SenseError> {
+    match Pins::open() {
+        Ok(pins) => {
+            Programs::load_pinned(choice, pins, Version::of(choice), &mut |record| backlog.inherit(record))
+        }
+        Err(error) => {
+            // That there is no bpffs was told among what this kernel lacks.
+            if !choice.lost.iter().any(|lost| lost.what == "bpffs") {
+                let message =
+                    format!("{}: OOM kills while the daemon restarts are not told", crate::chain(&error));
+                telling::degraded(journal, "bpffs", &message);
+            }
+            Programs::load(choice)
+        }
+    }
+}
+
+fn tell_inherited(journal: &Journal, inherited: &Inherited) {
+    let Inherited { programs, versions, records, drops } = inherited;
+    if !programs.is_empty() {
+        tracing::info!(programs = programs.join(", "), "eBPF programs taken on from the daemon before");
+    }
+    for version in versions {
+        tracing::info!(version = %version.display(), records, "eBPF programs of another version taken over");
+    }
+    for (stage, lost) in drops {
+        tell_drops(journal, stage, *lost);
+    }
+}
+
+fn tell_drops(journal: &Journal, stage: &str, lost: u64) {
+    telling::degraded(
+        journal,
+        "recordsLost",
+        &format!("{lost} records of the eBPF programs were lost ({stage})"),
+    );
 }
 
 /// Carries the programs' own diagnostics into the log, in a task of its own.
@@ -262,7 +338,7 @@ fn log_diagnostics(programs: &mut Programs) {
 }
 
 fn tell_lost(journal: &Journal, lost: &Lost) {
-    telling::degraded(journal, lost.what, &format!("{}: {}", lost.why, lost.consequence));
+    telling::degraded(journal, lost.what, &lost.message());
 }
 
 fn tell_unreadable(journal: &Journal, error: &io::Error) {
@@ -270,7 +346,7 @@ fn tell_unreadable(journal: &Journal, error: &io::Error) {
     telling::degraded(journal, "ebpf", &message);
 }
 
-fn now_ns() -> u64 {
+pub(super) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
     seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or_default())
@@ -314,13 +390,13 @@ struct Names {
     being_evicted: BeingEvicted,
     root: Option<Arc<CgroupDir>>,
     paths: HashMap<CgroupId, CgroupPath>,
-    ids: Generator,
+    backlog: Backlog,
 }
 
 impl Names {
-    fn new(index: Index, being_evicted: BeingEvicted) -> Self {
+    fn new(index: Index, being_evicted: BeingEvicted, backlog: Backlog) -> Self {
         let root = CgroupDir::mount(Path::new(crate::cgroup::MOUNT)).ok().map(Arc::new);
-        Self { index, being_evicted, root, paths: HashMap::new(), ids: Generator::new() }
+        Self { index, being_evicted, root, paths: HashMap::new(), backlog }
     }
 
     fn knows(&self, cgroup: CgroupId) -> bool {
@@ -392,11 +468,8 @@ impl World for Names {
         self.being_evicted.covers(cgroup, self.find(cgroup).as_ref())
     }
 
-    fn new_id(&mut self) -> Ulid {
-        match self.ids.generate() {
-            Ok(id) => id,
-            Err(overflow) => overflow.commit_overflow_increment(),
-        }
+    fn new_id(&mut self, first: &Mark) -> Ulid {
+        self.backlog.id(first)
     }
 }
 

@@ -87,6 +87,14 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TypeId(u32);
 
+impl TypeId {
+    /// As bpf(2) names the type, if it is one of the kernel's own BTF.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+}
+
 /// A member of a structure or union.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {

@@ -418,6 +418,6 @@ fn without_privileges_it_says_so_and_tells_what_it_can() {
     })
     .join()
     .unwrap();
-    assert_told("sys-resource", &events, "cap_sys_resource", "CAP_SYS_RESOURCE");
+    assert_told("sys-resource", &events, "capSysResource", "CAP_SYS_RESOURCE");
     assert!(events.iter().any(|event| is(event, "limits.applied")), "{events:#?}");
 }

@@ -25,8 +25,8 @@ pub trait World {
     fn parent(&self, cgroup: CgroupId) -> Option<CgroupId>;
     /// Whether we have signalled it or a cgroup above it, and are waiting for it to go.
     fn is_being_evicted(&self, cgroup: CgroupId) -> bool;
-    /// A new incident's id.
-    fn new_id(&mut self) -> Ulid;
+    /// The id of an incident that begins with this mark: whoever reads the record again gives it the same.
+    fn new_id(&mut self, first: &Mark) -> Ulid;
 }
 
 /// What goes in.
@@ -163,7 +163,7 @@ impl Incidents {
             self.close(now_ns, oldest, world, out);
         }
         let first = victim(&Marked { mark: mark.clone(), exit: None }, world);
-        let open = Open::new(world.new_id(), mark, now_ns);
+        let open = Open::new(world.new_id(&mark), mark, now_ns);
         out.push(Output::Detected(detected(&open, first, world)));
         let number = self.next;
         self.next += 1;

@@ -83,7 +83,7 @@ impl World for Known<'_> {
         self.evicting.contains(&cgroup)
     }
 
-    fn new_id(&mut self) -> Ulid {
+    fn new_id(&mut self, _first: &Mark) -> Ulid {
         *self.ids += 1;
         Ulid::from(*self.ids)
     }

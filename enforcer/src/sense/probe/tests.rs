@@ -4,7 +4,7 @@ use enforcer_common::{
 };
 use rstest::rstest;
 
-use super::{Choice, Facts, MarkArgument, MarkProgram, choose, mark_argument, memory_hierarchy};
+use super::{Choice, Facts, Lockdown, MarkArgument, MarkProgram, choose, mark_argument, memory_hierarchy};
 use crate::sense::{
     PidNamespace, Sight,
     btf::{Btf, build::Builder},
@@ -13,7 +13,7 @@ use crate::sense::{
 
 const FORMAT: PlainFormat = PlainFormat { pid: 8, ..PlainFormat::NONE };
 
-fn everything() -> Facts {
+pub(super) fn everything() -> Facts {
     let offsets = Offsets {
         oom_control_memcg: 16,
         task_tgid: 0,
@@ -39,6 +39,9 @@ fn everything() -> Facts {
         plain_format: Some(FORMAT),
         ring_buffer: Some(true),
         bpffs: Some(true),
+        bpf_call: Some(true),
+        fentry: Some(true),
+        lockdown: Some(Lockdown::Off),
         cap_bpf: Some(true),
         cap_perfmon: Some(true),
         unified_memory: Some(true),
@@ -65,6 +68,10 @@ fn a_whole_kernel_loses_nothing() {
 #[case::no_ring(|f: &mut Facts| f.ring_buffer = Some(false), None, false, &["ringBuffer"])]
 #[case::no_cap_bpf(|f: &mut Facts| f.cap_bpf = Some(false), None, false, &["capBpf"])]
 #[case::no_cap_perfmon(|f: &mut Facts| f.cap_perfmon = Some(false), None, false, &["capPerfmon"])]
+#[case::bpf_refused(|f: &mut Facts| f.bpf_call = Some(false), None, false, &["bpfCall"])]
+#[case::locked_down(|f: &mut Facts| f.lockdown = Some(Lockdown::Confidentiality), None, false, &["lockdown"])]
+#[case::locked_down_for_integrity(|f: &mut Facts| f.lockdown = Some(Lockdown::Integrity), Some(MarkProgram::Task), true, &[])]
+#[case::no_fentry(|f: &mut Facts| f.fentry = Some(false), Some(MarkProgram::Task), false, &["limitOwner", "writeEdge"])]
 #[case::no_bpffs(|f: &mut Facts| f.bpffs = Some(false), Some(MarkProgram::Task), true, &["bpffs"])]
 #[case::no_tracefs(|f: &mut Facts| { f.tracefs = Some(false); f.plain_format = None }, Some(MarkProgram::Task), true, &[])]
 #[case::odd_event(|f: &mut Facts| f.mark_argument = None, Some(MarkProgram::Plain), true, &["btf"])]
@@ -113,6 +120,9 @@ fn what_is_unknown_is_tried() {
         ring_buffer: None,
         cap_bpf: None,
         cap_perfmon: None,
+        bpf_call: None,
+        fentry: None,
+        lockdown: None,
         bpffs: None,
         pid_namespace: None,
         ..everything()

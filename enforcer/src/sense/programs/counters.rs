@@ -1,7 +1,7 @@
 //! What the programs count, summed over the CPUs.
 use std::fmt;
 
-use aya::maps::{MapData, MapError, PerCpuArray};
+use aya::maps::{Array, MapData, MapError, PerCpuArray};
 use enforcer_common::{
     counter::{drops, seen},
     reclaim::{DIRECT, MEMCG, ReclaimTotals},
@@ -12,6 +12,15 @@ pub struct Counters {
     reclaim: PerCpuArray<MapData, ReclaimTotals>,
     drops: PerCpuArray<MapData, u64>,
     seen: PerCpuArray<MapData, u64>,
+    told: Told,
+}
+
+/// How many losses of each stage have been told.
+enum Told {
+    /// Since these programs were loaded by this process.
+    Here([u64; drops::NAMES.len()]),
+    /// Since they were pinned, by whichever daemon.
+    Pinned(Array<MapData, u64>),
 }
 
 /// Reclaim of both kinds.
@@ -35,7 +44,41 @@ impl Counters {
         drops: PerCpuArray<MapData, u64>,
         seen: PerCpuArray<MapData, u64>,
     ) -> Self {
-        Self { reclaim, drops, seen }
+        Self { reclaim, drops, seen, told: Told::Here([0; drops::NAMES.len()]) }
+    }
+
+    /// The counters are older than this process, and so is what was told of them.
+    pub(super) fn set_told(&mut self, told: Array<MapData, u64>) {
+        self.told = Told::Pinned(told);
+    }
+
+    /// Gives `tell` the losses that have not been told, by stage, and notes them as told.
+    pub fn tell_drops(&mut self, mut tell: impl FnMut(&'static str, u64)) -> Result<(), MapError> {
+        for (index, (stage, lost)) in (0..).zip(self.drops()?) {
+            let told = match &self.told {
+                Told::Here(told) => told
+                    .iter()
+                    .zip(drops::NAMES)
+                    .find(|(_, name)| *name == stage)
+                    .map_or(0, |(told, _)| *told),
+                Told::Pinned(told) => told.get(&index, 0)?,
+            };
+            if lost <= told {
+                continue;
+            }
+            tell(stage, lost - told);
+            match &mut self.told {
+                Told::Here(told) => {
+                    if let Some((told, _)) =
+                        told.iter_mut().zip(drops::NAMES).find(|(_, name)| *name == stage)
+                    {
+                        *told = lost;
+                    }
+                }
+                Told::Pinned(told) => told.set(index, lost, 0)?,
+            }
+        }
+        Ok(())
     }
 
     /// How often and how long tasks were in reclaim.
