@@ -22,9 +22,18 @@ pub fn ran_by(seen: &[Seen], waker: &str, from_us: u64) -> Option<u64> {
             && seen.comm == waker
             && seen.fields.starts_with(&format!("comm={NAME} "))
     })?;
-    let ran =
-        |seen: &&Seen| seen.what == "sched_switch" && seen.fields.contains(&format!("next_comm={NAME} "));
-    seen.get(woken..)?.iter().find(ran).map(|seen| seen.time_us)
+    seen.get(woken..)?.iter().find(|seen| is_run(seen)).map(|seen| seen.time_us)
+}
+
+/// When it ran the first time from then on, whoever woke it, in microseconds.
+#[must_use]
+pub fn ran(seen: &[Seen], from_us: u64) -> Option<u64> {
+    let after = seen.iter().find(|seen| seen.time_us >= from_us && is_run(seen));
+    after.map(|seen| seen.time_us)
+}
+
+fn is_run(seen: &Seen) -> bool {
+    seen.what == "sched_switch" && seen.fields.contains(&format!("next_comm={NAME} "))
 }
 
 #[cfg(test)]
@@ -56,5 +65,6 @@ mod tests {
         assert_eq!(ran_by(&seen, "workload", 21), None);
         assert_eq!(ran_by(&seen, "swapper/0", 0), Some(12));
         assert_eq!(ran_by(&seen, "psimon", 0), None);
+        assert_eq!((ran(&seen, 11), ran(&seen, 13), ran(&seen, 26)), (Some(12), Some(25), None));
     }
 }

@@ -6,6 +6,8 @@
 mod cgroup;
 mod charge;
 mod node;
+mod observer;
+mod pace;
 mod slope;
 mod stalls;
 mod take;
@@ -15,6 +17,8 @@ pub use self::{
     cgroup::{CgroupView, EventCounts, Guarded},
     charge::{ChargeFiles, Split},
     node::{NodeFiles, NodePaths, NodeView},
+    observer::Observer,
+    pace::next_look,
     slope::Slope,
     stalls::{Stall, Stalls},
     take::{Snapshot, Snapshots},

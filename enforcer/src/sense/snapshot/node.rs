@@ -118,6 +118,14 @@ impl NodeFiles {
         };
     }
 
+    /// What is available, and how fast that changes.
+    pub(super) fn available(&mut self, now_ns: u64) -> (Option<u64>, Option<i64>) {
+        match self.meminfo.read() {
+            Ok(memory) => (Some(memory.available_bytes), self.slope.observe(now_ns, memory.available_bytes)),
+            Err(_) => (None, None),
+        }
+    }
+
     /// How large a buffer must be for every file: the zones of a machine with many processors are the longest by far.
     pub(super) fn buffer_bytes(&self) -> usize {
         let least = 8 * 1_024;

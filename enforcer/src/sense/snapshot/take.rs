@@ -73,6 +73,11 @@ impl Snapshots {
         latest
     }
 
+    /// What is available now by the kernel's own estimate, in bytes, and how fast that changes; looks at nothing else.
+    pub fn available(&mut self, now_ns: u64) -> (Option<u64>, Option<i64>) {
+        self.node.available(now_ns)
+    }
+
     /// The latest one.
     #[must_use]
     pub fn latest(&self) -> &Snapshot {

@@ -22,7 +22,7 @@ use enforcer_tests::{
     trace::{Trace, Watched},
 };
 use rustix::{
-    process::getppid,
+    process::{Resource, Rlimit, getppid, setrlimit},
     thread::gettid,
     time::{ClockId, clock_gettime},
 };
@@ -35,6 +35,8 @@ const BAR: f64 = 0.5;
 const PARENT: &str = "bench-snapshot";
 /// What each pod is charged for.
 const CHARGE_BYTES: usize = 64 << 10;
+/// Five for each pod, and some.
+const OPEN_FILES: u64 = 4_096;
 /// More than any pod here uses.
 const LARGE_REQUEST_BYTES: u64 = 1 << 30;
 /// A call that nobody else makes, as the tracepoint shows it.
@@ -45,6 +47,8 @@ pub(crate) fn measure(rounds: u32) -> anyhow::Result<bool> {
     let files = Path::new("/tmp/bench-snapshot");
     fs::create_dir_all(files)?;
     let pods = pods(files)?;
+    // As the daemon does for itself; a shell allows 1,024.
+    setrlimit(Resource::Nofile, Rlimit { current: Some(OPEN_FILES), maximum: Some(OPEN_FILES) })?;
     let mut snapshots = Snapshots::new(NodeFiles::open(&NodePaths::default())?);
     snapshots.guard(guarded()?);
     // The kernel makes its own buffer for a file when it is first read.

@@ -27,7 +27,6 @@ const NOTIFY: &str = "cgroup_file_notify";
 const LOAD: &str = "workload";
 /// The kernel's thread behind a PSI trigger.
 const PSI: &str = "psimon";
-const KSWAPD: &str = "kswapd0";
 /// Emulated guests are slow.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A trigger fires at most once in a window, which is as long as this.
@@ -65,15 +64,14 @@ pub(crate) fn measure(rounds: u32) -> anyhow::Result<bool> {
     println!("{:<52} {:>6} {:>10} {:>10} {:>10}", "", "times", "median ms", "p99 ms", "max ms");
     let high = print("memory.high breached -> reflex, by memory.events", times.events);
     let _slower = print("memory.high breached -> reflex, by PSI of 500 ms", times.trigger);
-    let kswapd = print("kswapd woken -> reflex", times.kswapd);
-    let direct = print("direct reclaim begun -> reflex", times.direct_reclaim);
-    let mut all_hold = true;
-    for (what, p99_ms) in [("memory.high", high), ("kswapd", kswapd), ("direct reclaim", direct)] {
-        let holds = p99_ms <= BAR_MS;
-        all_hold &= holds;
-        println!("bar: {what} -> reflex p99 <= {BAR_MS} ms: {}", if holds { "ok" } else { "TOO SLOW" });
-    }
-    Ok(all_hold)
+    let _kswapd = print("kswapd first woken -> reflex, whoever woke it", times.kswapd);
+    let _direct = print("direct reclaim first begun -> reflex", times.direct_reclaim);
+    let holds = high <= BAR_MS;
+    println!(
+        "bar: memory.high breached -> reflex p99 <= {BAR_MS} ms: {}",
+        if holds { "ok" } else { "TOO SLOW" }
+    );
+    Ok(holds)
 }
 
 fn print(what: &str, mut times: Vec<f64>) -> f64 {
@@ -130,20 +128,12 @@ fn fill(times: &mut Times) -> anyhow::Result<()> {
     fs::write(format!("/proc/{}/oom_score_adj", load.pid()), "1000")?;
     load.wait()?;
     let seen = trace.seen()?;
-    for (onset, waker, times) in
-        [(WOKEN, KSWAPD, &mut times.kswapd), (BEGUN, LOAD, &mut times.direct_reclaim)]
-    {
-        // Where it was awake already there is nothing to wake; and an edge too soon after another is not told.
-        let onsets: Vec<_> = seen
-            .iter()
-            .filter(|seen| seen.what == onset && seen.comm == waker)
-            .map(|seen| seen.time_us)
-            .collect();
-        for (place, onset_us) in onsets.iter().enumerate() {
-            let next_us = onsets.get(place + 1).copied().unwrap_or(u64::MAX);
-            let ran_us = reflex::ran_by(&seen, waker, *onset_us).filter(|ran_us| *ran_us < next_us);
-            times.extend(ran_us.map(|ran_us| since_ms(*onset_us, ran_us)));
-        }
+    for (onset, times) in [(WOKEN, &mut times.kswapd), (BEGUN, &mut times.direct_reclaim)] {
+        // The first one: later ones find it awake, and looking all the time.
+        let onset = seen.iter().find(|seen| seen.what == onset);
+        let onset_us = onset.context("the node did not run short")?.time_us;
+        let ran_us = reflex::ran(&seen, onset_us).context("the reflex never ran again")?;
+        times.push(since_ms(onset_us, ran_us));
     }
     Ok(())
 }
