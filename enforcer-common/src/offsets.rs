@@ -54,6 +54,10 @@ offsets! {
     task_cgroups,
     /// `task_struct.thread_pid`.
     task_thread_pid,
+    /// `task_struct.flags`.
+    task_flags,
+    /// `task_struct.memcg_nr_pages_over_high`.
+    task_pages_over_high,
     /// `signal_struct.oom_score_adj`, a `short`.
     signal_oom_score_adj,
     /// `signal_struct.live`, the number of threads that have not begun to exit.
@@ -111,7 +115,7 @@ pub const fn pages_to_bytes(pages: i64, page_shift: u32) -> u64 {
     if pages <= 0 || page_shift >= 32 { 0 } else { pages.unsigned_abs() << page_shift }
 }
 
-const _: () = assert!(size_of::<Offsets>() == 34 * 4);
+const _: () = assert!(size_of::<Offsets>() == 36 * 4);
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,10 @@
 //! without the kernel is in `enforcer-common`, and tested there.
 #![no_std]
 #![no_main]
+#![feature(core_intrinsics)]
+#![expect(internal_features, reason = "atomic additions: see `atomic`")]
 
+mod atomic;
 mod cgroup;
 #[macro_use]
 mod diagnostics;
@@ -13,6 +16,7 @@ mod maps;
 mod oom;
 mod process;
 mod reclaim;
+mod stall;
 
 /// Helpers such as `bpf_probe_read_kernel` are for programs under a licence compatible with the GPL.
 #[unsafe(link_section = "license")]

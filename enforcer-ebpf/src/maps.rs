@@ -1,16 +1,18 @@
 //! The maps, and the globals that the daemon sets before the programs are loaded.
 use aya_ebpf::{
     Global,
+    bindings::BPF_F_NO_PREALLOC,
     macros::map,
     maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf},
 };
 use enforcer_common::{
     counter::{drops, seen},
     guard::{self, Guarded, Own, Wanted},
-    offsets::Offsets,
+    offsets::{ABSENT, Offsets},
     plain::PlainFormat,
     reclaim::{self, ReclaimTotals, TaskReclaim},
     record,
+    stall::{self, StallKey, StallLimits, StallTotals},
 };
 
 /// Where the running kernel keeps the fields that we read.
@@ -69,6 +71,24 @@ pub(crate) static RECLAIM: PerCpuArray<ReclaimTotals> = PerCpuArray::with_max_en
 /// Tasks in reclaim, by thread id. A task that is killed in there never ends it, so the map forgets by itself.
 #[map]
 pub(crate) static RECLAIMING: LruHashMap<u32, TaskReclaim> = LruHashMap::with_max_entries(4096, 0);
+
+/// Stalls by cgroup and kind. Without preallocation, as few cgroups ever stall: it takes memory for those alone.
+#[map]
+pub(crate) static STALLS: HashMap<StallKey, StallTotals> =
+    HashMap::with_max_entries(stall::MAX_STALLS, BPF_F_NO_PREALLOC);
+
+/// Stalls worth telling, in a ring of their own: whoever thrashes costs no OOM record. Room for some 180; each cgroup
+/// comes at most about once a second.
+#[map]
+pub(crate) static STALL_RECORDS: RingBuf = RingBuf::with_byte_size(16 * 1024, 0);
+
+/// When a stall is worth telling.
+#[unsafe(no_mangle)]
+pub(crate) static STALL_LIMITS: Global<StallLimits> = Global::new(StallLimits::DEFAULT);
+
+/// Which argument of `mm_vmscan_memcg_reclaim_begin` is the memory cgroup; `ABSENT` if none is.
+#[unsafe(no_mangle)]
+pub(crate) static RECLAIMED_ARGUMENT: Global<u32> = Global::new(ABSENT);
 
 /// When an edge of each kind was last told.
 #[map]

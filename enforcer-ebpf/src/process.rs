@@ -29,8 +29,10 @@ pub fn process_exit(ctx: RawTracePointContext) -> i32 {
 fn try_process_exit<C: EbpfContext>(ctx: &C) {
     let pid_tgid = bpf_get_current_pid_tgid();
     let (tid, tgid) = (pid_tgid as u32, (pid_tgid >> 32) as u32);
-    // A task that is killed in reclaim leaves its begin behind; its thread id will be used again.
-    let _ = RECLAIMING.remove(tid);
+    // The thread id will be used again. To look first is cheaper, as it takes no lock: most threads never reclaim.
+    if RECLAIMING.get_ptr(tid).is_some() {
+        let _ = RECLAIMING.remove(tid);
+    }
 
     // Where only a thread id was passed, it is the key.
     // SAFETY: the value is copied at once.

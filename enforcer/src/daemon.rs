@@ -5,6 +5,7 @@
 //! | `Desired` | the runtime; what may block on its blocking threads | pods of the static directory, changes of cgroups, the guard's events, evictions, now and then a look | cgroups, scores, candidates, events |
 //! | `evict::Reflex` | three threads of its own | candidates, kernel edges, meminfo | evictions, reports |
 //! | `Ooms` | a task | ring buffer records, a tick | OOM events |
+//! | `Stalling` | the task of `Ooms` | records of stalls, what came together of them | pressure events |
 //! | `serve::Observe` | a task | journal, view | answers |
 
 mod backlog;
@@ -19,6 +20,7 @@ mod problems;
 mod recovery;
 mod reload;
 mod schedule;
+mod stalls;
 mod standing;
 mod telling;
 mod unfit;

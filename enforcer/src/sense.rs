@@ -21,6 +21,7 @@ mod offsets;
 mod probe;
 mod programs;
 mod psi;
+mod reclaim;
 mod record;
 mod ring;
 mod sampler;
@@ -29,6 +30,8 @@ pub(crate) mod text;
 mod tracefs;
 mod wake;
 
+#[cfg(test)]
+pub(crate) use self::ring::fake as fake_ring;
 pub use self::{
     available::{Available, ROOT_MEMORY_STAT, Reckoned},
     edge::{EdgeSource, Readiness, SourceState},
@@ -44,14 +47,18 @@ pub use self::{
     node::{NodeError, node, page_bytes},
     offsets::{MemoryHierarchy, Resolved, resolve},
     probe::{
-        Choice, Facility, Facts, Hierarchy, HostFacts, Lockdown, Lost, MarkArgument, MarkProgram, Psi, Rung,
-        State, choose, host_lost, ladder, without,
+        Choice, Facility, Facts, Hierarchy, HostFacts, LimitArgument, Lockdown, Lost, MarkArgument,
+        MarkProgram, Psi, ReclaimChoice, ReclaimFacts, Rung, State, choose, host_lost, ladder, without,
     },
     programs::{
         Again, Attached, Counters, Failure, Inherited, Pins, PinsError, Programs, ReclaimCounters, Unpinned,
         Version, unpin,
     },
     psi::{NODE_PRESSURE, Pressure, PsiError, Stalled, Trigger},
+    reclaim::{
+        ByKind, Cleared, LimitSource, MuchStall, PressureEvent, Pressures, Rising, Stall, StallKind,
+        StallRing, StallWorld, Stalls, StallsError,
+    },
     record::{Decoded, Exit, Limited, Mark, Memory, Record, Task, Undecodable, decode},
     ring::{KernelRing, RecordRing, RingStats, drain},
     sampler::Sampler,

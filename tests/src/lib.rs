@@ -4,6 +4,7 @@ pub mod daemon;
 pub mod figures;
 pub mod host;
 pub mod kernel;
+pub mod kernel_log;
 pub mod load;
 pub mod plan;
 pub mod pods;

@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::{mpsc, watch};
 use ulid::Ulid;
 
-use super::{backlog::Backlog, standing::Standing, telling};
+use super::{backlog::Backlog, stalls::Stalling, standing::Standing, telling};
 use crate::{
     cgroup::{CgroupDir, Index},
     journal::{Event, EventType, Journal, Subject},
@@ -49,6 +49,8 @@ pub(super) struct Ooms {
     is_catching_up: bool,
     /// What was found at the start, until it is asked for.
     standing: Option<Standing>,
+    /// Stalls, told beside OOM kills as the same programs tell them.
+    stalling: Option<Stalling>,
 }
 
 /// What must live as long as the programs are to work.
@@ -76,11 +78,14 @@ impl Ooms {
         }
         let mut edges: Vec<Box<dyn EdgeSource>> = Vec::new();
         let mut guard = None;
+        let mut stalling = None;
         let programs = match load(&choice, journal, &mut backlog) {
             Ok(Attached {
                 events,
                 edges: ring,
                 guard: scores_and_files,
+                stalls,
+                stall_records,
                 counters,
                 attached,
                 failed,
@@ -98,6 +103,7 @@ impl Ooms {
                 standing.loaded(&attached, &failed);
                 tracing::info!(programs = attached.join(", "), "eBPF programs attached");
                 edges.push(Box::new(ring));
+                stalling = Some(Stalling::new(journal.clone(), index.clone(), stalls, stall_records));
                 guard = Some(scores_and_files);
                 Some(Working { events: Some(events), counters, programs })
             }
@@ -119,6 +125,7 @@ impl Ooms {
             generation: None,
             is_catching_up: true,
             standing: Some(standing),
+            stalling,
         };
         (ooms, edges, guard)
     }
@@ -143,8 +150,16 @@ impl Ooms {
             log_diagnostics(&mut working.programs);
         }
         self.world.backlog.catch_up(&mut events);
+        let stalling = self.stalling.take();
+        let stalling = async {
+            if let Some(stalling) = stalling {
+                stalling.run().await;
+            }
+        };
         match KernelRing::register(events) {
-            Ok(ring) => self.read(ring).await,
+            Ok(ring) => {
+                tokio::join!(self.read(ring), stalling);
+            }
             Err(error) => tell_unreadable(&self.journal, &error),
         }
     }
@@ -474,18 +489,4 @@ impl World for Names {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_container_of_an_evicted_pod_is_being_evicted() {
-        let evicted = BeingEvicted::default();
-        let path = |path| CgroupPath::parse(path).unwrap();
-        evicted.add(CgroupId(5), path("/kubepods/pod1"));
-        assert!(evicted.covers(CgroupId(5), None));
-        assert!(evicted.covers(CgroupId(6), Some(&path("/kubepods/pod1/c"))));
-        assert!(!evicted.covers(CgroupId(7), Some(&path("/kubepods/pod10/c"))));
-        evicted.remove(CgroupId(5));
-        assert!(!evicted.covers(CgroupId(6), Some(&path("/kubepods/pod1/c"))));
-    }
-}
+mod tests;

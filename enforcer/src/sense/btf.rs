@@ -301,6 +301,13 @@ impl Btf {
         matches!(record.kind()?.0, Kind::Ptr).then_some(TypeId(record.size_or_type))
     }
 
+    /// The prototype of a function.
+    #[must_use]
+    pub fn prototype(&self, function: TypeId) -> Option<TypeId> {
+        let record = self.record(function)?;
+        matches!(record.kind()?.0, Kind::Func).then_some(TypeId(record.size_or_type))
+    }
+
     /// Name of the type; empty if it has none.
     #[must_use]
     pub fn name(&self, id: TypeId) -> Option<&str> {

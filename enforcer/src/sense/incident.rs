@@ -15,7 +15,9 @@ mod open;
 
 pub use self::{
     counts::{OomCounts, Reconciliation},
-    event::{Averted, AvertedCause, Detected, Incident, LimitSource, Scope, Timeline, Trigger, Victim},
+    event::{
+        Averted, AvertedCause, Detected, Incident, LimitSource, Place, Scope, Timeline, Trigger, Victim,
+    },
     machine::{Incidents, Input, Output, World},
 };
 

@@ -45,6 +45,8 @@ pub fn resolve(btf: &Btf, hierarchy: MemoryHierarchy, page_size_bytes: usize) ->
         task_mm: one("task_struct", &["mm"]),
         task_cgroups: one("task_struct", &["cgroups"]),
         task_thread_pid: one("task_struct", &["thread_pid"]),
+        task_flags: one("task_struct", &["flags"]),
+        task_pages_over_high: one("task_struct", &["memcg_nr_pages_over_high"]),
         signal_oom_score_adj: one("signal_struct", &["oom_score_adj"]),
         signal_live: one("signal_struct", &["live"]),
         css_set_dfl_cgrp: one("css_set", &["dfl_cgrp"]),

@@ -8,6 +8,7 @@ use aya::{maps::MapType, sys::is_map_supported};
 use enforcer_common::{
     offsets::{ABSENT, Offsets},
     plain::PlainFormat,
+    stall::StallLimits,
 };
 use rustix::{fs::statfs, thread::CapabilitySet};
 
@@ -22,12 +23,14 @@ mod bpf;
 mod guard;
 mod host;
 mod ladder;
+mod reclaim;
 mod words;
 
 pub use self::{
     bpf::Lockdown,
     host::{Hierarchy, HostFacts, Psi},
     ladder::{Facility, Rung, State, host_lost, ladder, without},
+    reclaim::{LimitArgument, ReclaimChoice, ReclaimFacts},
 };
 
 /// File system type of bpffs (`BPF_FS_MAGIC`, linux/magic.h).
@@ -53,6 +56,8 @@ pub struct Facts {
     pub out_of_memory: Option<bool>,
     /// BTF names `cgroup_file_write`, through which everybody writes to cgroup files.
     pub cgroup_file_write: Option<bool>,
+    /// What there is for telling stalls.
+    pub reclaim: ReclaimFacts,
     /// The PID namespace that we are in.
     pub pid_namespace: Option<PidNamespace>,
     /// tracefs is mounted.
@@ -108,6 +113,7 @@ impl Facts {
             mark_argument: btf.as_ref().and_then(mark_argument),
             out_of_memory: btf.as_ref().map(|btf| btf.find("out_of_memory", Kind::Func).is_some()),
             cgroup_file_write: btf.as_ref().map(|btf| btf.find("cgroup_file_write", Kind::Func).is_some()),
+            reclaim: btf.as_ref().map(ReclaimFacts::of).unwrap_or_default(),
             pid_namespace: PidNamespace::of_this_process(Path::new("/proc")).ok(),
             tracefs: Some(mount.is_some()),
             plain_format: mount.and_then(|mount| tracefs::mark_victim(&mount).ok().flatten()),
@@ -178,6 +184,10 @@ pub struct Choice {
     pub raw: bool,
     /// Those of the guard.
     pub sight: Sight,
+    /// Those that tell stalls.
+    pub reclaim: ReclaimChoice,
+    /// When a stall is worth a record.
+    pub stall_limits: StallLimits,
     /// The PID namespace that we are in, by which the programs know the daemon.
     pub pid_namespace: Option<PidNamespace>,
     /// The memory controller is on the unified hierarchy.
@@ -268,6 +278,7 @@ pub fn choose(facts: &Facts) -> Choice {
         missing("limitOwner", why.to_owned(), words::LIMIT_BY_COUNTERS);
     }
     let sight = guard::choose(facts, raw, offsets.as_ref(), &mut missing);
+    let reclaim = reclaim::choose(facts, raw, &mut missing);
     if let Some(resolved) = &facts.resolved
         && mark.is_some()
         && !resolved.absent.is_empty()
@@ -287,6 +298,8 @@ pub fn choose(facts: &Facts) -> Choice {
         limit_owner,
         raw,
         sight,
+        reclaim,
+        stall_limits: StallLimits::DEFAULT,
         pid_namespace: facts.pid_namespace,
         unified_memory: facts.unified_memory != Some(false),
         offsets: offsets.unwrap_or(Offsets::NONE),

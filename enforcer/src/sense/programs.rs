@@ -11,9 +11,10 @@ use aya::{
         links::{FdLink, LinkError},
     },
 };
-use enforcer_common::{guard::Own, plain::PlainFormat};
+use enforcer_common::{guard::Own, plain::PlainFormat, stall::StallLimits};
+use rustix::time::{ClockId, clock_gettime};
 
-use super::{Choice, EdgeRing, Guard, Lost, MarkProgram, PidNamespace, SenseError, guard};
+use super::{Choice, EdgeRing, Guard, Lost, MarkProgram, PidNamespace, SenseError, StallRing, Stalls, guard};
 use crate::raw;
 
 mod again;
@@ -50,6 +51,10 @@ pub struct Attached {
     pub edges: EdgeRing,
     /// Wrong scores and foreign writes, for the async side.
     pub guard: Guard,
+    /// What came together of stalls.
+    pub stalls: Stalls,
+    /// Stalls worth telling, for the async side.
+    pub stall_records: StallRing,
     /// What the programs count.
     pub counters: Counters,
     /// Names of the programs that are attached.
@@ -157,6 +162,7 @@ impl Programs {
         let unified = u32::from(choice.unified_memory);
         let own = choice.pid_namespace.map_or(Own::NOBODY, PidNamespace::own);
         let pids_are_ours = choice.pid_namespace.is_none_or(PidNamespace::is_initial);
+        let stall_limits = StallLimits { not_before_ns: boot_time_ns(), ..choice.stall_limits };
         let mut loader = EbpfLoader::new();
         for (name, path) in pinned.iter().flat_map(|pinned| pinned.map_paths()) {
             loader.map_pin_path(name, path);
@@ -167,6 +173,8 @@ impl Programs {
             .override_global("PLAIN_FORMAT", &plain, true)
             .override_global("UNIFIED", &unified, true)
             .override_global("OWN", &own, true)
+            .override_global("STALL_LIMITS", &stall_limits, true)
+            .override_global("RECLAIMED_ARGUMENT", &plan::reclaimed_argument(choice), true)
             .load(OBJECT)?;
 
         let mut attached = Vec::new();
@@ -202,6 +210,8 @@ impl Programs {
         Ok(Attached {
             guard: Guard::new(maps, plan::sight(&attached), pids_are_ours),
             events: ring(&mut ebpf, "EVENTS")?,
+            stalls: Stalls::new(take(&mut ebpf, "STALLS", HashMap::try_from)?),
+            stall_records: StallRing::new(ring(&mut ebpf, "STALL_RECORDS")?),
             edges: EdgeRing::new(ring(&mut ebpf, "EDGES")?),
             counters: Counters::new(
                 take(&mut ebpf, "RECLAIM", PerCpuArray::try_from)?,
@@ -230,6 +240,8 @@ impl fmt::Debug for Attached {
             events: _,
             edges: _,
             guard: _,
+            stalls: _,
+            stall_records: _,
             counters: _,
             attached,
             failed,
@@ -252,6 +264,13 @@ impl Attached {
     pub fn mark(&self) -> Option<MarkProgram> {
         self.attached.iter().find_map(|name| plan::mark_of(name))
     }
+}
+
+/// `CLOCK_BOOTTIME`, by which the programs go.
+fn boot_time_ns() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or_default())
 }
 
 fn ring(ebpf: &mut Ebpf, name: &'static str) -> Result<RingBuf<MapData>, SenseError> {

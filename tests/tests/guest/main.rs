@@ -3,11 +3,14 @@ mod admission;
 #[cfg(test)]
 mod cgroup;
 mod daemon;
+mod doctor;
 #[cfg(test)]
 mod enforcement;
 mod evict;
 mod eviction;
 mod limits;
+#[cfg(test)]
+mod ooms;
 mod rig;
 mod scores;
 #[cfg(test)]

@@ -73,7 +73,7 @@ pub struct Place {
 }
 
 impl Place {
-    pub(super) fn new(owner: Option<&Owner>, path: Option<CgroupPath>) -> Self {
+    pub(in crate::sense) fn new(owner: Option<&Owner>, path: Option<CgroupPath>) -> Self {
         let Some(owner) = owner else {
             return Self { cgroup: path.map(|path| path.to_string()), ..Self::default() };
         };

@@ -6,7 +6,7 @@ use rstest::rstest;
 
 use super::{Choice, Facts, Lockdown, MarkArgument, MarkProgram, choose, mark_argument, memory_hierarchy};
 use crate::sense::{
-    PidNamespace, Sight,
+    LimitArgument, PidNamespace, ReclaimChoice, ReclaimFacts, Sight,
     btf::{Btf, build::Builder},
     offsets::Resolved,
 };
@@ -34,6 +34,11 @@ pub(super) fn everything() -> Facts {
         mark_argument: Some(MarkArgument::Task),
         out_of_memory: Some(true),
         cgroup_file_write: Some(true),
+        reclaim: ReclaimFacts {
+            event_argument: Some(2),
+            function_argument: Some(true),
+            over_high: Some("mem_cgroup_handle_over_high"),
+        },
         pid_namespace: Some(PidNamespace::new(4, 0xEFFF_FFFC)),
         tracefs: Some(true),
         plain_format: Some(FORMAT),
@@ -71,7 +76,7 @@ fn a_whole_kernel_loses_nothing() {
 #[case::bpf_refused(|f: &mut Facts| f.bpf_call = Some(false), None, false, &["bpfCall"])]
 #[case::locked_down(|f: &mut Facts| f.lockdown = Some(Lockdown::Confidentiality), None, false, &["lockdown"])]
 #[case::locked_down_for_integrity(|f: &mut Facts| f.lockdown = Some(Lockdown::Integrity), Some(MarkProgram::Task), true, &[])]
-#[case::no_fentry(|f: &mut Facts| f.fentry = Some(false), Some(MarkProgram::Task), false, &["limitOwner", "writeEdge"])]
+#[case::no_fentry(|f: &mut Facts| f.fentry = Some(false), Some(MarkProgram::Task), false, &["limitOwner", "writeEdge", "memoryHigh"])]
 #[case::no_bpffs(|f: &mut Facts| f.bpffs = Some(false), Some(MarkProgram::Task), true, &["bpffs"])]
 #[case::no_tracefs(|f: &mut Facts| { f.tracefs = Some(false); f.plain_format = None }, Some(MarkProgram::Task), true, &[])]
 #[case::odd_event(|f: &mut Facts| f.mark_argument = None, Some(MarkProgram::Plain), true, &["btf"])]
@@ -90,6 +95,11 @@ fn a_whole_kernel_loses_nothing() {
 #[case::no_memcg_member(
     |f: &mut Facts| f.resolved.as_mut().unwrap().offsets.oom_control_memcg = ABSENT, Some(MarkProgram::Task), false, &["limitOwner"]
 )]
+#[case::no_limit_of_reclaim(
+    |f: &mut Facts| (f.reclaim.event_argument, f.reclaim.function_argument) = (None, Some(false)), Some(MarkProgram::Task),
+    true, &["reclaimLimit"]
+)]
+#[case::no_sleeps(|f: &mut Facts| f.reclaim.over_high = None, Some(MarkProgram::Task), true, &["memoryHigh"])]
 fn one_fact_flipped(
     #[case] flip: fn(&mut Facts),
     #[case] mark: Option<MarkProgram>,
@@ -106,11 +116,17 @@ fn one_fact_flipped(
 
 #[test]
 fn a_kernel_without_btf_uses_the_classic_tracepoint() {
-    let facts =
-        Facts { btf: Some(false), mark_argument: None, out_of_memory: None, resolved: None, ..everything() };
+    let facts = Facts {
+        btf: Some(false),
+        mark_argument: None,
+        out_of_memory: None,
+        reclaim: ReclaimFacts::default(),
+        resolved: None,
+        ..everything()
+    };
     let choice = choose(&facts);
     assert_eq!(choice.mark, Some(MarkProgram::Plain));
-    assert_eq!(words(&choice), ["btf", "limitOwner", "scoreEdge", "writeEdge"]);
+    assert_eq!(words(&choice), ["btf", "limitOwner", "scoreEdge", "writeEdge", "reclaimLimit", "memoryHigh"]);
     assert_eq!(choice.offsets, Offsets::NONE);
 }
 
@@ -165,4 +181,46 @@ fn the_events_argument_is_read_from_btf() {
     };
     assert_eq!(event(other), None);
     assert_eq!(mark_argument(&Btf::parse(Builder::default().blob()).unwrap()), None);
+}
+
+#[test]
+fn whose_limit_is_reclaimed_is_asked_of_the_event_first() {
+    let limit = |reclaim| choose(&Facts { reclaim, ..everything() }).reclaim.limit;
+    let both = everything().reclaim;
+    assert_eq!(limit(both), LimitArgument::Event(2));
+    assert_eq!(limit(ReclaimFacts { event_argument: None, ..both }), LimitArgument::Function);
+    assert_eq!(limit(ReclaimFacts::default()), LimitArgument::None);
+    let blocked = Facts { cap_bpf: Some(false), ..everything() };
+    assert_eq!(choose(&blocked).reclaim, ReclaimChoice::default());
+}
+
+#[test]
+fn the_place_of_the_reclaimed_cgroup_is_read_from_btf() {
+    // The event's arguments after the data pointer, where 'm' is the cgroup; and the function's first.
+    let facts = |event: &str, function: &str, over_high: &str| {
+        let mut b = Builder::default();
+        let (data, int) = (b.ptr(0), b.int("int", 4));
+        let memcg = b.structure("mem_cgroup", 8, &[]);
+        let memcg = b.ptr(memcg);
+        let types =
+            |words: &str| words.chars().map(|c| if c == 'm' { memcg } else { int }).collect::<Vec<_>>();
+        let proto = b.proto(&[vec![data], types(event)].concat());
+        let pointer = b.ptr(proto);
+        b.typedef("btf_trace_mm_vmscan_memcg_reclaim_begin", pointer);
+        let proto = b.proto(&types(function));
+        b.function("try_to_free_mem_cgroup_pages", proto);
+        b.function(over_high, proto);
+        ReclaimFacts::of(&Btf::parse(b.blob()).unwrap())
+    };
+    let old = facts("ii", "mii", "mem_cgroup_handle_over_high");
+    assert_eq!((old.event_argument, old.function_argument), (None, Some(true)));
+    assert_eq!(old.over_high, Some("mem_cgroup_handle_over_high"));
+    let new = facts("iim", "imi", "__mem_cgroup_handle_over_high");
+    assert_eq!((new.event_argument, new.function_argument), (Some(2), Some(false)));
+    assert_eq!(new.over_high, Some("__mem_cgroup_handle_over_high"));
+    assert_eq!(facts("iiim", "", "another").event_argument, None, "further back than the program can look");
+    assert_eq!(
+        facts("ii", "", "another"),
+        ReclaimFacts { function_argument: Some(false), ..ReclaimFacts::default() }
+    );
 }

@@ -13,5 +13,8 @@ pub(super) const NO_SCORE_EDGE: &str =
 pub(super) const NO_WRITE_EDGE: &str =
     "what others write to cgroup files is noticed by looking alone, without the writer";
 pub(super) const OTHER_PIDS: &str = "a process with a wrong score is found by a look at its whole container";
+pub(super) const LIMIT_BY_TASK: &str =
+    "of a stall in reclaim, the stalled task's own cgroup is told as the owner of the limit";
+pub(super) const NO_SLEEPS: &str = "the sleeps of memory.high are not told as stalls";
 pub(super) const NO_PINS: &str =
     "programs cannot be pinned: OOM kills while the daemon restarts are told from counters";

@@ -4,7 +4,7 @@ use std::fmt;
 use aya::maps::{Array, MapData, MapError, PerCpuArray};
 use enforcer_common::{
     counter::{drops, seen},
-    reclaim::{DIRECT, MEMCG, ReclaimTotals},
+    reclaim::{DIRECT, KERNEL_THREAD, MEMCG, MEMORY_HIGH, ReclaimTotals, THROTTLED},
 };
 
 /// The programs' counters. They only grow, and start at 0 when the programs are loaded.
@@ -23,13 +23,19 @@ enum Told {
     Pinned(Array<MapData, u64>),
 }
 
-/// Reclaim of both kinds.
+/// Reclaim, and waiting for it, of every kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReclaimCounters {
     /// By allocating tasks, because the machine is short.
     pub direct: ReclaimTotals,
     /// Against memory cgroups' own limits: no sign of shortage outside of them.
     pub memcg: ReclaimTotals,
+    /// Sleeps for `memory.high`.
+    pub memory_high: ReclaimTotals,
+    /// Waits within reclaim; their time is also in that of the reclaim.
+    pub throttled: ReclaimTotals,
+    /// Any of these by the kernel's own threads. Nobody waits for them.
+    pub kernel_threads: ReclaimTotals,
 }
 
 impl fmt::Debug for Counters {
@@ -84,7 +90,13 @@ impl Counters {
     /// How often and how long tasks were in reclaim.
     pub fn reclaim(&self) -> Result<ReclaimCounters, MapError> {
         let kind = |index| Ok::<_, MapError>(total(self.reclaim.get(&index, 0)?.iter()));
-        Ok(ReclaimCounters { direct: kind(DIRECT)?, memcg: kind(MEMCG)? })
+        Ok(ReclaimCounters {
+            direct: kind(DIRECT)?,
+            memcg: kind(MEMCG)?,
+            memory_high: kind(MEMORY_HIGH)?,
+            throttled: kind(THROTTLED)?,
+            kernel_threads: kind(KERNEL_THREAD)?,
+        })
     }
 
     /// Losses by stage, with the stage's name.

@@ -18,7 +18,7 @@ enum Life {
 }
 
 /// One line a program. One that is not here ends with the daemon.
-const PROGRAMS: [(&str, Life); 20] = [
+const PROGRAMS: [(&str, Life); 24] = [
     // What makes an OOM kill known.
     ("mark_victim_task", Life::Kept),
     ("mark_victim_pid", Life::Kept),
@@ -37,6 +37,10 @@ const PROGRAMS: [(&str, Life); 20] = [
     ("memcg_reclaim_begin", Life::Ours),
     ("memcg_reclaim_end", Life::Ours),
     ("kswapd_wake", Life::Ours),
+    ("memcg_reclaim_entered", Life::Ours),
+    ("reclaim_throttled", Life::Ours),
+    ("memory_high_begin", Life::Ours),
+    ("memory_high_end", Life::Ours),
     // The guard: it tells who gets in the way of what the daemon keeps, and must know the daemon.
     ("score_attached", Life::Ours),
     ("score_forked", Life::Ours),
@@ -46,7 +50,7 @@ const PROGRAMS: [(&str, Life); 20] = [
 ];
 
 /// One line a map. Every map that a kept program uses must be kept: the next daemon's programs use the same.
-const MAPS: [(&str, Life); 19] = [
+const MAPS: [(&str, Life); 21] = [
     ("EVENTS", Life::Kept),
     ("MARKED", Life::Kept),
     ("KILLS", Life::Kept),
@@ -67,6 +71,8 @@ const MAPS: [(&str, Life); 19] = [
     ("WANTED", Life::Ours),
     ("GUARDED", Life::Ours),
     ("RECLAIM", Life::Ours),
+    ("STALLS", Life::Ours),
+    ("STALL_RECORDS", Life::Ours),
 ];
 
 /// Whether a program outlives the daemon.

@@ -1,7 +1,9 @@
 //! Which programs a choice comes to, where each is attached, and what is lost without it.
 use std::fmt;
 
-use crate::sense::{Choice, MarkProgram, Sight};
+use enforcer_common::offsets::ABSENT;
+
+use crate::sense::{Choice, LimitArgument, MarkProgram, Sight};
 
 /// A place in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,10 +58,31 @@ const RAW: [(&str, &str, &str); 7] = [
     ("process_exit", "sched_process_exit", "when a victim was gone is not known"),
     ("direct_reclaim_begin", "mm_vmscan_direct_reclaim_begin", NO_EDGES),
     ("direct_reclaim_end", "mm_vmscan_direct_reclaim_end", NO_RECLAIM),
-    ("memcg_reclaim_begin", "mm_vmscan_memcg_reclaim_begin", NO_RECLAIM),
+    ("reclaim_throttled", "mm_vmscan_throttled", NO_RECLAIM),
     ("memcg_reclaim_end", "mm_vmscan_memcg_reclaim_end", NO_RECLAIM),
     ("kswapd_wake", "mm_vmscan_kswapd_wake", NO_EDGES),
 ];
+
+/// The begin of a reclaim against a cgroup's limit: by the event, or by the function around it where only that tells whose
+/// limit it is.
+const fn memcg_begin(limit: LimitArgument) -> Wanted {
+    let (program, hook) = match limit {
+        LimitArgument::Event(_) | LimitArgument::None => {
+            ("memcg_reclaim_begin", Hook::RawTracepoint("mm_vmscan_memcg_reclaim_begin"))
+        }
+        LimitArgument::Function => ("memcg_reclaim_entered", Hook::Fentry("try_to_free_mem_cgroup_pages")),
+    };
+    Wanted { program, hook, consequence: NO_RECLAIM }
+}
+
+/// The sleeps of `memory.high`. The end first: a begin without it would be one for good.
+const fn over_high(function: &'static str) -> [Wanted; 2] {
+    const NO_SLEEPS: &str = "the sleeps of memory.high are not told as stalls";
+    [
+        Wanted { program: "memory_high_end", hook: Hook::Fexit(function), consequence: NO_SLEEPS },
+        Wanted { program: "memory_high_begin", hook: Hook::Fentry(function), consequence: NO_SLEEPS },
+    ]
+}
 
 const NO_SCORES: &str = "a process that comes into a container gets its score within seconds, not at once";
 
@@ -93,6 +116,8 @@ pub(super) fn wanted(choice: &Choice) -> Vec<Wanted> {
     let raw = |(program, name, consequence)| Wanted { program, hook: Hook::RawTracepoint(name), consequence };
     if choice.raw {
         all.extend(RAW.map(raw));
+        all.push(memcg_begin(choice.reclaim.limit));
+        all.extend(choice.reclaim.over_high.map(over_high).into_iter().flatten());
     }
     if choice.sight.scores {
         all.extend(SCORES.map(raw));
@@ -105,6 +130,14 @@ pub(super) fn wanted(choice: &Choice) -> Vec<Wanted> {
     }
     all.extend(MARKS.iter().filter(|(mark, _)| choice.mark == Some(*mark)).map(|(_, wanted)| *wanted));
     all
+}
+
+/// Which argument of the event that begins a reclaim is the cgroup, for the program.
+pub(super) const fn reclaimed_argument(choice: &Choice) -> u32 {
+    match choice.reclaim.limit {
+        LimitArgument::Event(argument) => argument,
+        LimitArgument::Function | LimitArgument::None => ABSENT,
+    }
 }
 
 /// What the guard sees with these programs.
@@ -130,9 +163,10 @@ pub(super) fn mark_of(program: &str) -> Option<MarkProgram> {
 
 #[cfg(test)]
 mod tests {
-    use enforcer_common::{offsets::Offsets, plain::PlainFormat};
+    use enforcer_common::{offsets::Offsets, plain::PlainFormat, stall::StallLimits};
 
     use super::*;
+    use crate::sense::ReclaimChoice;
 
     fn choice(mark: Option<MarkProgram>) -> Choice {
         Choice {
@@ -141,6 +175,11 @@ mod tests {
             limit_owner: true,
             raw: true,
             sight: Sight { scores: true, writes: true },
+            reclaim: ReclaimChoice {
+                limit: LimitArgument::Event(2),
+                over_high: Some("mem_cgroup_handle_over_high"),
+            },
+            stall_limits: StallLimits::DEFAULT,
             pid_namespace: None,
             unified_memory: true,
             offsets: Offsets::NONE,
@@ -157,7 +196,7 @@ mod tests {
         let names = names(&choice(Some(MarkProgram::Pid)));
         assert_eq!(names.last(), Some(&"mark_victim_pid"));
         assert_eq!(names.iter().filter(|name| mark_of(name).is_some()).count(), 1);
-        assert_eq!(names.len(), RAW.len() + SCORES.len() + 3);
+        assert_eq!(names.len(), RAW.len() + SCORES.len() + 6);
         assert_eq!(sight(&names), Sight { scores: true, writes: true });
     }
 
@@ -166,6 +205,21 @@ mod tests {
         let none =
             Choice { mark: None, limit_owner: false, raw: false, sight: Sight::default(), ..choice(None) };
         assert_eq!(names(&none), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn memcg_reclaim_begins_once_wherever_its_limit_is_told() {
+        let hook = |limit| {
+            let choice = Choice { reclaim: ReclaimChoice { limit, over_high: None }, ..choice(None) };
+            let begins = wanted(&choice)
+                .into_iter()
+                .filter(|one| ["memcg_reclaim_begin", "memcg_reclaim_entered"].contains(&one.program));
+            begins.map(|one| one.hook.to_string()).collect::<Vec<_>>()
+        };
+        let event = ["raw_tp/mm_vmscan_memcg_reclaim_begin"];
+        assert_eq!(hook(LimitArgument::Event(0)), event);
+        assert_eq!(hook(LimitArgument::None), event);
+        assert_eq!(hook(LimitArgument::Function), ["fentry/try_to_free_mem_cgroup_pages"]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, reason = "printing figures is what a benchmark is for")]
 
 mod allocator;
+mod ooms;
 mod snapshot;
 mod wake;
 
@@ -26,6 +27,8 @@ struct Args {
 /// A question.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Part {
+    /// From the kernel's OOM kills to what is told of them, alone and thousands at once
+    Ooms,
     /// From the kernel's onset of a shortage to the eviction thread running for it
     Wake,
     /// A snapshot of 500 pods: time, system calls, allocations, beside a plain loop over the same files
@@ -36,6 +39,7 @@ impl Part {
     /// Measures it; whether it is within its bar.
     fn measure(self, args: &Args) -> anyhow::Result<bool> {
         match self {
+            Self::Ooms => ooms::measure(args.rounds),
             Self::Wake => wake::measure(args.rounds),
             Self::Snapshot => snapshot::measure(args.rounds),
         }

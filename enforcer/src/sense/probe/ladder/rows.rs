@@ -1,7 +1,7 @@
 //! The rows of the table: each thing with its rungs, and the rule that says on which one a host stands.
 use rustix::thread::CapabilitySet;
 
-use super::super::{Choice, Facts, Hierarchy, HostFacts, Lockdown, MarkProgram, Psi, words};
+use super::super::{Choice, Facts, Hierarchy, HostFacts, LimitArgument, Lockdown, MarkProgram, Psi, words};
 
 /// What a rule looks at.
 pub(super) struct Seen<'a> {
@@ -203,6 +203,51 @@ pub(super) const TRACING: &[Row] = &[
             "memcg_reclaim_end",
             "kswapd_wake",
         ],
+        needs_programs: true,
+        ..ROW
+    },
+    Row {
+        name: "stalls",
+        rungs: &[
+            ("the waits within reclaim, added up by cgroup", ""),
+            ("reclaim alone, added up by cgroup", "what reclaiming tasks wait for is not told apart"),
+        ],
+        remedy: "what ebpf needs",
+        stand: |seen| programs(seen, "the kernel has the event mm_vmscan_throttled"),
+        last_is_nothing: false,
+        programs: &["reclaim_throttled"],
+        needs_programs: true,
+        ..ROW
+    },
+    Row {
+        name: "reclaimLimit",
+        rungs: &[("what the kernel passes where reclaim begins", ""), ("a guess", words::LIMIT_BY_TASK)],
+        remedy: "a kernel with CONFIG_DEBUG_INFO_BTF=y, and CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y or Linux 7.1",
+        stand: |seen| {
+            by_choice(
+                seen,
+                seen.choice.reclaim.limit != LimitArgument::None,
+                &["reclaimLimit"],
+                "the kernel passes the cgroup that is reclaimed",
+            )
+        },
+        last_is_nothing: false,
+        needs_programs: true,
+        ..ROW
+    },
+    Row {
+        name: "memoryHigh",
+        rungs: &[("entry and exit of the function in which tasks sleep", ""), (NOTHING, words::NO_SLEEPS)],
+        remedy: "a kernel with CONFIG_DEBUG_INFO_BTF=y and CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y",
+        stand: |seen| {
+            by_choice(
+                seen,
+                seen.choice.reclaim.over_high.is_some(),
+                &["memoryHigh"],
+                "the kernel names the function in which tasks sleep for memory.high",
+            )
+        },
+        programs: &["memory_high_begin", "memory_high_end"],
         needs_programs: true,
         ..ROW
     },

@@ -53,9 +53,11 @@ type Flip = fn(&mut Facts, &mut HostFacts);
 #[rstest]
 #[case::no_ring(|f: &mut Facts, _: &mut HostFacts| f.ring_buffer = Some(false), &[
     ("ebpf", State::Missing), ("oomVictims", State::Lesser), ("oomKills", State::Lesser), ("limitOwner", State::Lesser),
-    ("victimDetails", State::Lesser), ("scoreEdge", State::Lesser), ("writeEdge", State::Lesser), ("reclaimEdges", State::Lesser)])]
+    ("victimDetails", State::Lesser), ("scoreEdge", State::Lesser), ("writeEdge", State::Lesser), ("reclaimEdges", State::Lesser),
+    ("stalls", State::Lesser), ("reclaimLimit", State::Lesser), ("memoryHigh", State::Missing)])]
 #[case::old_event(|f: &mut Facts, _: &mut HostFacts| f.mark_argument = Some(MarkArgument::Pid), &[("oomVictims", State::Lesser)])]
-#[case::no_fentry(|f: &mut Facts, _: &mut HostFacts| f.fentry = Some(false), &[("limitOwner", State::Lesser), ("writeEdge", State::Lesser)])]
+#[case::no_fentry(|f: &mut Facts, _: &mut HostFacts| f.fentry = Some(false), &[
+    ("limitOwner", State::Lesser), ("writeEdge", State::Lesser), ("memoryHigh", State::Missing)])]
 #[case::a_member_is_missing(|f: &mut Facts, _: &mut HostFacts| f.resolved.as_mut().unwrap().absent.push("task_mm"), &[("victimDetails", State::Lesser)])]
 #[case::in_a_container(|f: &mut Facts, _: &mut HostFacts| f.pid_namespace = Some(PidNamespace::new(4, 7)), &[("processIds", State::Lesser)])]
 #[case::no_bpffs(|f: &mut Facts, _: &mut HostFacts| f.bpffs = Some(false), &[("bpffs", State::Missing)])]
