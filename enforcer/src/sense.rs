@@ -23,6 +23,8 @@ mod ring;
 mod sampler;
 mod tracefs;
 
+#[cfg(test)]
+pub(crate) use self::ring::fake as fake_ring;
 pub use self::{
     edge::EdgeSource,
     edge_ring::EdgeRing,
