@@ -22,6 +22,12 @@ struct Args {
     /// How often what is repeated is repeated
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
+    /// How many kills there are in each burst of the part `ooms`
+    #[arg(long, value_delimiter = ',', default_values_t = [40, 400, 4_000])]
+    bursts: Vec<usize>,
+    /// How many while the daemon is held, of which the ring cannot hold all
+    #[arg(long, default_value_t = 3_000)]
+    held: usize,
 }
 
 /// A question.
@@ -39,7 +45,7 @@ impl Part {
     /// Measures it; whether it is within its bar.
     fn measure(self, args: &Args) -> anyhow::Result<bool> {
         match self {
-            Self::Ooms => ooms::measure(args.rounds),
+            Self::Ooms => ooms::measure(args.rounds, &args.bursts, args.held),
             Self::Wake => wake::measure(args.rounds),
             Self::Snapshot => snapshot::measure(args.rounds),
         }
