@@ -168,6 +168,9 @@ pub(crate) struct MachineArgs {
     /// Its init
     #[arg(long, value_enum, default_value_t)]
     pub(crate) init: Init,
+    /// A parameter for its kernel, such as psi=0; may be repeated
+    #[arg(long, value_name = "PARAMETER")]
+    pub(crate) boot: Vec<String>,
     /// A file of this host to put into the guest; folders are made
     #[arg(long, value_name = "HOST:GUEST")]
     pub(crate) file: Vec<FileToAdd>,
@@ -175,7 +178,14 @@ pub(crate) struct MachineArgs {
 
 impl Default for MachineArgs {
     fn default() -> Self {
-        Self { kernel: KernelName::V6_12, memory: 2048, cpus: 2, init: Init::Own, file: Vec::new() }
+        Self {
+            kernel: KernelName::V6_12,
+            memory: 2048,
+            cpus: 2,
+            init: Init::Own,
+            boot: Vec::new(),
+            file: Vec::new(),
+        }
     }
 }
 

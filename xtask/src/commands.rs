@@ -92,8 +92,18 @@ fn prepared<'a>(
     kernel: &'a Kernel,
     script: &'a [u8],
 ) -> Run<'a> {
-    let MachineArgs { kernel: _, memory, cpus, init, file } = machine;
-    Run { kernel, init: *init, memory_mib: *memory, cpus: *cpus, timeout, files: file, programs: &[], script }
+    let MachineArgs { kernel: _, memory, cpus, init, boot, file } = machine;
+    Run {
+        kernel,
+        init: *init,
+        memory_mib: *memory,
+        cpus: *cpus,
+        timeout,
+        boot,
+        files: file,
+        programs: &[],
+        script,
+    }
 }
 
 fn only(guests: &Guests) -> anyhow::Result<&Kernel> {

@@ -155,6 +155,7 @@ impl Boot<'_> {
             memory_mib: MEMORY_MIB,
             cpus: CPUS,
             timeout,
+            boot: &[],
             files: &[],
             programs,
             script: self.script.as_bytes(),

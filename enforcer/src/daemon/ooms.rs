@@ -489,18 +489,4 @@ impl World for Names {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_container_of_an_evicted_pod_is_being_evicted() {
-        let evicted = BeingEvicted::default();
-        let path = |path| CgroupPath::parse(path).unwrap();
-        evicted.add(CgroupId(5), path("/kubepods/pod1"));
-        assert!(evicted.covers(CgroupId(5), None));
-        assert!(evicted.covers(CgroupId(6), Some(&path("/kubepods/pod1/c"))));
-        assert!(!evicted.covers(CgroupId(7), Some(&path("/kubepods/pod10/c"))));
-        evicted.remove(CgroupId(5));
-        assert!(!evicted.covers(CgroupId(6), Some(&path("/kubepods/pod1/c"))));
-    }
-}
+mod tests;

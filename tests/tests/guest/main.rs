@@ -3,6 +3,7 @@ mod admission;
 #[cfg(test)]
 mod cgroup;
 mod daemon;
+mod doctor;
 #[cfg(test)]
 mod enforcement;
 mod evict;

@@ -100,6 +100,9 @@ impl HostFacts {
             Some(Hierarchy::Legacy | Hierarchy::Absent) | None => None,
         };
         let has = |file, needs| unified.as_deref().and_then(|mount| has_file(mount, file, needs));
+        // Files that are safe to hand to others, which these two are; that one is not among them says nothing.
+        let delegated = read(&root.join("sys/kernel/cgroup/delegate")).unwrap_or_default();
+        let listed = |file| delegated.lines().any(|line| line == file).then_some(true);
         let (pidfd_open, process_mrelease) = calls();
         Self {
             root: Some(rustix::process::geteuid().is_root()),
@@ -113,9 +116,9 @@ impl HostFacts {
                 .and_then(|mount| read(&mount.join("cgroup.controllers")).ok())
                 .map(|text| text.split_whitespace().map(str::to_owned).collect()),
             kill: has("cgroup.kill", None),
-            reclaim: has("memory.reclaim", Some("memory.current")),
+            reclaim: has("memory.reclaim", Some("memory.current")).or_else(|| listed("memory.reclaim")),
             local_events: has("memory.events.local", Some("memory.current")),
-            oom_group: has("memory.oom.group", Some("memory.current")),
+            oom_group: has("memory.oom.group", Some("memory.current")).or_else(|| listed("memory.oom.group")),
             hierarchy,
             psi: psi(&root.join("proc/pressure/memory"), &root.join("proc/cmdline")),
             pidfd_open,

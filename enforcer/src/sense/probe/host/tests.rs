@@ -45,6 +45,15 @@ fn a_file_is_looked_for_where_the_controller_is() {
 }
 
 #[test]
+fn without_a_cgroup_the_kernels_list_is_asked() {
+    let root = tempfile::tempdir().unwrap();
+    create_dir_all(root.path().join("sys/kernel/cgroup")).unwrap();
+    write(root.path().join("sys/kernel/cgroup/delegate"), "cgroup.procs\nmemory.oom.group\n").unwrap();
+    let facts = HostFacts::below(root.path());
+    assert_eq!((facts.oom_group, facts.reclaim, facts.kill), (Some(true), None, None));
+}
+
+#[test]
 fn pressure_that_is_off_is_told_from_none() {
     let root = tempfile::tempdir().unwrap();
     let (pressure, line) = (root.path().join("memory"), root.path().join("cmdline"));
