@@ -10,6 +10,7 @@
 
 mod backlog;
 mod desired;
+mod edges;
 mod hierarchy;
 mod host;
 mod keeper;
@@ -41,13 +42,14 @@ use tokio::{
 use self::{
     backlog::Backlog,
     desired::Desired,
+    edges::Edges,
     host::Host,
     ooms::{BeingEvicted, Ooms},
 };
 pub use self::{reload::Load, unfit::Unfit};
 use crate::{
     cgroup::{Changes, Index, Permit, WatchEvents},
-    config::{Config, Mode},
+    config::{Config, MemoryAvailableSource, Mode},
     evict::{Pledges, Reflex, ReflexConfig, Report, Teller},
     journal::{Event, EventType, Intents, Journal, StoreError, Subject},
     model::PodUid,
@@ -56,7 +58,7 @@ use crate::{
         threshold::{Signal, ThresholdValue},
     },
     raw,
-    sense::{self, EdgeSource, Guard, GuardEvent, HostFacts, Sight},
+    sense::{self, EdgeSource, Guard, GuardEvent, HostFacts, ROOT_MEMORY_STAT, Sight},
     serve::Observe,
     source::StaticDir,
 };
@@ -117,8 +119,9 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let (sender, mut reflexions) = mpsc::unbounded_channel();
     let teller = Arc::new(Mutex::new(Teller::new(config.hash())));
     let telling = Telling { teller: Arc::clone(&teller), journal: journal.clone(), being_evicted, sender };
-    let cpus = host.node.cpu_milli / 1_000;
-    let reflex = start_reflex(engine_settings(&config, &host), cpus, telling, pledges, edges)?;
+    let reflex = start_reflex(&config, &host, telling, pledges, edges)?;
+
+    let mut edges = Edges::new(&journal, desired.kubepods());
 
     let (views, view) = watch::channel(desired.view().clone());
     let (ready, readiness) = watch::channel(false);
@@ -132,7 +135,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     desired.set_sight(guarded.sight());
     let woken = desired.woken();
     loop {
-        let due = desired.due();
+        let due = desired.due().min(edges.due());
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
@@ -164,6 +167,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         if let Guarded(Some(guard)) = &mut guarded {
             desired.put_in(guard);
         }
+        edges.keep(&reflex);
         if let Some(candidates) = desired.new_candidates() {
             reflex.set_candidates(candidates);
         }
@@ -387,13 +391,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn start_reflex(
-    settings: EngineSettings,
-    cpus: u64,
+    config: &Config,
+    host: &Host,
     telling: Telling,
     pledges: Option<Pledges>,
     edges: Vec<Box<dyn EdgeSource>>,
 ) -> anyhow::Result<Reflex> {
     let Telling { teller, journal, being_evicted, sender } = telling;
+    let root_stat = match config.memory_available_source {
+        MemoryAvailableSource::MemAvailable => None,
+        MemoryAvailableSource::Kubelet => Some(ROOT_MEMORY_STAT.into()),
+    };
     let events = journal.clone();
     let reports = move |report: Report| {
         events.append(lock(&teller).event(&report));
@@ -420,7 +428,12 @@ fn start_reflex(
             drop(sender.send(reflexion));
         }
     };
-    let reflex_config = ReflexConfig { settings, cpus, ..ReflexConfig::default() };
+    let reflex_config = ReflexConfig {
+        settings: engine_settings(config, host),
+        root_stat,
+        cpus: host.node.cpu_milli / 1_000,
+        ..ReflexConfig::default()
+    };
     let reflex = Reflex::spawn(&reflex_config, pledges, edges, reports).context("cannot start eviction")?;
     if let Err(error) = reflex.memory_locked() {
         telling::degraded(

@@ -5,37 +5,47 @@
 //! and [`Programs`] carries the [`Choice`] out. What the programs tell is [decoded](decode) into
 //! [`Record`]s.
 
+mod available;
 pub mod btf;
 mod edge;
 mod edge_ring;
 mod error;
 mod guard;
+mod histogram;
 mod hugepages;
 pub mod incident;
 mod life;
 mod meminfo;
+mod memory_events;
 mod node;
 mod offsets;
 mod probe;
 mod programs;
+mod psi;
 mod reclaim;
 mod record;
 mod ring;
 mod sampler;
+pub mod snapshot;
+pub(crate) mod text;
 mod tracefs;
+mod wake;
 
 #[cfg(test)]
 pub(crate) use self::ring::fake as fake_ring;
 pub use self::{
-    edge::EdgeSource,
+    available::{Available, ROOT_MEMORY_STAT, Reckoned},
+    edge::{EdgeSource, Readiness, SourceState},
     edge_ring::EdgeRing,
     error::SenseError,
     guard::{
         ForeignWrite, Guard, GuardCounts, GuardError, GuardEvent, Kept, KindCounts, PidNamespace, Process,
         ScoreCause, Sight, WrongScore,
     },
+    histogram::{Histogram, LATENCY_BUCKETS, Latencies},
     life::{Life, LifeRing, LifeWatch},
     meminfo::{Meminfo, MeminfoError, MemoryInfo, PROC_MEMINFO},
+    memory_events::MemoryEvents,
     node::{NodeError, node, page_bytes},
     offsets::{MemoryHierarchy, Resolved, resolve},
     probe::{
@@ -47,6 +57,7 @@ pub use self::{
         Again, Attached, Counters, Failure, Inherited, Pins, PinsError, Programs, ReclaimCounters, Unpinned,
         Version, unpin,
     },
+    psi::{NODE_PRESSURE, Pressure, PsiError, Stalled, Trigger},
     reclaim::{
         ByKind, Cleared, LimitSource, MuchStall, PressureEvent, Pressures, Rising, Stall, StallKind,
         StallRing, StallWorld, Stalls, StallsError,
@@ -56,4 +67,5 @@ pub use self::{
     },
     ring::{KernelRing, RecordRing, RingStats, drain},
     sampler::Sampler,
+    wake::{Edge, EdgeKind, KindStats, WakeStats, Wakes},
 };

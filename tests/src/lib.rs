@@ -11,6 +11,7 @@ pub mod pods;
 pub mod process;
 pub mod random;
 pub mod rate;
+pub mod reflex;
 pub mod sampler;
 pub mod signals;
 pub mod stream;

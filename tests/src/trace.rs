@@ -31,6 +31,8 @@ pub struct Seen {
     pub time_us: u64,
     /// The tracepoint's or the function's name.
     pub what: String,
+    /// Whether interrupts were off.
+    pub interrupts_off: bool,
     /// What the tracepoint tells beside.
     pub fields: String,
 }
@@ -119,13 +121,16 @@ fn parse(line: &str) -> Option<Seen> {
     let (task, rest) = line.split_once(" [")?;
     let (comm, tid) = task.trim().rsplit_once('-')?;
     let (head, tail) = rest.split_once(": ")?;
-    let (seconds, micros) = head.rsplit_once(' ')?.1.split_once('.')?;
+    let (before, time) = head.trim_end().rsplit_once(' ')?;
+    let (seconds, micros) = time.split_once('.')?;
+    let flags = before.trim_end().rsplit_once(' ')?.1;
     let (what, fields) = tail.split_once(':')?;
     Some(Seen {
         comm: comm.to_owned(),
         tid: tid.trim().parse().ok()?,
         time_us: seconds.parse::<u64>().ok()?.checked_mul(1_000_000)?.checked_add(micros.parse().ok()?)?,
         what: what.to_owned(),
+        interrupts_off: flags.starts_with(['d', 'D']),
         fields: fields.trim().to_owned(),
     })
 }
@@ -139,7 +144,8 @@ mod tests {
         let line = "        workload-77      [001] d..2.    12.345678: over_high: (mem_cgroup_handle_over_high+0x0/0x9)";
         let seen = parse(line).unwrap();
         assert_eq!((seen.comm.as_str(), seen.tid, seen.time_us), ("workload", 77, 12_345_678));
-        assert_eq!(seen.what, "over_high");
+        assert_eq!((seen.what.as_str(), seen.interrupts_off), ("over_high", true));
+        assert!(!parse(&line.replace("d..2.", ".N...")).unwrap().interrupts_off);
         let line = " a-b: [c-5 [000] d..3. 1.000002: sched_switch: prev_comm=x ==> next_comm=y: z next_pid=5";
         assert_eq!(parse(line), None, "a name that looks like the kernel's own part is left out");
         let line = " a-b-5 [000] d..3. 1.000002: sched_switch: prev_comm=x ==> next_comm=y: z next_pid=5";

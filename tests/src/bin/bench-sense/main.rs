@@ -2,7 +2,10 @@
 
 #![expect(clippy::print_stdout, reason = "printing figures is what a benchmark is for")]
 
+mod allocator;
 mod ooms;
+mod overhead;
+mod snapshot;
 mod wake;
 
 use std::process::ExitCode;
@@ -20,6 +23,12 @@ struct Args {
     /// How often what is repeated is repeated
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
+    /// How many kills there are in each burst of the part `ooms`
+    #[arg(long, value_delimiter = ',', default_values_t = [40, 400, 4_000])]
+    bursts: Vec<usize>,
+    /// How many while the daemon is held, of which the ring cannot hold all
+    #[arg(long, default_value_t = 3_000)]
+    held: usize,
 }
 
 /// A question.
@@ -27,16 +36,22 @@ struct Args {
 enum Part {
     /// From the kernel's OOM kills to what is told of them, alone and thousands at once
     Ooms,
-    /// From a memory limit's breach to the wake-up
+    /// What the programs cost those who are traced
+    Overhead,
+    /// From the kernel's onset of a shortage to the eviction thread running for it
     Wake,
+    /// A snapshot of 500 pods: time, system calls, allocations, beside a plain loop over the same files
+    Snapshot,
 }
 
 impl Part {
     /// Measures it; whether it is within its bar.
     fn measure(self, args: &Args) -> anyhow::Result<bool> {
         match self {
-            Self::Ooms => ooms::measure(args.rounds),
+            Self::Overhead => overhead::measure(),
+            Self::Ooms => ooms::measure(args.rounds, &args.bursts, args.held),
             Self::Wake => wake::measure(args.rounds),
+            Self::Snapshot => snapshot::measure(args.rounds),
         }
     }
 }

@@ -23,17 +23,13 @@ use self::{burst::Burst, pool::Pool, reader::Reader, tally::Tally};
 
 /// The longest that the 99th percentile of single kills may be.
 const BAR_MS: f64 = 5.0;
-/// Containers that run into their limits.
-const BURSTS: [usize; 3] = [40, 400, 4_000];
 /// The least number of single ones: fewer have no 99th percentile.
 const SINGLES: u32 = 100;
-/// Kills of each container while the daemon is held.
-const HELD_BATCHES: usize = 8;
 /// Between two single ones, so that each meets a daemon at rest.
 const PAUSE_MS: std::ops::Range<u64> = 60..160;
 
 /// Prints the figures; whether the bars hold.
-pub(crate) fn measure(rounds: u32) -> anyhow::Result<bool> {
+pub(crate) fn measure(rounds: u32, bursts: &[usize], held: usize) -> anyhow::Result<bool> {
     let place = Path::new("/tmp/bench-ooms");
     // Each container dies of its own limit alone: the machine is never short.
     let daemon = Daemon::start(
@@ -69,27 +65,22 @@ pub(crate) fn measure(rounds: u32) -> anyhow::Result<bool> {
         "max ms"
     );
     all_hold &= print(single)?;
-    for size in BURSTS {
+    for size in bursts {
         let mut burst = Burst::begin(&pool, &reader)?;
-        let mut done = 0;
-        while done < size {
-            let next = size.min(done + pool.containers().len());
-            burst.kill(done..next)?;
-            done = next;
-        }
+        burst.kill_all(*size)?;
         all_hold &= print(burst.end().with_context(|| format!("{size} kills"))?)?;
     }
-    // More than the ring holds, while nobody reads it: what has no record is told by what was counted.
-    let mut burst = Burst::begin(&pool, &reader)?;
-    let pid = i32::try_from(daemon.pid()).ok().and_then(Pid::from_raw).context("the daemon has no pid")?;
-    kill_process(pid, Signal::STOP)?;
-    for batch in 0..HELD_BATCHES {
-        let first = batch * pool.containers().len();
-        burst.kill(first..first + pool.containers().len())?;
+    if held > 0 {
+        // More than the ring holds, while nobody reads it: what has no record is told by what was counted.
+        let mut burst = Burst::begin(&pool, &reader)?;
+        let pid =
+            i32::try_from(daemon.pid()).ok().and_then(Pid::from_raw).context("the daemon has no pid")?;
+        kill_process(pid, Signal::STOP)?;
+        burst.kill_all(held)?;
+        kill_process(pid, Signal::CONT)?;
+        println!("the same while the daemon is held:");
+        all_hold &= print(burst.end().context("the daemon held")?)?;
     }
-    kill_process(pid, Signal::CONT)?;
-    println!("while the daemon was held:");
-    all_hold &= print(burst.end().context("the daemon held")?)?;
     daemon.stop()?;
     println!(
         "bars: every kill is told, of the right pod and container, none wrong, none lost; p99 of the first line <= {BAR_MS} ms"

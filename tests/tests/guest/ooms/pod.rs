@@ -16,7 +16,7 @@ fn an_allocator_in_one_container_kills_in_the_other() {
     let [c1, c2] = ["c1", "c2"].map(|container| format!("{pod}/{container}"));
     let mut victim = scene.ready("default/p/c1", &["workload", "hold", "--size", "40Mi"]);
     // Less than the victim has, and enough with it.
-    let mut allocator = scene.ready("default/p/c2", &["workload", "spike", "--size", "30Mi"]);
+    let mut allocator = scene.run("default/p/c2", &["workload", "spike", "--size", "30Mi"]);
 
     let incident = scene.incident("default/p");
     victim.killed();
@@ -31,18 +31,28 @@ fn an_allocator_in_one_container_kills_in_the_other() {
                 &json!({"comm": "workload", "exitCode": 9, "containerInit": false}),
                 &place("p", "c1", &c1),
             )],
-            "counters": {"oom": 1, "oomKill": 1, "oomGroupKill": 0},
+            "counters": {"oomKill": 1, "oomGroupKill": 0},
             "reconciled": true,
             "reconstructed": false,
         }),
     );
+    assert!(incident["counters"]["oom"].as_u64().unwrap() >= 1, "{incident:#}");
     victim.assert_is(&incident["victims"][0]);
     // The kernel's own words: the limit was the pod's, and the kill is counted where the victim was.
-    assert_eq!(counters(pod)["oom"], 1);
     assert_eq!(counters(pod)["oomKill"], 0);
     assert_eq!(counters(&c1), json!({"oom": 0, "oomKill": 1, "oomGroupKill": 0}));
-    assert_eq!(counters(&c2), json!({"oom": 0, "oomKill": 0, "oomGroupKill": 0}));
-    assert!(allocator.process.lives().unwrap());
+    // A kernel that does not see the first victim's memory come back in time kills a second one, which is told then.
+    if counters(&c2)["oomKill"] == 1 {
+        allocator.killed();
+        let second = scene.incident("default/p");
+        assert_holds(
+            &second,
+            &json!({"scope": "pod", "limitOwner": pod, "victims": [{"pid": allocator.pid(), "container": "c2"}]}),
+        );
+    } else {
+        assert_eq!(counters(pod)["oom"], 1);
+        assert!(allocator.process.lives().unwrap());
+    }
     scene.close(0);
 }
 

@@ -94,6 +94,17 @@ impl<'a> Burst<'a> {
         self.trace.clear()
     }
 
+    /// Has so many run into their limits, as many at once as there are containers.
+    pub(super) fn kill_all(&mut self, count: usize) -> anyhow::Result<()> {
+        let mut done = 0;
+        while done < count {
+            let next = count.min(done + self.pool.containers().len());
+            self.kill(done..next)?;
+            done = next;
+        }
+        Ok(())
+    }
+
     /// Waits until everything must have been told, and compares.
     pub(super) fn end(mut self) -> anyhow::Result<Tally> {
         let lines = self.settle();

@@ -67,7 +67,7 @@ impl Tally {
                     tally.latencies_ms.push((float(line.time_us) - float(*marked_us)) / 1e3);
                 }
             } else if is(&event, "oom.incident") && data["reconstructed"] == true {
-                let kills = data["counters"]["oomKill"].as_u64().context("an incident without counters")?;
+                let kills = data["kills"].as_u64().context("an incident without its number of kills")?;
                 let kills = usize::try_from(kills)?;
                 tally.told += kills;
                 tally.reconstructed += kills;
