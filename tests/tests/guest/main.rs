@@ -16,4 +16,6 @@ mod scores;
 #[cfg(test)]
 mod sense;
 #[cfg(test)]
+mod stalls;
+#[cfg(test)]
 mod units;

@@ -4,6 +4,7 @@
 
 mod allocator;
 mod ooms;
+mod overhead;
 mod snapshot;
 mod wake;
 
@@ -35,6 +36,8 @@ struct Args {
 enum Part {
     /// From the kernel's OOM kills to what is told of them, alone and thousands at once
     Ooms,
+    /// What the programs cost those who are traced
+    Overhead,
     /// From the kernel's onset of a shortage to the eviction thread running for it
     Wake,
     /// A snapshot of 500 pods: time, system calls, allocations, beside a plain loop over the same files
@@ -45,6 +48,7 @@ impl Part {
     /// Measures it; whether it is within its bar.
     fn measure(self, args: &Args) -> anyhow::Result<bool> {
         match self {
+            Self::Overhead => overhead::measure(),
             Self::Ooms => ooms::measure(args.rounds, &args.bursts, args.held),
             Self::Wake => wake::measure(args.rounds),
             Self::Snapshot => snapshot::measure(args.rounds),

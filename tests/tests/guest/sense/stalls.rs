@@ -10,6 +10,7 @@ use enforcer_tests::{
     host::Swap,
     load::Load,
     trace::{Seen, Trace, Watched},
+    wait::wait_until,
 };
 use tokio::{runtime::Runtime, time::timeout};
 
@@ -122,13 +123,15 @@ fn thrashing_at_its_own_limit_is_counted_as_the_kernels_trace_has_it() {
     let mut watch = Watch::start();
     let cgroup = Cgroup::create("stalls-own").unwrap();
     let mut load = thrash(&cgroup);
-    thread::sleep(Duration::from_millis(500));
+    wait_until("a hundred stalls", || {
+        watch.of(&cgroup, StallKind::MemcgReclaim).iter().any(|stall| stall.count >= 100)
+    });
     cgroup.kill().unwrap();
     load.wait().unwrap();
 
     let (count, total_us) =
         pairs(&trace.seen().unwrap(), "mm_vmscan_memcg_reclaim_begin", "mm_vmscan_memcg_reclaim_end");
-    assert!(count > 50, "it did not thrash: {count}");
+    assert!(count >= 100, "it did not thrash: {count}");
     let stalls = watch.of(&cgroup, StallKind::MemcgReclaim);
     assert_eq!(stalls.len(), 1, "{stalls:?}");
     let stall = &stalls[0];
@@ -252,7 +255,9 @@ fn one_long_stall_is_one_record_and_the_rest_is_counted_as_held() {
     assert_eq!((record.kind, record.pid), (StallKind::MemcgReclaim, load.pid()));
     assert_eq!(record.comm, LOAD);
     assert!(record.stall_ns >= 1_000 && record.window_ns >= record.stall_ns, "{record:?}");
-    thread::sleep(Duration::from_millis(500));
+    wait_until("more stalls", || {
+        watch.of(&cgroup, StallKind::MemcgReclaim).iter().any(|stall| stall.count >= 10)
+    });
     cgroup.kill().unwrap();
     load.wait().unwrap();
     assert_eq!(watch.within(SILENCE), None, "another within the gap");
