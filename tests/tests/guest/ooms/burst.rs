@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{
     Scene, assert_holds, pod_with,
-    scene::{Running, counters, dir, place},
+    scene::{Running, counters, dir, kills, place},
 };
 
 const PODS: usize = 8;
@@ -72,7 +72,7 @@ fn of_forty_containers_is_told_in_full() {
                 "limitSource": "traced",
                 "trigger": {"pid": hog.pid(), "container": container, "cgroup": cgroup},
                 "victims": [victim],
-                "counters": counters(cgroup),
+                "counters": kills(cgroup),
                 "reconciled": true,
                 "reconstructed": false,
             }),

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{
     Scene, assert_holds,
-    scene::{MIB, counters, merged, place},
+    scene::{MIB, kills, merged, place},
 };
 
 /// Where the container `app` of a pod with limits but no CPU stands.
@@ -35,21 +35,21 @@ fn over_its_own_limit() {
             "victims": [merged(&task, &json!({
                 "userId": 0, "oomScoreAdj": score, "containerInit": false, "exitCode": 9,
             }))],
-            "counters": counters(&cgroup),
-            "countersBefore": {"oom": 0, "oomKill": 0, "oomGroupKill": 0},
-            "countersAfter": counters(&cgroup),
+            "counters": kills(&cgroup),
+            "countersBefore": {"oomKill": 0, "oomGroupKill": 0},
+            "countersAfter": kills(&cgroup),
             "reconciled": true,
             "reconciliation": "matched",
             "reconstructed": false,
         }),
     );
-    assert_eq!(incident["counters"]["oom"], 1);
     assert_eq!(incident["counters"]["oomGroupKill"], 1, "containers die as a whole by default");
     let victim = &incident["victims"][0];
     hog.assert_is(victim);
     let anon_mib = victim["anonBytes"].as_u64().unwrap() / MIB;
     assert!((24..=32).contains(&anon_mib), "{victim:#}");
-    assert_eq!((&victim["shmemBytes"], &victim["swapBytes"]), (&json!(0), &json!(0)));
+    // What is mapped of its program may count as shared memory: that depends on the file system.
+    assert!(victim["shmemBytes"].as_u64().unwrap() < 8 * MIB && victim["swapBytes"] == 0, "{victim:#}");
     assert_eq!(incident["timelineMs"]["firstReclaim"], 0, "{incident:#}");
     assert!(incident["timelineMs"]["memoryBack"].is_u64(), "{incident:#}");
     assert!(log.process.lives().unwrap(), "its neighbour has a limit of its own");
@@ -72,7 +72,7 @@ fn by_a_process_whose_main_thread_has_ended() {
             "limitOwner": app("web"),
             "trigger": task,
             "victims": [merged(&task, &json!({"exitCode": 9, "containerInit": false}))],
-            "counters": counters(&app("web")),
+            "counters": kills(&app("web")),
             "reconciled": true,
             "reconstructed": false,
         }),
@@ -99,7 +99,7 @@ fn whose_init_goes_down_with_it() {
                 &json!({"comm": "workload", "containerInit": true, "exitCode": 9}),
                 &place("web", "app", &app("web")),
             )],
-            "counters": {"oom": 1, "oomKill": 1, "oomGroupKill": 0},
+            "counters": {"oomKill": 1, "oomGroupKill": 0},
             "reconciled": true,
         }),
     );

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{
     Scene, assert_holds, pod_with,
-    scene::{counters, dir, merged, place},
+    scene::{counters, dir, kills, merged, place},
 };
 
 #[test]
@@ -36,11 +36,10 @@ fn an_allocator_in_one_container_kills_in_the_other() {
             "reconstructed": false,
         }),
     );
-    assert!(incident["counters"]["oom"].as_u64().unwrap() >= 1, "{incident:#}");
     victim.assert_is(&incident["victims"][0]);
     // The kernel's own words: the limit was the pod's, and the kill is counted where the victim was.
     assert_eq!(counters(pod)["oomKill"], 0);
-    assert_eq!(counters(&c1), json!({"oom": 0, "oomKill": 1, "oomGroupKill": 0}));
+    assert_eq!(kills(&c1), json!({"oomKill": 1, "oomGroupKill": 0}));
     // A kernel that does not see the first victim's memory come back in time kills a second one, which is told then.
     if counters(&c2)["oomKill"] == 1 {
         allocator.killed();
@@ -50,7 +49,7 @@ fn an_allocator_in_one_container_kills_in_the_other() {
             &json!({"scope": "pod", "limitOwner": pod, "victims": [{"pid": allocator.pid(), "container": "c2"}]}),
         );
     } else {
-        assert_eq!(counters(pod)["oom"], 1);
+        assert!(counters(pod)["oom"].as_u64().unwrap() >= 1);
         assert!(allocator.process.lives().unwrap());
     }
     scene.close(0);

@@ -256,6 +256,13 @@ pub(super) fn counters(cgroup: &str) -> Value {
     COUNTERS.iter().map(|(file, key)| ((*key).to_owned(), Value::from(count(file)))).collect()
 }
 
+/// The same without `oom`: the kernel counts every try there, also those that come while a victim is dying.
+pub(super) fn kills(cgroup: &str) -> Value {
+    let mut kills = counters(cgroup);
+    kills.as_object_mut().unwrap().remove("oom");
+    kills
+}
+
 /// A cgroup's folder.
 pub(super) fn dir(cgroup: &str) -> PathBuf {
     folder(cgroup)
