@@ -112,8 +112,15 @@ impl Untold {
         }
         // At no moment is there less in the file than must be.
         let fresh = self.path.with_extension("new");
-        fs::write(&fresh, &young)?;
-        let file = OpenOptions::new().read(true).append(true).mode(0o600).open(&fresh)?;
+        // One that a kill left half written is none.
+        if let Err(error) = fs::remove_file(&fresh)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+        let mut file =
+            OpenOptions::new().read(true).append(true).create_new(true).mode(0o600).open(&fresh)?;
+        file.write_all(&young)?;
         fs::rename(&fresh, &self.path)?;
         self.file = file;
         self.bytes = u64::try_from(young.len()).map_err(io::Error::other)?;

@@ -11,6 +11,7 @@ mod eviction;
 mod limits;
 #[cfg(test)]
 mod ooms;
+mod pins;
 mod rig;
 mod scores;
 #[cfg(test)]

@@ -38,7 +38,7 @@ pub(super) struct Pinned {
 
 /// As data of `degraded.entered`.
 pub(super) fn lost(error: &(dyn std::error::Error + 'static)) -> Lost {
-    Lost { what: "bpffs", why: crate::chain(error), consequence: NOT_KEPT }
+    Lost { what: "pins", why: crate::chain(error), consequence: NOT_KEPT }
 }
 
 impl Pinned {
@@ -76,7 +76,7 @@ impl Pinned {
         };
         if !is_of(&link, program) {
             let why = format!("{} is not the link that its name says", path.display());
-            self.lost.push(Lost { what: "bpffs", why, consequence: NOT_KEPT });
+            self.lost.push(Lost { what: "pins", why, consequence: NOT_KEPT });
             return false;
         }
         self.links.push(link);
@@ -113,7 +113,7 @@ impl Pinned {
         let lost = &mut attached.unpinned;
         lost.append(&mut self.lost);
         let foreign = |path: PathBuf| Lost {
-            what: "bpffs",
+            what: "pins",
             why: format!("{} is none of our pins", path.display()),
             consequence: LEFT_ALONE,
         };
