@@ -35,7 +35,7 @@ const STATISTICS: &str = "/proc/sys/kernel/bpf_stats_enabled";
 const OURS: &str = "process_exit";
 /// How long the kernel may take to attach or free programs.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The daemon's first seconds are not idle.
+/// How long it is left alone after a change.
 const SETTLE: Duration = Duration::from_secs(3);
 
 /// Work of a fixed amount.
@@ -202,12 +202,8 @@ fn switch(daemon: Option<Daemon>, is_with: bool) -> anyhow::Result<Option<Daemon
             ensure!(status.success(), "enforcer run --unpin: {status}");
             None
         }
-        (None, true) => {
-            let daemon = Daemon::start(Path::new("/tmp/bench-overhead"), "mode: observe")?;
-            thread::sleep(SETTLE);
-            Some(daemon)
-        }
-        (daemon, _) => daemon,
+        (None, true) => Some(Daemon::start(Path::new("/tmp/bench-overhead"), "mode: observe")?),
+        (daemon, _) => return Ok(daemon),
     };
     // The kernel frees programs a moment after they were detached.
     let begin = Instant::now();
@@ -216,6 +212,8 @@ fn switch(daemon: Option<Daemon>, is_with: bool) -> anyhow::Result<Option<Daemon
         ensure!(begin.elapsed() < PATIENCE, "the programs are {wrong}");
         thread::sleep(Duration::from_millis(100));
     }
+    // Both ways alike: a daemon's first seconds are not idle, and neither is a kernel that frees what it left.
+    thread::sleep(SETTLE);
     Ok(daemon)
 }
 
