@@ -31,8 +31,6 @@ pub(crate) mod text;
 mod tracefs;
 mod wake;
 
-#[cfg(test)]
-pub(crate) use self::ring::fake as fake_ring;
 pub use self::{
     available::{Available, ROOT_MEMORY_STAT, Reckoned},
     edge::{EdgeSource, Readiness, SourceState},
@@ -69,3 +67,5 @@ pub use self::{
     sampler::Sampler,
     wake::{Edge, EdgeKind, KindStats, WakeStats, Wakes},
 };
+#[cfg(test)]
+pub(crate) use self::{record::recorded, ring::fake as fake_ring};

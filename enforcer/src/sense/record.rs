@@ -353,4 +353,7 @@ pub(super) fn comm(raw: &[u8]) -> String {
 }
 
 #[cfg(test)]
+pub(crate) mod recorded;
+
+#[cfg(test)]
 mod tests;

@@ -12,7 +12,10 @@ use super::*;
 use crate::{
     journal::{Batch, Filter},
     model::{CgroupPath, OwnerLevel, PodName, PodUid},
-    sense::fake_ring::{Producer, ring},
+    sense::{
+        fake_ring::{Producer, ring},
+        recorded,
+    },
 };
 
 /// As the kernel's.
@@ -48,23 +51,26 @@ fn ooms(journal: &Journal, index: Index, run_dir: &Path) -> Ooms {
 
 impl Reader {
     fn start(pods: u64, ring_bytes: usize) -> Self {
+        let container = |pod: u64| {
+            let uid = PodUid::new(&format!("u{pod}")).unwrap();
+            let name = PodName { namespace: "default".into(), name: format!("p{pod}") };
+            let path = CgroupPath::parse(&format!("/kubepods/podu{pod}/c")).unwrap();
+            let level = OwnerLevel::Container { pod: name, uid, container: "c".into() };
+            (CgroupId(FIRST_CGROUP + pod), Owner { path, level })
+        };
+        Self::with((0..pods).map(container), ring_bytes)
+    }
+
+    fn with(owners: impl Iterator<Item = (CgroupId, Owner)>, ring_bytes: usize) -> Self {
         let journal = Journal::new("n1", "b1");
         let run_dir = tempfile::tempdir().unwrap();
         let index = Index::new();
-        for pod in 0..pods {
-            let uid = PodUid::new(&format!("u{pod}")).unwrap();
-            let name = PodName { namespace: "default".into(), name: format!("p{pod}") };
-            index.insert(
-                CgroupId(FIRST_CGROUP + pod),
-                Owner {
-                    path: CgroupPath::parse(&format!("/kubepods/podu{pod}/c")).unwrap(),
-                    level: OwnerLevel::Container { pod: name, uid, container: "c".into() },
-                },
-            );
+        for (cgroup, owner) in owners {
+            index.insert(cgroup, owner);
         }
         let (producer, ring) = ring(ring_bytes, 0);
         let task = tokio::spawn(ooms(&journal, index, run_dir.path()).read(ring));
-        Self { producer, journal, seen: Vec::new(), next: 0, _run_dir: run_dir, task }
+        Self { producer, journal, seen: Vec::new(), next: 0, task, _run_dir: run_dir }
     }
 
     /// Takes what the journal has now.
@@ -287,4 +293,61 @@ async fn a_task_that_was_dying_is_no_kill() {
         (&"default/p0".into(), &"alreadyDying".into())
     );
     assert_eq!((reader.of(EventType::OomDetected).len(), reader.of(EventType::OomIncident).len()), (0, 0));
+}
+
+/// What the programs wrote on real kernels: a container over its own limit, a group of five, and one that dies because
+/// its sibling allocates.
+#[tokio::test]
+async fn records_of_real_kernels_are_told_as_what_they_were() {
+    for (kernel, text) in recorded::ALL {
+        let recorded = recorded::parse(text);
+        let owners = recorded.cgroups.iter().map(|(id, path)| {
+            let mut names = path.trim_start_matches('/').split('/');
+            let uid = PodUid::new(names.next().unwrap()).unwrap();
+            let pod = PodName { namespace: "default".into(), name: uid.as_str().into() };
+            let level = match names.next() {
+                Some(container) => OwnerLevel::Container { pod, uid, container: container.into() },
+                None => OwnerLevel::Pod { pod, uid },
+            };
+            (CgroupId(*id), Owner { path: CgroupPath::parse(path).unwrap(), level })
+        });
+        let mut reader = Reader::with(owners, RING_BYTES);
+        for record in &recorded.records {
+            reader.put(record).await;
+        }
+        // In the last scene the allocator goes on, and is killed after its sibling and what else is there.
+        let first = reader.told(EventType::OomIncident, 4).await.len();
+        // One closes long after the last record was read, so that by now all are open.
+        let opened = reader.of(EventType::OomDetected).len().max(first);
+        let incidents = reader.told(EventType::OomIncident, opened).await;
+        let of = |pod: &str| -> Vec<&Value> {
+            incidents.iter().filter(|incident| incident["subject"] == format!("default/{pod}")).collect()
+        };
+        let [own, group] = ["recorded-own", "recorded-group"].map(|pod| {
+            let told = of(pod);
+            assert_eq!(told.len(), 1, "{kernel}: {told:#?}");
+            &told[0]["data"]
+        });
+        assert_eq!(own["scope"], "container", "{kernel}: {own:#}");
+        for (data, victims) in [(own, 1), (group, 5)] {
+            let told = data["victims"].as_array().unwrap();
+            assert_eq!(told.len(), victims, "{kernel}: {data:#}");
+            assert_eq!(data["trigger"]["comm"], "tail", "{kernel}: {data:#}");
+            for victim in told {
+                assert_eq!(victim["container"], "c1", "{kernel}: {data:#}");
+                assert!(victim["anonBytes"].is_u64() && victim["pid"].is_u64(), "{kernel}: {data:#}");
+            }
+        }
+        let anon_bytes = own["victims"][0]["anonBytes"].as_u64().unwrap();
+        assert!((48 << 20..64 << 20).contains(&anon_bytes), "{kernel}: {own:#}");
+        let sibling = of("recorded-sibling");
+        let by_other = |incident: &&&Value| {
+            incident["data"]["victims"][0]["container"] == "c1"
+                && incident["data"]["trigger"]["container"] == "c2"
+        };
+        let first = sibling.iter().find(by_other).unwrap_or_else(|| panic!("{kernel}: {sibling:#?}"));
+        assert_eq!(first["data"]["scope"], "pod", "{kernel}: {first:#}");
+        assert_eq!(first["data"]["limitOwner"], "/recorded-sibling", "{kernel}: {first:#}");
+        assert_eq!(reader.of(EventType::OomDetected).len(), incidents.len(), "{kernel}");
+    }
 }
