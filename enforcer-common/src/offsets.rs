@@ -121,7 +121,9 @@ offsets! {
 /// Bytes in `pages` pages. The kernel's counters can dip below zero for a moment; that is none.
 #[must_use]
 pub const fn pages_to_bytes(pages: i64, page_shift: u32) -> u64 {
-    if pages <= 0 || page_shift >= 32 { 0 } else { pages.unsigned_abs() << page_shift }
+    // All ones where it is negative, so that no branch is needed: the programs' verifier follows each.
+    let below_zero = pages >> 63;
+    if page_shift >= 32 { 0 } else { (pages & !below_zero).cast_unsigned() << page_shift }
 }
 
 const _: () = assert!(size_of::<Offsets>() == 40 * 4);

@@ -20,7 +20,7 @@ use crate::{
     incident,
     kernel::{
         self, comm, counted_cgroup_id, css_cgroup_id, current_cgroup_id, current_comm, now_ns, offset,
-        pointer, read, task_cgroup_id,
+        pointer, read, read_or_zero, task_cgroup_id,
     },
     maps::{
         EVENTS, KILLS, MARKED, MARKING, MEMORIES, OOMS, PLAIN_FORMAT, RECLAIMING, dropped, is_watched, saw,
@@ -45,9 +45,9 @@ fn try_mark_victim_task(ctx: &BtfTracePointContext) {
     let mut mark = begin();
     mark.uid = ctx.arg::<u32>(1);
     mark.flags |= UID_KNOWN;
-    mark.tid = read(task, offset!(task_pid)).unwrap_or(0);
-    mark.tgid = read(task, offset!(task_tgid)).unwrap_or(0);
-    mark.start_boottime_ns = read(task, offset!(task_start_boottime)).unwrap_or(0);
+    mark.tid = read_or_zero(task, offset!(task_pid));
+    mark.tgid = read_or_zero(task, offset!(task_tgid));
+    mark.start_boottime_ns = read_or_zero(task, offset!(task_start_boottime));
     mark.comm = comm(task, offset!(task_comm));
     if let Some(id) = task_cgroup_id(task) {
         mark.cgroup_id = id;
@@ -152,6 +152,8 @@ fn read_limit(mark: &mut MarkVictim, oom_control: u64) {
 /// Adds whether it was a kill, tells the record, and remembers the victim until it exits.
 #[inline(always)]
 fn finish<C: EbpfContext>(ctx: &C, mark: &mut MarkVictim, victim: Option<u64>) {
+    // Kept beside the flags: a branch on those would have the verifier tell all their values apart.
+    let mut killed_it = false;
     if is_watched(watched::KILLS) {
         mark.flags |= KILL_WATCHED;
         // SAFETY: the value is copied at once; only the current task writes its own entry.
@@ -159,6 +161,7 @@ fn finish<C: EbpfContext>(ctx: &C, mark: &mut MarkVictim, victim: Option<u64>) {
             // Where the event passes no task, the kill just before it is the victim's.
             if victim.is_none_or(|task| task == *killed) {
                 mark.flags |= VICTIM_KILLED;
+                killed_it = true;
             }
             incident::is_marked(*killed);
             // An absent entry is as good as a removed one.
@@ -171,7 +174,7 @@ fn finish<C: EbpfContext>(ctx: &C, mark: &mut MarkVictim, victim: Option<u64>) {
     }
     if let Some(mm) = victim.and_then(|task| pointer(task, offset!(task_mm))) {
         mark.memory = mm;
-        mark.counted_cgroup_id = counted_cgroup_id(mm).unwrap_or(0);
+        mark.counted_cgroup_id = counted_cgroup_id(mm);
         if is_watched(watched::MEMORY) {
             if MEMORIES.insert(mm, mark.time_ns, 0).is_ok() {
                 mark.flags |= MEMORY_WATCHED;
@@ -181,7 +184,7 @@ fn finish<C: EbpfContext>(ctx: &C, mark: &mut MarkVictim, victim: Option<u64>) {
         }
     }
     // Only a kill takes those with it that have the memory too.
-    if mark.flags & VICTIM_KILLED != 0 {
+    if killed_it {
         if is_watched(watched::ENDS) && mark.oom_since_ns != 0 {
             mark.flags |= END_WATCHED;
         }
@@ -201,30 +204,31 @@ fn read_memory(mark: &mut MarkVictim, task: u64) {
     let Some(anon) = read::<i64>(mm, offset!(mm_anon_pages)) else { return };
     let shift = offset!(page_shift);
     mark.anon_bytes = pages_to_bytes(anon, shift);
-    mark.file_bytes = pages_to_bytes(read(mm, offset!(mm_file_pages)).unwrap_or(0), shift);
-    mark.shmem_bytes = pages_to_bytes(read(mm, offset!(mm_shmem_pages)).unwrap_or(0), shift);
-    mark.swap_bytes = pages_to_bytes(read(mm, offset!(mm_swap_pages)).unwrap_or(0), shift);
-    mark.pgtables_bytes = pages_to_bytes(read(mm, offset!(mm_pgtables_bytes)).unwrap_or(0), 0);
+    mark.file_bytes = pages_to_bytes(read_or_zero(mm, offset!(mm_file_pages)), shift);
+    mark.shmem_bytes = pages_to_bytes(read_or_zero(mm, offset!(mm_shmem_pages)), shift);
+    mark.swap_bytes = pages_to_bytes(read_or_zero(mm, offset!(mm_swap_pages)), shift);
+    mark.pgtables_bytes = pages_to_bytes(read_or_zero(mm, offset!(mm_pgtables_bytes)), 0);
     mark.flags |= MEMORY_KNOWN;
 }
 
 /// Whether the task's process is the init of a PID namespace below the machine's own.
 #[inline(always)]
 pub(crate) fn is_namespace_init(task: u64) -> Option<bool> {
-    let pid = pointer(task, offset!(task_thread_pid))?;
-    let level = read::<u32>(pid, offset!(pid_level))?;
-    if level == 0 {
-        return Some(false);
-    }
     let (numbers, size) = (offset!(pid_numbers), offset!(upid_size));
     if numbers == ABSENT || size == ABSENT {
         return None;
     }
+    let pid: u64 = read_or_zero(task, offset!(task_thread_pid));
+    let level: u32 = read_or_zero(pid, offset!(pid_level));
     let upid = pid + u64::from(numbers) + u64::from(level) * u64::from(size);
-    let namespace = pointer(upid, offset!(upid_ns))?;
-    let reaper = read::<u64>(namespace, offset!(pid_namespace_child_reaper))?;
+    let namespace: u64 = read_or_zero(upid, offset!(upid_ns));
+    let reaper: u64 = read_or_zero(namespace, offset!(pid_namespace_child_reaper));
+    if reaper == 0 {
+        return None;
+    }
     // The reaper is a thread of the init process: its leader, unless that has exited.
-    Some(reaper == task || reaper == read::<u64>(task, offset!(task_group_leader))?)
+    let leader: u64 = read_or_zero(task, offset!(task_group_leader));
+    Some((level != 0) & ((reaper == task) | (reaper == leader)))
 }
 
 /// Notes what the OOM killer works with; `mark_victim` follows in the same task. Memory cgroups' OOMs come

@@ -44,15 +44,6 @@ impl OomCounts {
             oom_group_kill: self.oom_group_kill.saturating_add(more.oom_group_kill),
         }
     }
-
-    /// The larger of each.
-    pub(super) fn most(self, other: Self) -> Self {
-        Self {
-            oom: self.oom.max(other.oom),
-            oom_kill: self.oom_kill.max(other.oom_kill),
-            oom_group_kill: self.oom_group_kill.max(other.oom_group_kill),
-        }
-    }
 }
 
 /// How the traced kills compare with the kernel's own count.

@@ -12,6 +12,8 @@ const UNPLACED_NS: u64 = 10_000_000_000;
 /// The most such kills that are remembered.
 const MAX_UNPLACED: usize = 1024;
 
+/// How long a limit that was hit may still lead to a kill: the kernel counts the one before the other, and tries for a while.
+const HIT_NS: u64 = 5_000_000_000;
 /// The most accounts. Cgroups beyond that are told by their records alone.
 const MAX_ACCOUNTS: usize = 65_536;
 
@@ -31,6 +33,8 @@ struct Account {
     told: OomCounts,
     /// Kills that the kernel may have counted twice, of incidents that closed while others hid whether it had.
     twice: u64,
+    /// The first reading that shows a limit hit without a kill.
+    hit: Option<Seen>,
     /// The latest reading.
     latest: Option<Seen>,
     /// A reading that shows more than was told, and until when records may explain it.
@@ -59,6 +63,15 @@ pub(super) struct Claim {
     pub(super) moved: OomCounts,
 }
 
+impl Account {
+    /// A limit that was hit long ago, and nobody killed for it: that is no kill, and not the next one's limit either.
+    fn forget_hits(&mut self, now_ns: u64) {
+        if let Some(hit) = self.hit.take_if(|hit| now_ns.saturating_sub(hit.at_ns) >= HIT_NS) {
+            self.told.oom = self.told.oom.max(hit.counts.oom);
+        }
+    }
+}
+
 impl Ledger {
     /// Begins an account, unless there is one. What comes on top of `counts` from then on is told.
     pub(super) fn begin(&mut self, cgroup: CgroupId, counts: OomCounts, since_ns: u64) {
@@ -69,6 +82,7 @@ impl Ledger {
             since_ns,
             told: counts,
             twice: 0,
+            hit: None,
             latest: None,
             suspect: None,
             owed: 0,
@@ -166,13 +180,15 @@ impl Ledger {
         cgroup: CgroupId,
         own: Expected,
         group: bool,
-        after: OomCounts,
+        after: Seen,
     ) -> Option<Claim> {
         let others = self.expected.get(&cgroup).copied();
         let shared = others.is_some();
         let account = self.accounts.get_mut(&cgroup)?;
+        account.forget_hits(after.at_ns);
+        account.hit = None;
         let before = account.told;
-        let all = after.since(before);
+        let all = after.counts.since(before);
         let free = all.oom_kill.saturating_sub(others.unwrap_or_default().kills);
         let twice = if group { own.twice.min(free.saturating_sub(own.kills)) } else { 0 };
         if group && shared {
@@ -226,8 +242,12 @@ impl Ledger {
         }
         if expected == Expected::default() && counts.oom_kill >= account.told.oom_kill {
             account.twice = 0;
-            // The limit was hit, and nobody killed for it: that is no kill, and not the next one's limit either.
-            account.told = account.told.most(counts);
+            account.told.oom_kill = counts.oom_kill;
+            account.told.oom_group_kill = account.told.oom_group_kill.max(counts.oom_group_kill);
+            account.forget_hits(now_ns);
+            if counts.oom > account.told.oom {
+                account.hit.get_or_insert(seen);
+            }
         }
         None
     }
@@ -257,6 +277,7 @@ impl Ledger {
         let Some(account) = self.accounts.get_mut(&cgroup) else { return (Claim::default(), None) };
         account.suspect = None;
         let latest = account.latest;
+        account.forget_hits(bound.at_ns);
         let before = account.told;
         let all = bound.counts.since(before);
         let maybe = expected.twice.saturating_add(account.twice);
@@ -287,9 +308,10 @@ impl Ledger {
     }
 
     /// Takes what moved of the limits above a kill that is told from counters.
-    pub(super) fn hit(&mut self, cgroup: CgroupId, counts: OomCounts) -> bool {
+    pub(super) fn hit(&mut self, cgroup: CgroupId, counts: OomCounts, now_ns: u64) -> bool {
         let shared = self.is_expected(cgroup);
         let Some(account) = self.accounts.get_mut(&cgroup) else { return false };
+        account.forget_hits(now_ns);
         let all = counts.since(account.told);
         let oom = if shared { all.oom.min(1) } else { all.oom };
         let oom_group_kill = all.oom_group_kill.min(1);

@@ -495,7 +495,7 @@ impl Incidents {
         for (cgroup, seen) in &readings {
             let own = expected.get(cgroup).copied().unwrap_or_default();
             let Some(seen) = seen else { continue };
-            let Some(claim) = self.ledger.claim(*cgroup, own, group, seen.counts) else { continue };
+            let Some(claim) = self.ledger.claim(*cgroup, own, group, *seen) else { continue };
             claimed = claimed.saturating_add(claim.moved.oom_kill.min(own.kills));
             moved.insert(*cgroup, claim.moved.oom_kill);
             if claim.moved.oom > 0 {

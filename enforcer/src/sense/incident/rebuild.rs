@@ -84,7 +84,7 @@ impl Rebuilding {
         for above in scene::ancestors(self.cgroup, world) {
             match readings.get(&above).copied().flatten() {
                 Some(counts) if ledger.knows(above) => {
-                    if ledger.hit(above, counts) {
+                    if ledger.hit(above, counts, self.seen.at_ns) {
                         return Some(Limited::Cgroup(above));
                     }
                 }

@@ -192,3 +192,18 @@ fn no_answer_about_counters_holds_it_up_for_a_second_at_most() {
     let told = machine.give(100 * MS + GRACE_NS + CLOSE_NS, Input::Tick);
     assert_eq!(rebuilt(&told).kills, 1);
 }
+
+#[test]
+fn a_reading_between_the_hit_and_the_kill_keeps_the_limit() {
+    for tracing in [Tracing::On, Tracing::Off] {
+        let mut machine = Machine::with(tracing);
+        machine.count(C1, 1, 0, 0);
+        assert_eq!(machine.look(100 * MS, C1), []);
+        machine.count(C1, 0, 2, 1);
+        machine.look(110 * MS, C1);
+        let told = machine.until(10_000 * MS);
+        let incident = rebuilt(&told);
+        assert_eq!(incident.counters, OomCounts { oom: 1, oom_kill: 2, oom_group_kill: 1 });
+        assert_eq!(incident.scope, Some(Scope::Container));
+    }
+}
