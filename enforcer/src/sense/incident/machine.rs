@@ -505,7 +505,11 @@ impl Incidents {
             count.before = count.before.plus(claim.before);
             count.after = count.after.plus(seen.counts);
         }
-        let read = |cgroup: CgroupId| readings.get(&cgroup).is_some_and(Option::is_some);
+        // An older reading says something only if the kill is in it.
+        let read = |cgroup: CgroupId| {
+            open.readings.get(&cgroup).is_some_and(Option::is_some)
+                || expected.get(&cgroup).is_some_and(|own| moved.get(&cgroup) >= Some(&own.kills))
+        };
         for (cgroup, own) in &expected {
             // The kernel said that it counts there. What was read before, or not at all, may lack it.
             let fresh = open.readings.get(cgroup).is_some_and(Option::is_some);

@@ -207,3 +207,21 @@ fn a_reading_between_the_hit_and_the_kill_keeps_the_limit() {
         assert_eq!(incident.scope, Some(Scope::Container));
     }
 }
+
+#[test]
+fn a_cgroup_that_is_gone_cannot_be_compared_with_what_was_read_before_the_kill() {
+    for (looked_ns, reconciliation) in
+        [(50 * MS, Reconciliation::Unreadable), (101 * MS, Reconciliation::Matched)]
+    {
+        let mut machine = Machine::new();
+        machine.look(50 * MS, C1);
+        machine.mark(mark());
+        machine.count(C1, 0, 1, 0);
+        if looked_ns > 100 * MS {
+            machine.look(looked_ns, C1);
+        }
+        machine.files.remove(&C1);
+        machine.exit(106 * MS, 398);
+        assert_eq!(incident(&machine.until(10_000 * MS)).reconciliation, reconciliation);
+    }
+}
