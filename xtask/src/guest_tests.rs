@@ -95,7 +95,10 @@ fn on_kernels(
     let waiting = Mutex::new(boots);
     let sum = Mutex::new(Tally::default());
     let work = || {
-        while let Some(boot) = lock(&waiting).pop_front() {
+        loop {
+            // Let go of before the guest is booted, which takes minutes.
+            let next = lock(&waiting).pop_front();
+            let Some(boot) = next else { return };
             let tally = boot.run(&guests, &programs, timeout, at_once > 1);
             *lock(&sum) += tally;
         }

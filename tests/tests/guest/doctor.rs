@@ -88,6 +88,8 @@ fn what_is_not_mounted_is_lost_alone() {
             &[
                 ("oomVictims", "lesser"),
                 ("limitOwner", "lesser"),
+                ("memoryBack", "lesser"),
+                ("cgroupLife", "lesser"),
                 ("victimDetails", "lesser"),
                 ("scoreEdge", "lesser"),
                 ("writeEdge", "lesser"),
@@ -156,6 +158,8 @@ const NO_EBPF: &[(&str, &str)] = &[
     ("oomVictims", "lesser"),
     ("oomKills", "lesser"),
     ("limitOwner", "lesser"),
+    ("memoryBack", "lesser"),
+    ("cgroupLife", "lesser"),
     ("victimDetails", "lesser"),
     ("scoreEdge", "lesser"),
     ("writeEdge", "lesser"),
