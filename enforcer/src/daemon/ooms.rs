@@ -125,7 +125,7 @@ impl Ooms {
                 for failure in &failed {
                     tell_lost(journal, &failure.lost());
                 }
-                standing.loaded(&attached, &failed);
+                standing.loaded(&attached, &failed, &unpinned);
                 tracing::info!(programs = attached.join(", "), "eBPF programs attached");
                 edges.push(Box::new(ring));
                 stalling = Some(Stalling::new(journal.clone(), index.clone(), stalls, stall_records));

@@ -1,5 +1,5 @@
 use crate::{
-    sense::{self, Choice, Facts, Failure, HostFacts},
+    sense::{self, Choice, Facts, Failure, HostFacts, Lost},
     serve::{Doctor, Programs, Refused},
 };
 
@@ -10,16 +10,18 @@ pub(super) struct Standing {
     choice: Choice,
     attached: Vec<&'static str>,
     failed: Vec<Failure>,
+    unpinned: Vec<Lost>,
     error: Option<String>,
 }
 
 impl Standing {
     pub(super) const fn new(facts: Facts, choice: Choice) -> Self {
-        Self { facts, choice, attached: Vec::new(), failed: Vec::new(), error: None }
+        Self { facts, choice, attached: Vec::new(), failed: Vec::new(), unpinned: Vec::new(), error: None }
     }
 
-    /// These programs work, and those were refused.
-    pub(super) fn loaded(&mut self, attached: &[&'static str], failed: &[Failure]) {
+    /// These programs work, those were refused, and this of them ends with the daemon though it should not.
+    pub(super) fn loaded(&mut self, attached: &[&'static str], failed: &[Failure], unpinned: &[Lost]) {
+        unpinned.clone_into(&mut self.unpinned);
         attached.clone_into(&mut self.attached);
         failed.clone_into(&mut self.failed);
     }
@@ -31,10 +33,10 @@ impl Standing {
 
     /// All of it, as it is told.
     pub(super) fn doctor(self, host: &HostFacts) -> Doctor {
-        let Self { facts, choice, attached, failed, error } = self;
+        let Self { facts, choice, attached, failed, unpinned, error } = self;
         let table = sense::ladder(&facts, host, &choice);
         Doctor {
-            facilities: sense::without(table, &attached, &failed, error.as_deref()),
+            facilities: sense::without(table, &attached, &failed, &unpinned, error.as_deref()),
             programs: Programs {
                 error,
                 attached: attached.into_iter().map(str::to_owned).collect(),

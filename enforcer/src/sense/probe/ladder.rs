@@ -152,17 +152,26 @@ pub fn host_lost(host: &HostFacts) -> Vec<Lost> {
     HOST.iter().filter_map(lost).collect()
 }
 
-/// The table as it is in truth, if some programs could not be attached; if nothing could be loaded at all, `error` says
-/// why.
+/// The table as it is in truth, if some programs could not be attached, or something could not be pinned; if nothing
+/// could be loaded at all, `error` says why.
 #[must_use]
 pub fn without(
     table: Vec<Facility>,
     attached: &[&str],
     failed: &[Failure],
+    unpinned: &[Lost],
     error: Option<&str>,
 ) -> Vec<Facility> {
-    let mut table: Vec<_> =
-        table.into_iter().map(|facility| worse(facility, attached, failed, error)).collect();
+    let mut table: Vec<_> = table
+        .into_iter()
+        .map(|facility| worse(facility, attached, failed, error))
+        .map(|facility| match (rows::of_name(&facility.name), unpinned.first()) {
+            (Some(row), Some(lost)) if row.name == rows::PINS => {
+                facility.on(row, row.rungs.len().saturating_sub(1), lost.why.clone())
+            }
+            _ => facility,
+        })
+        .collect();
     let placed = |failure: &Failure| rows::of_program(failure.program).is_some();
     table.extend(
         failed

@@ -9,12 +9,16 @@ use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
 use enforcer_common::counter::drops;
 
 use super::pins::{PinsError, VersionDir};
+use crate::sense::record::{Undecodable, decode};
 
 /// How long a program that was running when the new ones were attached may take to end. It takes microseconds.
 const RUNNING: Duration = Duration::from_millis(20);
 
 /// `BPF_NOEXIST` of linux/bpf.h: what is there already stays.
 const NO_EXIST: u64 = 1;
+
+/// The stage at which records are lost whose layout this daemon does not know.
+const OTHER_VERSION: &str = "other_version";
 
 /// What was found of daemons before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,9 +58,17 @@ pub(super) fn take_over(
     thread::sleep(RUNNING);
     copy_marked(old, marked)?;
     if let Some(mut ring) = open(old, "EVENTS", RingBuf::try_from)? {
+        let mut unreadable = 0;
         while let Some(record) = ring.next() {
-            take(&record);
             inherited.records += 1;
+            if matches!(decode(&record), Err(Undecodable::OtherVersion(_))) {
+                unreadable += 1;
+            } else {
+                take(&record);
+            }
+        }
+        if unreadable > 0 {
+            inherited.drops.push((OTHER_VERSION, unreadable));
         }
     }
     if let Some(drops) = open(old, "DROPS", PerCpuArray::<_, u64>::try_from)? {

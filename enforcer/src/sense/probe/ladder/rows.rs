@@ -289,7 +289,7 @@ pub(super) const TRACING: &[Row] = &[
         ..ROW
     },
     Row {
-        name: "bpffs",
+        name: PINS,
         rungs: &[("programs pinned in /sys/fs/bpf", ""), (NOTHING, words::NO_PINS)],
         remedy: "mount -t bpf bpf /sys/fs/bpf",
         stand: |seen| match seen.facts.bpffs {
@@ -300,6 +300,9 @@ pub(super) const TRACING: &[Row] = &[
         ..ROW
     },
 ];
+
+/// The row of what survives the daemon.
+pub(super) const PINS: &str = "bpffs";
 
 /// What the host and the process have.
 pub(super) const HOST: &[Row] = &[

@@ -153,25 +153,34 @@ fn failure(program: &'static str) -> Failure {
 #[test]
 fn a_program_that_was_refused_takes_its_row_down() {
     let whole = || table(&everything(), &whole_host());
-    let owner = without(whole(), &["mark_victim_task"], &[failure("out_of_memory")], None);
+    let owner = without(whole(), &["mark_victim_task"], &[failure("out_of_memory")], &[], None);
     assert_eq!(worse_than_full(&owner), [("limitOwner", State::Lesser)]);
     let row = owner.iter().find(|facility| facility.name == "limitOwner").unwrap();
     assert_eq!(row.found, "out_of_memory at hook: refused");
     // The classic event took over.
-    let marks = without(whole(), &["mark_victim_plain"], &[failure("mark_victim_task")], None);
+    let marks = without(whole(), &["mark_victim_plain"], &[failure("mark_victim_task")], &[], None);
     let row = marks.iter().find(|facility| facility.name == "oomVictims").unwrap();
     assert_eq!((row.state, row.uses.as_ref()), (State::Lesser, Some(&row.rungs[2].uses)));
-    let none = without(whole(), &[], &[failure("mark_victim_task"), failure("mark_victim_plain")], None);
+    let none = without(whole(), &[], &[failure("mark_victim_task"), failure("mark_victim_plain")], &[], None);
     let row = none.iter().find(|facility| facility.name == "oomVictims").unwrap();
     assert_eq!(row.uses, Some(row.rungs[3].uses.clone()));
     // One of several, and one that the table does not know.
-    let others = without(whole(), &["score_forked"], &[failure("score_executed"), failure("new")], None);
+    let others = without(whole(), &["score_forked"], &[failure("score_executed"), failure("new")], &[], None);
     assert_eq!(worse_than_full(&others), [("scoreEdge", State::Lesser), ("new", State::Lesser)]);
 }
 
 #[test]
+fn what_could_not_be_pinned_takes_its_row_down_though_bpffs_is_mounted() {
+    let lost = Lost { what: "bpffs", why: "another daemon has the pins".into(), consequence: "no pins" };
+    let table = without(table(&everything(), &whole_host()), &[], &[], &[lost], None);
+    assert_eq!(worse_than_full(&table), [("bpffs", State::Missing)]);
+    let row = table.iter().find(|facility| facility.name == "bpffs").unwrap();
+    assert_eq!(row.found, "another daemon has the pins");
+}
+
+#[test]
 fn without_a_loaded_object_all_that_needs_programs_is_gone() {
-    let table = without(table(&everything(), &whole_host()), &[], &[], Some("not built"));
+    let table = without(table(&everything(), &whole_host()), &[], &[], &[], Some("not built"));
     let gone = worse_than_full(&table);
     assert_eq!(gone[0], ("ebpf", State::Missing));
     assert_eq!(gone.len(), TRACING.iter().filter(|row| row.needs_programs).count());
