@@ -342,6 +342,8 @@ fn what_another_version_saw_is_told_by_the_daemon() {
 #[test]
 fn unpinning_leaves_nothing_and_waits_for_no_daemon() {
     drop(unpin());
+    // Those of daemons before go a moment after them.
+    wait_until("the end of other programs", || loaded_programs().count() == 0);
     let links_before = links();
     let daemon = daemon("unpin");
     assert_eq!(versions().len(), 1);

@@ -50,7 +50,7 @@ const PROGRAMS: [(&str, Life); 24] = [
 ];
 
 /// One line a map. Every map that a kept program uses must be kept: the next daemon's programs use the same.
-const MAPS: [(&str, Life); 21] = [
+const MAPS: [(&str, Life); 22] = [
     ("EVENTS", Life::Kept),
     ("MARKED", Life::Kept),
     ("KILLS", Life::Kept),
@@ -64,6 +64,7 @@ const MAPS: [(&str, Life); 21] = [
     ("SHARERS", Life::Kept),
     ("LIFE", Life::Kept),
     ("LIFE_COUNTS", Life::Kept),
+    ("LIFE_SCRATCH", Life::Kept),
     // The programs' own diagnostics, in development builds.
     ("AYA_LOGS", Life::Kept),
     ("EDGES", Life::Ours),

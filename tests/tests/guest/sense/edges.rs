@@ -135,9 +135,12 @@ fn without_the_capability_the_window_is_one_that_the_kernel_takes() {
     }
 }
 
+/// A kubepods of this scenario's own: another may have left the usual one.
+const KUBEPODS: &str = "edges/kubepods";
+
 /// Whether a breach below kubepods woke the daemon's reflex, by the scheduler's word.
 fn breach_wakes() -> bool {
-    let pod = Cgroup::create("kubepods/stranger").unwrap();
+    let pod = Cgroup::create(&format!("{KUBEPODS}/stranger")).unwrap();
     pod.write("memory.high", "16M").unwrap();
     let trace = Trace::record(&reflex::WATCHED).unwrap();
     let load = Load::start(&pod, &["spike", "--size", "24Mi"]).unwrap();
@@ -156,20 +159,21 @@ fn breach_wakes() -> bool {
 #[test]
 fn kubepods_may_come_after_the_start_and_go_and_come_again() {
     let folder = Path::new("/tmp/edges-kubepods");
-    let kubepods = Path::new("/sys/fs/cgroup/kubepods");
-    assert!(!kubepods.exists(), "left by another scenario");
-    let daemon = Daemon::start(folder, "mode: observe").unwrap();
+    let root = Cgroup::create("edges").unwrap();
+    let daemon = Daemon::start(folder, "mode: observe\ncgroupRoot: /edges").unwrap();
     for round in 0..2 {
-        let cgroup = Cgroup::create("kubepods").unwrap();
+        let cgroup = Cgroup::create(KUBEPODS).unwrap();
         // It is told of the new cgroup, and arms.
         let begin = Instant::now();
         while !breach_wakes() {
             assert!(begin.elapsed() < PATIENCE * 2, "round {round}: never woken\n{}", daemon.log());
         }
+        let path = cgroup.path().to_owned();
         drop(cgroup);
-        assert!(!kubepods.exists());
+        assert!(!path.exists());
     }
     daemon.stop().unwrap();
+    drop(root);
     fs::remove_dir_all(folder).unwrap();
 }
 
