@@ -63,6 +63,9 @@ use crate::{
     source::StaticDir,
 };
 
+/// The daemon's nice value: it sleeps nearly always, and what wakes it should not wait behind those who fill the node.
+const NICE: i32 = -10;
+
 /// How long open connections may take to end.
 const GOODBYE: Duration = Duration::from_secs(2);
 
@@ -287,6 +290,14 @@ fn tell_start(journal: &Journal, config: &Config, host: &Host, facts: &HostFacts
     }
     if let Err(error) = open_files::allow(host.node.pods) {
         telling::degraded(journal, "openFiles", &error.to_string());
+    }
+    // Of this thread, and of those that it starts: all that matters are younger.
+    if let Err(error) = rustix::process::setpriority_process(None, NICE) {
+        telling::degraded(
+            journal,
+            "priority",
+            &format!("the daemon's nice value cannot be {NICE}, so on a busy node it may be late: {error}"),
+        );
     }
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", "-999") {
         telling::degraded(

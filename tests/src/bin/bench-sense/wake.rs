@@ -78,6 +78,10 @@ fn print(what: &str, mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     let p99_ms = rank(&times, 99);
     let (median_ms, max_ms) = (rank(&times, 50), rank(&times, 100));
+    if times.is_empty() {
+        println!("{what:<52} {:>6} {:>10}", 0, "not seen");
+        return f64::INFINITY;
+    }
     println!("{what:<52} {:>6} {median_ms:>10.2} {p99_ms:>10.2} {max_ms:>10.2}", times.len());
     p99_ms
 }
@@ -131,7 +135,8 @@ fn fill(times: &mut Times) -> anyhow::Result<()> {
     for (onset, times) in [(WOKEN, &mut times.kswapd), (BEGUN, &mut times.direct_reclaim)] {
         // The first one: later ones find it awake, and looking all the time.
         let onset = seen.iter().find(|seen| seen.what == onset);
-        let onset_us = onset.context("the node did not run short")?.time_us;
+        // kswapd may be awake from before, and the trace keeps its end only.
+        let Some(onset_us) = onset.map(|seen| seen.time_us) else { continue };
         let ran_us = reflex::ran(&seen, onset_us).context("the reflex never ran again")?;
         times.push(since_ms(onset_us, ran_us));
     }
