@@ -104,11 +104,12 @@ impl Scene {
             let id = event["data"]["incidentId"].as_str().unwrap_or_default();
             event["subject"].as_str().is_some_and(&about) && !looked_at.iter().any(|known| known == id)
         };
-        let incident =
-            self.stream.wait_for(what, PATIENCE, |event| is(event, "oom.incident") && fresh(event)).unwrap()
-                ["data"]
-                .clone();
-        let id = incident["incidentId"].as_str().unwrap().to_owned();
+        // In the order in which they began: a later one can be over first.
+        let begun = |event: &Value| is(event, "oom.detected") && fresh(event);
+        let id = self.stream.wait_for(what, PATIENCE, begun).unwrap()["data"]["incidentId"].clone();
+        let id = id.as_str().unwrap().to_owned();
+        let closes = |event: &Value| is(event, "oom.incident") && event["data"]["incidentId"] == id.as_str();
+        let incident = self.stream.wait_for(what, PATIENCE, closes).unwrap()["data"].clone();
         let of_it = |event: &&Value| event["data"]["incidentId"] == id.as_str();
         let detected: Vec<_> = self.stream.of("oom.detected").filter(of_it).collect();
         assert_eq!(detected.len(), 1, "{:#?}", self.stream.seen);
