@@ -29,6 +29,8 @@ use crate::{
 };
 
 const SIGKILL: i32 = 9;
+/// Only a key that is there gets a new value (linux/bpf.h).
+const BPF_EXIST: u64 = 2;
 /// The `siginfo` pointer by which the kernel marks its own signals (`SEND_SIG_PRIV`, linux/sched/signal.h).
 const SEND_SIG_PRIV: u64 = 1;
 
@@ -169,7 +171,10 @@ fn finish<C: EbpfContext>(ctx: &C, mark: &mut MarkVictim, victim: Option<u64>) {
         }
     }
     let key = if mark.tgid == 0 { mark.tid } else { mark.tgid };
-    if MARKED.insert(key, mark.time_ns, 0).is_err() {
+    // Whose exit was awaited from the kill on, and is awaited no more, has exited.
+    let awaited = killed_it && mark.tgid != 0 && mark.oom_since_ns != 0;
+    let noted = MARKED.insert(key, mark.time_ns, if awaited { BPF_EXIST } else { 0 });
+    if noted.is_err() && !awaited {
         dropped(drops::MARKED_MAP);
     }
     if let Some(mm) = victim.and_then(|task| pointer(task, offset!(task_mm))) {
@@ -243,6 +248,18 @@ pub fn out_of_memory(ctx: FEntryContext) -> u32 {
     0
 }
 
+/// Awaits the exit of who is being killed by the OOM killer. It may come before the mark does: newer kernels tell an exit
+/// at its very beginning, and the victim may run on another CPU.
+#[inline(always)]
+fn expect(tid: u32, victim: u64) {
+    if OOMS.get_ptr(tid).is_some()
+        && let Some(tgid) = read::<u32>(victim, offset!(task_tgid))
+        && MARKED.insert(tgid, now_ns(), 0).is_err()
+    {
+        dropped(drops::MARKED_MAP);
+    }
+}
+
 /// Notes the kernel's own SIGKILLs. The OOM killer sends one to a task that it kills, right before it marks
 /// it, and none to a task that was dying already (`__oom_kill_process` and `oom_kill_process` in
 /// mm/oom_kill.c). The tracepoint passes `int sig, struct kernel_siginfo *info, struct task_struct *task, …`.
@@ -254,6 +271,8 @@ pub fn oom_signal(ctx: RawTracePointContext) -> i32 {
             dropped(drops::KILL_MAP);
         }
         incident::killed(tid, ctx.arg::<u64>(2));
+        // Behind it: who is awaited already is no sharer that has not been told.
+        expect(tid, ctx.arg::<u64>(2));
     }
     0
 }

@@ -31,6 +31,10 @@ pub use self::{
 
 /// Marks further apart than this are of different OOMs, where nothing tells it better.
 pub const FOLD_NS: u64 = 50_000_000;
+/// An exit may be told so long before its mark: the victim runs on another CPU.
+pub const EARLY_NS: u64 = 100_000_000;
+/// Most exits that wait for their mark.
+pub const MAX_EARLY: usize = 256;
 /// When the counters are read at the latest, counted from the last mark.
 pub const READ_NS: u64 = 900_000_000;
 /// When an incident is closed at the latest, counted from the last mark.

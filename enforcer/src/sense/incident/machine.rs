@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use ulid::Ulid;
 
 use super::{
-    Averted, AvertedCause, CLOSE_NS, Detected, FOLD_NS, GRACE_NS, Incident, MAX_OPEN, OomCounts, REMEMBER_NS,
-    Reconciliation, SETTLE_NS, SUSPECT_NS,
+    Averted, AvertedCause, CLOSE_NS, Detected, FOLD_NS, GRACE_NS, Incident, MAX_EARLY, MAX_OPEN, OomCounts,
+    REMEMBER_NS, Reconciliation, SETTLE_NS, SUSPECT_NS,
     ledger::{Ledger, Seen},
     open::{Expected, Key, Marked, Need, Open},
     rebuild::Rebuilding,
@@ -113,6 +113,8 @@ pub struct Incidents {
     by_key: HashMap<Key, u64>,
     /// Process ids of all who die in open incidents.
     by_pid: HashMap<u32, u64>,
+    /// Exits of processes that nothing was told of yet: the kernel may tell an exit before the mark.
+    early: VecDeque<Exit>,
     /// Memory that open incidents wait for.
     by_memory: HashMap<u64, u64>,
     ledger: Ledger,
@@ -146,9 +148,17 @@ impl Incidents {
     pub fn step(&mut self, now_ns: u64, input: Input, world: &mut impl World) -> Vec<Output> {
         let mut out = Vec::new();
         match input {
-            Input::Record(Record::Mark(mark)) => self.mark(now_ns, mark, world, &mut out),
+            Input::Record(Record::Mark(mark)) => {
+                let pid = mark.pid.unwrap_or(mark.tid);
+                self.mark(now_ns, mark, world, &mut out);
+                self.meet(now_ns, pid, world);
+            }
             Input::Record(Record::Exit(exit)) => self.exit(now_ns, exit, world),
-            Input::Record(Record::Sharer(sharer)) => self.sharer(now_ns, sharer, world),
+            Input::Record(Record::Sharer(sharer)) => {
+                let pid = sharer.pid;
+                self.sharer(now_ns, sharer, world);
+                self.meet(now_ns, pid, world);
+            }
             Input::Record(Record::MemoryBack(back)) => self.back(now_ns, back, world),
             Input::Record(Record::OomOver(over)) => self.over(now_ns, over, world),
             Input::Record(Record::KswapdWoke { .. } | Record::DirectReclaim { .. }) | Input::Tick => {}
@@ -258,12 +268,28 @@ impl Incidents {
     fn exit(&mut self, now_ns: u64, exit: Exit, world: &impl World) {
         // By process, or by thread where the mark told no more.
         let number = self.by_pid.get(&exit.pid).or_else(|| self.by_pid.get(&exit.tid)).copied();
-        let Some(number) = number else { return };
+        let Some(number) = number else {
+            // Its mark is on the way.
+            if self.early.len() >= MAX_EARLY {
+                self.early.pop_front();
+            }
+            self.early.push_back(exit);
+            return;
+        };
         let Some(open) = self.open.get_mut(&number) else { return };
         if open.exit(exit) {
             self.touched(now_ns, number, world);
         } else {
             tracing::debug!(pid = exit.pid, "an exit before its mark: the process id was used again");
+        }
+    }
+
+    /// Takes in the exit of a process that came before what makes it a victim.
+    fn meet(&mut self, now_ns: u64, pid: u32, world: &impl World) {
+        if let Some(place) = self.early.iter().position(|exit| exit.pid == pid || exit.tid == pid)
+            && let Some(exit) = self.early.remove(place)
+        {
+            self.exit(now_ns, exit, world);
         }
     }
 

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 
 use ulid::Ulid;
 
-use super::{CLOSE_NS, FOLD_NS, LONGEST_NS, OomCounts, READ_NS, ledger::Seen};
+use super::{CLOSE_NS, EARLY_NS, FOLD_NS, LONGEST_NS, OomCounts, READ_NS, ledger::Seen};
 use crate::{
     model::CgroupId,
     sense::record::{Exit, Limited, Mark, MemoryBack, Sharer, Task},
@@ -189,7 +189,7 @@ impl Open {
     pub(super) fn exit(&mut self, exit: Exit) -> bool {
         let victim = self.victims.iter_mut().find(|victim| {
             let same = victim.pid() == exit.pid || victim.mark.pid.is_none() && victim.mark.tid == exit.tid;
-            same && exit.time_ns >= victim.mark.time_ns
+            same && exit.time_ns.saturating_add(EARLY_NS) >= victim.mark.time_ns
         });
         let slot = match victim {
             Some(victim) => &mut victim.exit,

@@ -90,7 +90,8 @@ pub(super) fn timeline(open: &Open) -> Timeline {
     Timeline {
         first_reclaim: reclaim_ns.map(|_| 0),
         marked: Some(ms(marked_ns)),
-        exited: open.exited_ns().map(ms),
+        // It may be told a moment before the mark; it is not over before that.
+        exited: open.exited_ns().map(|exited_ns| ms(exited_ns.max(marked_ns))),
         memory_back: back_ns.map(ms),
         memory_back_source: source,
     }

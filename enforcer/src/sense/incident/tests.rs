@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use ulid::Ulid;
 
 use super::{
-    AvertedCause, CLOSE_NS, FOLD_NS, Incident, Incidents, Input, LimitSource, OomCounts, Output, READ_NS,
-    Reconciliation, Scope, Tracing, World,
+    AvertedCause, CLOSE_NS, EARLY_NS, FOLD_NS, Incident, Incidents, Input, LimitSource, OomCounts, Output,
+    READ_NS, Reconciliation, Scope, Tracing, World,
 };
 use crate::{
     model::{CgroupId, CgroupPath, Owner, OwnerLevel, PodName, PodUid, QosClass},
@@ -273,6 +273,29 @@ fn it_closes_when_no_other_victim_can_come() {
     assert_eq!(machine.tell(100 * MS + FOLD_NS, Input::Tick), []);
     assert_eq!(machine.tell(100 * MS + FOLD_NS + 1, Input::Tick).len(), 1);
     assert_eq!(machine.incidents.open(), 0);
+}
+
+/// The kernel may tell an exit before the mark: the victim runs on another CPU than its killer.
+#[test]
+fn an_exit_that_comes_before_its_mark_is_its_victims() {
+    let mut machine = Machine::new();
+    machine.count(C1, 0, 1, 0);
+    assert_eq!(machine.exit(99 * MS, 398), []);
+    machine.mark(mark());
+    let told = machine.until(1_000 * MS);
+    let incident = incident(&told);
+    assert_eq!(incident.victims[0].exit_code, Some(9));
+    assert_eq!(incident.timeline_ms.exited, Some(3), "not before the mark");
+}
+
+#[test]
+fn an_old_exit_of_the_same_process_id_is_not() {
+    let mut machine = Machine::new();
+    machine.exit(100 * MS, 398);
+    let late = 100 * MS + EARLY_NS + 1;
+    machine.mark(Mark { time_ns: late, reclaim_since_ns: None, ..mark() });
+    let told = machine.until(late + 2_000 * MS);
+    assert_eq!(incident(&told).victims[0].exit_code, None);
 }
 
 #[test]
