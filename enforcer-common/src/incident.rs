@@ -156,6 +156,24 @@ pub struct Marking {
     pub reserved: u32,
 }
 
+/// A process that the OOM killer kills, until it has exited: a value of the `MARKED` map.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Awaited {
+    /// When it was marked; until then, when it was killed.
+    pub marked_ns: u64,
+    /// When it started; 0 if unknown. Its number may be another process's by now.
+    pub start_boottime_ns: u64,
+}
+
+impl Awaited {
+    /// Whether a process of the same number that started then is this one, as far as is known.
+    #[must_use]
+    pub const fn is(&self, start_boottime_ns: u64) -> bool {
+        self.start_boottime_ns == 0 || start_boottime_ns == 0 || self.start_boottime_ns == start_boottime_ns
+    }
+}
+
 /// How long after a mark a further kill by the same task is taken for one of the same OOM, where the end of an OOM
 /// cannot be seen.
 pub const SAME_OOM_NS: u64 = 50_000_000;

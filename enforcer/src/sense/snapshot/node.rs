@@ -142,17 +142,6 @@ impl NodeFiles {
 /// A machine with more to tell about its zones tells nothing about them.
 const MAX_BUFFER_BYTES: usize = 1 << 20;
 
-/// The root has no `memory.current`, and its shared memory is in `file`.
-fn split(text: &[u8]) -> Seen<Split> {
-    let bytes = |key: &[u8]| keyed(text, key).ok_or(Missing::Malformed);
-    Ok(Split {
-        anon_bytes: bytes(b"anon")?,
-        file_bytes: bytes(b"file")?,
-        inactive_file_bytes: bytes(b"inactive_file")?,
-        shmem_bytes: bytes(b"shmem")?,
-    })
-}
-
 /// Reads a file that the kernel gives piece by piece; malformed if it does not fit.
 fn read_whole<'a>(fd: &OwnedFd, buffer: &'a mut [u8]) -> Seen<&'a [u8]> {
     let mut end = 0;
