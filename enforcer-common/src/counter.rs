@@ -16,14 +16,36 @@ pub mod drops {
     pub const RECLAIM_MAP: u32 = 5;
     /// A SIGKILL by the OOM killer could not be noted.
     pub const KILL_MAP: u32 = 6;
+    /// No room in the ring buffer for a [`StallRecord`](crate::stall::StallRecord).
+    pub const STALL: u32 = 7;
+    /// No room in the map for a cgroup's stalls, which are then in the totals alone.
+    pub const STALL_MAP: u32 = 8;
+    /// No room in the ring buffer for a [`Sharer`](crate::incident::Sharer).
+    pub const SHARER: u32 = 9;
+    /// No room in the ring buffer for a [`MemoryBack`](crate::incident::MemoryBack), or the memory could not be noted.
+    pub const MEMORY_BACK: u32 = 10;
+    /// No room in the ring buffer for an [`OomOver`](crate::incident::OomOver).
+    pub const OOM_OVER: u32 = 11;
     /// How many there are.
-    pub const COUNT: u32 = 7;
+    pub const COUNT: u32 = 12;
     /// Their names, as in metrics.
-    pub const NAMES: [&str; COUNT as usize] =
-        ["mark_victim", "process_exit", "edge", "marked_map", "oom_map", "reclaim_map", "kill_map"];
+    pub const NAMES: [&str; COUNT as usize] = [
+        "mark_victim",
+        "process_exit",
+        "edge",
+        "marked_map",
+        "oom_map",
+        "reclaim_map",
+        "kill_map",
+        "stall",
+        "stall_map",
+        "sharer",
+        "memory_back",
+        "oom_over",
+    ];
 }
 
-/// What was seen, by kind: `SEEN` map. `seen = delivered + dropped` for the first three.
+/// What was seen, by kind: `SEEN` map. `seen = delivered + dropped` for the first three and [`STALL`](seen::STALL).
 pub mod seen {
     /// Victims marked.
     pub const MARK_VICTIM: u32 = 0;
@@ -33,8 +55,10 @@ pub mod seen {
     pub const EDGE: u32 = 2;
     /// Times kswapd woke, told or not.
     pub const KSWAPD_WAKE: u32 = 3;
+    /// Records of stalls, after the rate limit.
+    pub const STALL: u32 = 4;
     /// How many there are.
-    pub const COUNT: u32 = 4;
+    pub const COUNT: u32 = 5;
     /// Their names, as in metrics.
-    pub const NAMES: [&str; COUNT as usize] = ["mark_victim", "process_exit", "edge", "kswapd_wake"];
+    pub const NAMES: [&str; COUNT as usize] = ["mark_victim", "process_exit", "edge", "kswapd_wake", "stall"];
 }

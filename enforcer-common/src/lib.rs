@@ -7,10 +7,13 @@
 
 pub mod counter;
 pub mod guard;
+pub mod incident;
+pub mod life;
 pub mod offsets;
 pub mod plain;
 pub mod reclaim;
 pub mod record;
+pub mod stall;
 
 /// Lets aya hand these types to the kernel as map values and globals.
 #[cfg(feature = "user")]
@@ -27,3 +30,5 @@ macro_rules! pod {
 
 #[cfg(feature = "user")]
 pod!(guard::Guarded, guard::Own, guard::Wanted, offsets::Offsets, plain::PlainFormat, reclaim::ReclaimTotals,);
+#[cfg(feature = "user")]
+pod!(stall::StallKey, stall::StallLimits, stall::StallTotals);

@@ -54,10 +54,16 @@ offsets! {
     task_cgroups,
     /// `task_struct.thread_pid`.
     task_thread_pid,
+    /// `task_struct.flags`.
+    task_flags,
+    /// `task_struct.memcg_nr_pages_over_high`.
+    task_pages_over_high,
     /// `signal_struct.oom_score_adj`, a `short`.
     signal_oom_score_adj,
     /// `signal_struct.live`, the number of threads that have not begun to exit.
     signal_live,
+    /// `signal_struct.group_exit_code`.
+    signal_group_exit_code,
     /// The pointer in `css_set` that leads to the task's cgroup in the unified hierarchy: `dfl_cgrp`.
     css_set_dfl_cgrp,
     /// The pointer in `css_set` to the memory controller's state: an element of `subsys`. Present only where
@@ -101,6 +107,15 @@ offsets! {
     upid_ns,
     /// `pid_namespace.child_reaper`.
     pid_namespace_child_reaper,
+    /// The pointer in `css_set` to the memory controller's state of the task, on whichever hierarchy: that of the
+    /// nearest cgroup that has the controller.
+    css_set_memory_any,
+    /// `mm_struct.owner`, the task in whose cgroup the memory is charged.
+    mm_owner,
+    /// `cgroup.root`.
+    cgroup_root,
+    /// `cgroup_root.hierarchy_id`, 0 for the unified one.
+    cgroup_root_hierarchy_id,
     /// Base-two logarithm of the page size; no offset, but as constant.
     page_shift,
 }
@@ -108,10 +123,12 @@ offsets! {
 /// Bytes in `pages` pages. The kernel's counters can dip below zero for a moment; that is none.
 #[must_use]
 pub const fn pages_to_bytes(pages: i64, page_shift: u32) -> u64 {
-    if pages <= 0 || page_shift >= 32 { 0 } else { pages.unsigned_abs() << page_shift }
+    // All ones where it is negative, so that no branch is needed: the programs' verifier follows each.
+    let below_zero = pages >> 63;
+    if page_shift >= 32 { 0 } else { (pages & !below_zero).cast_unsigned() << page_shift }
 }
 
-const _: () = assert!(size_of::<Offsets>() == 34 * 4);
+const _: () = assert!(size_of::<Offsets>() == 41 * 4);
 
 #[cfg(test)]
 mod tests {

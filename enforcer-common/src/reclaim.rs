@@ -1,6 +1,8 @@
 //! What is counted about reclaim, and how begins and ends pair up.
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::stall::{self, StallKey};
+
 /// One CPU's totals of one kind of reclaim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -23,8 +25,23 @@ const _: () = assert!(size_of::<ReclaimTotals>() == 40);
 pub const DIRECT: u32 = 0;
 /// Index into the totals: reclaim against a memory cgroup's own limit.
 pub const MEMCG: u32 = 1;
-/// How many kinds of reclaim there are.
-pub const KINDS: u32 = 2;
+/// Index into the totals: sleeps of tasks whose cgroup is over `memory.high`.
+pub const MEMORY_HIGH: u32 = 2;
+/// Index into the totals: waits within reclaim; their time is also in that of the reclaim.
+pub const THROTTLED: u32 = 3;
+/// Index into the totals: any of these by threads of the kernel, such as kswapd and khugepaged. Nobody waits for them.
+pub const KERNEL_THREAD: u32 = 4;
+/// How many kinds there are.
+pub const KINDS: u32 = 5;
+
+// The first ones are those of stalls, by the same numbers.
+const _: () = assert!(
+    DIRECT == stall::DIRECT
+        && MEMCG == stall::MEMCG
+        && MEMORY_HIGH == stall::MEMORY_HIGH
+        && THROTTLED == stall::THROTTLED
+        && KERNEL_THREAD == stall::KINDS
+);
 
 /// What one task is doing in reclaim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +53,14 @@ pub struct TaskReclaim {
     pub run_since_ns: u64,
     /// When the latest reclaim ended; 0 if none has.
     pub end_ns: u64,
+    /// What the reclaim under way, or the latest, is counted under: the task may change its cgroup meanwhile.
+    pub key: StallKey,
+    /// When the task began to pay for being over `memory.high`; 0 if it does not.
+    pub high_since_ns: u64,
+    /// Reclaim that was a part of that.
+    pub high_reclaim_ns: u64,
+    /// What the sleep that follows is counted under.
+    pub high: StallKey,
 }
 
 /// Reclaims of one task that are no further apart belong to one run. The retries of one allocation follow each
@@ -44,18 +69,56 @@ pub const RUN_GAP_NS: u64 = 10_000_000;
 
 impl TaskReclaim {
     /// The task began to reclaim.
-    #[must_use]
-    pub const fn begin(self, now_ns: u64) -> Self {
+    #[inline]
+    pub const fn begin(&mut self, key: StallKey, now_ns: u64) {
         let same_run = self.end_ns != 0 && now_ns.saturating_sub(self.end_ns) <= RUN_GAP_NS;
-        let run_since_ns = if same_run { self.run_since_ns } else { now_ns };
-        Self { begin_ns: now_ns, run_since_ns, end_ns: self.end_ns }
+        if !same_run {
+            self.run_since_ns = now_ns;
+        }
+        self.begin_ns = now_ns;
+        self.key = key;
     }
 
-    /// The task ended a reclaim: its new state, and how long the reclaim took.
-    #[must_use]
-    pub const fn end(self, now_ns: u64) -> (Self, Option<u64>) {
-        let took = if self.begin_ns == 0 { None } else { Some(now_ns.saturating_sub(self.begin_ns)) };
-        (Self { begin_ns: 0, run_since_ns: self.run_since_ns, end_ns: now_ns }, took)
+    /// The task ended a reclaim of this kind: what it is counted under, and how long it took. None if its begin was not
+    /// seen, or was before `not_before_ns`. A begin whose end was not seen counts for nothing: the next one takes its
+    /// place.
+    #[inline]
+    pub const fn end(&mut self, kind: u32, now_ns: u64, not_before_ns: u64) -> Option<(StallKey, u64)> {
+        let took_ns = now_ns.saturating_sub(self.begin_ns);
+        let is_ours = self.key.kind == kind || self.key.kind == KERNEL_THREAD;
+        let is_paired = self.begin_ns != 0 && self.begin_ns >= not_before_ns && is_ours;
+        self.begin_ns = 0;
+        self.end_ns = now_ns;
+        if !is_paired {
+            return None;
+        }
+        if self.high_since_ns != 0 {
+            self.high_reclaim_ns += took_ns;
+            // Whose memory.high it is, the reclaim for its sake tells.
+            self.high.limit_id = self.key.limit_id;
+        }
+        Some((self.key, took_ns))
+    }
+
+    /// The task began to pay for being over `memory.high`: it reclaims, and may have to sleep after.
+    #[inline]
+    pub const fn begin_high(&mut self, key: StallKey, now_ns: u64) {
+        self.high_since_ns = now_ns;
+        self.high_reclaim_ns = 0;
+        self.high = key;
+    }
+
+    /// It has paid: what its sleep is counted under, and how long it slept, without the reclaim. None if its begin was
+    /// not seen, or was before `not_before_ns`.
+    #[inline]
+    pub const fn end_high(&mut self, now_ns: u64, not_before_ns: u64) -> Option<(StallKey, u64)> {
+        if self.high_since_ns == 0 || self.high_since_ns < not_before_ns {
+            self.high_since_ns = 0;
+            return None;
+        }
+        let took_ns = now_ns.saturating_sub(self.high_since_ns).saturating_sub(self.high_reclaim_ns);
+        self.high_since_ns = 0;
+        Some((self.high, took_ns))
     }
 
     /// When the run that led to an OOM at `now_ns` began; 0 if the latest one is too old to have.
@@ -66,6 +129,9 @@ impl TaskReclaim {
         if busy || fresh { self.run_since_ns } else { 0 }
     }
 }
+
+/// A task that is over `memory.high` by little does not sleep; what takes no longer than this is only its bookkeeping.
+pub const LEAST_SLEEP_NS: u64 = 100_000;
 
 /// How long after its last reclaim a task may still wait for the OOM lock: others may be killing first.
 pub const LED_HERE_NS: u64 = 1_000_000_000;
@@ -83,35 +149,91 @@ pub const EDGE_GAP_NS: u64 = 1_000_000;
 mod tests {
     use super::*;
 
+    const fn key(kind: u32, cgroup_id: u64, limit_id: u64) -> StallKey {
+        StallKey { cgroup_id, limit_id, kind, reserved: 0 }
+    }
+
+    const DIRECTLY: StallKey = key(DIRECT, 1, 0);
+
     #[test]
     fn retries_are_one_run() {
-        let first = TaskReclaim::default().begin(1_000);
-        let (ended, took) = first.end(5_000);
-        assert_eq!(took, Some(4_000));
-        let retry = ended.begin(6_000);
-        assert_eq!(retry.run_since_ns, 1_000);
-        let (retry, _) = retry.end(9_000);
-        assert_eq!(retry.led_here_since_ns(10_000), 1_000);
+        let mut task = TaskReclaim::default();
+        task.begin(DIRECTLY, 1_000);
+        assert_eq!(task.end(DIRECT, 5_000, 0), Some((DIRECTLY, 4_000)));
+        task.begin(DIRECTLY, 6_000);
+        assert_eq!(task.run_since_ns, 1_000);
+        task.end(DIRECT, 9_000, 0);
+        assert_eq!(task.led_here_since_ns(10_000), 1_000);
     }
 
     #[test]
     fn a_pause_starts_a_new_run() {
-        let (ended, _) = TaskReclaim::default().begin(1_000).end(2_000);
+        let mut task = TaskReclaim::default();
+        task.begin(DIRECTLY, 1_000);
+        task.end(DIRECT, 2_000, 0);
         let later = 2_000 + RUN_GAP_NS + 1;
-        assert_eq!(ended.begin(later).run_since_ns, later);
+        task.begin(DIRECTLY, later);
+        assert_eq!(task.run_since_ns, later);
     }
 
     #[test]
     fn an_old_run_leads_nowhere() {
-        let (ended, _) = TaskReclaim::default().begin(1_000).end(2_000);
-        assert_eq!(ended.led_here_since_ns(2_000 + LED_HERE_NS), 1_000);
-        assert_eq!(ended.led_here_since_ns(2_001 + LED_HERE_NS), 0);
+        let mut task = TaskReclaim::default();
+        task.begin(DIRECTLY, 1_000);
+        task.end(DIRECT, 2_000, 0);
+        assert_eq!(task.led_here_since_ns(2_000 + LED_HERE_NS), 1_000);
+        assert_eq!(task.led_here_since_ns(2_001 + LED_HERE_NS), 0);
         assert_eq!(TaskReclaim::default().led_here_since_ns(5), 0);
     }
 
     #[test]
-    fn an_end_without_begin_has_no_duration() {
-        assert_eq!(TaskReclaim::default().end(7).1, None);
+    fn an_end_without_its_begin_has_no_duration() {
+        let mut task = TaskReclaim::default();
+        assert_eq!(task.end(DIRECT, 7, 0), None);
+        task.begin(DIRECTLY, 8);
+        assert_eq!(task.end(MEMCG, 9, 0), None, "the begin of another kind, whose end was lost");
+        assert_eq!(task.end(DIRECT, 10, 0), None);
+        assert_eq!(task.end_high(11, 0), None);
+    }
+
+    #[test]
+    fn what_began_under_another_daemon_counts_for_nothing() {
+        let mut task = TaskReclaim::default();
+        task.begin(DIRECTLY, 1_000);
+        assert_eq!(task.end(DIRECT, 9_000, 1_001), None);
+        task.begin_high(key(MEMORY_HIGH, 5, 0), 1_000);
+        assert_eq!(task.end_high(9_000, 1_001), None);
+        assert_eq!(task.end_high(9_000, 0), None, "and is over");
+    }
+
+    #[test]
+    fn a_begin_without_end_gives_way_to_the_next() {
+        let mut task = TaskReclaim::default();
+        task.begin(DIRECTLY, 1_000);
+        let later = key(MEMCG, 2, 3);
+        task.begin(later, 50_000);
+        assert_eq!(task.end(MEMCG, 51_000, 0), Some((later, 1_000)));
+    }
+
+    #[test]
+    fn a_thread_of_the_kernel_ends_what_it_began() {
+        let mut task = TaskReclaim::default();
+        let of_kernel = key(KERNEL_THREAD, 0, 0);
+        task.begin(of_kernel, 10);
+        assert_eq!(task.end(MEMCG, 15, 0), Some((of_kernel, 5)));
+    }
+
+    #[test]
+    fn a_sleep_of_memory_high_is_without_its_reclaim() {
+        let mut task = TaskReclaim::default();
+        task.begin_high(key(MEMORY_HIGH, 5, 0), 1_000);
+        task.begin(key(MEMCG, 5, 6), 2_000);
+        task.end(MEMCG, 4_000, 0);
+        assert_eq!(task.end_high(10_000, 0), Some((key(MEMORY_HIGH, 5, 6), 7_000)));
+        assert_eq!(task.end_high(11_000, 0), None, "once only");
+        task.begin(key(MEMCG, 5, 5), 12_000);
+        assert_eq!(task.end(MEMCG, 13_000, 0).map(|(_, took_ns)| took_ns), Some(1_000));
+        assert_eq!(task.high_reclaim_ns, 2_000, "a reclaim of its own is none of memory.high's");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const COMM_LEN: usize = 16;
 
 /// Version of the record layouts. It rises with every change that is not a new kind.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// [`Header::kind`] of [`MarkVictim`].
 pub const KIND_MARK_VICTIM: u32 = 1;
@@ -58,6 +58,14 @@ pub struct MarkVictim {
     pub limit_cgroup_id: u64,
     /// When the reclaim of the allocating task that ended in this OOM began; 0 if none was seen.
     pub reclaim_since_ns: u64,
+    /// When the kernel's OOM killer was called for this OOM: with the trigger's thread id, what makes several marks
+    /// one OOM. 0 if unknown.
+    pub oom_since_ns: u64,
+    /// The cgroup in whose counters the kernel counts the kill: that of the memory's owner, or the nearest above it
+    /// that has the memory controller. 0 if unknown.
+    pub counted_cgroup_id: u64,
+    /// Names the victim's memory, as in [`MemoryBack::memory`](crate::incident::MemoryBack::memory); 0 if unknown.
+    pub memory: u64,
     /// The victim's anonymous memory; the four sizes are valid with [`MEMORY_KNOWN`].
     pub anon_bytes: u64,
     /// The victim's mapped file pages.
@@ -110,10 +118,14 @@ pub const MEMORY_KNOWN: u32 = 1 << 6;
 pub const UID_KNOWN: u32 = 1 << 7;
 /// The `oom_score_adj` is known.
 pub const SCORE_KNOWN: u32 = 1 << 8;
+/// The end of this OOM will be told, by an [`OomOver`](crate::incident::OomOver).
+pub const END_WATCHED: u32 = 1 << 9;
+/// It will be told when the victim's memory is back, by a [`MemoryBack`](crate::incident::MemoryBack).
+pub const MEMORY_WATCHED: u32 = 1 << 10;
 
 impl MarkVictim {
     /// Size of the record.
-    pub const SIZE_BYTES: u16 = 160;
+    pub const SIZE_BYTES: u16 = 184;
 
     /// A record with its header and nothing else.
     pub const EMPTY: Self = Self {
@@ -124,6 +136,9 @@ impl MarkVictim {
         trigger_cgroup_id: 0,
         limit_cgroup_id: 0,
         reclaim_since_ns: 0,
+        oom_since_ns: 0,
+        counted_cgroup_id: 0,
+        memory: 0,
         anon_bytes: 0,
         file_bytes: 0,
         shmem_bytes: 0,
@@ -176,6 +191,10 @@ pub const EXIT_CODE_KNOWN: u32 = 1 << 0;
 /// It is known that this was the last thread of the process. Without it, the marked thread has exited and
 /// others of its process may live.
 pub const GROUP_DEAD: u32 = 1 << 1;
+/// The exiting task had let go of its memory already. Where nobody else had it, it was back by then.
+pub const MEMORY_LET_GO: u32 = 1 << 2;
+/// The exit itself was not seen: its time is that at which the process, waited for by its parent, was freed.
+pub const FREED: u32 = 1 << 3;
 
 impl ProcessExit {
     /// Size of the record.

@@ -1,4 +1,6 @@
 //! Reading the kernel's structures by offsets that the daemon resolved.
+use core::mem::MaybeUninit;
+
 use aya_ebpf::{
     bindings::bpf_pidns_info,
     helpers::{
@@ -35,6 +37,29 @@ pub(crate) fn read<T>(base: u64, offset: u32) -> Option<T> {
     unsafe { bpf_probe_read_kernel((base + u64::from(offset)) as *const T) }.ok()
 }
 
+/// Reads the field at `offset` of the structure at `base`; zero if either is absent or the read faults.
+///
+/// Without a branch: what follows is looked at once by the verifier, and not once for each field that may be missing.
+/// Older kernels give up on a program of many such fields.
+#[inline(always)]
+pub(crate) fn read_or_zero<T: Copy>(base: u64, offset: u32) -> T {
+    let mut value = MaybeUninit::<T>::zeroed();
+    // The offset is a constant to the verifier, which drops the branch that is not taken.
+    if offset != ABSENT {
+        // SAFETY: the helper writes at most the size passed, which is the value's, checks the address it reads from, and
+        // leaves zeros where that faults, as near address 0.
+        unsafe {
+            generated::bpf_probe_read_kernel(
+                value.as_mut_ptr().cast(),
+                size_of::<T>() as u32,
+                (base + u64::from(offset)) as *const _,
+            )
+        };
+    }
+    // SAFETY: it was zeroed, and is of integers.
+    unsafe { value.assume_init() }
+}
+
 /// As [`read`], for a pointer that must not be null.
 #[inline(always)]
 pub(crate) fn pointer(base: u64, offset: u32) -> Option<u64> {
@@ -45,7 +70,7 @@ pub(crate) fn pointer(base: u64, offset: u32) -> Option<u64> {
 #[inline(always)]
 pub(crate) fn comm(base: u64, offset: u32) -> [u8; COMM_LEN] {
     // Two words instead of sixteen bytes: so the compiler moves words, and the stack stays small.
-    let words = read::<[u64; 2]>(base, offset).unwrap_or_default();
+    let words: [u64; 2] = read_or_zero(base, offset);
     // SAFETY: both are sixteen bytes without invalid values.
     unsafe { core::mem::transmute::<[u64; 2], [u8; COMM_LEN]>(words) }
 }
@@ -88,6 +113,42 @@ pub(crate) fn task_cgroup_id(task: u64) -> Option<u64> {
         return css_cgroup_id(pointer(css_set, offset!(css_set_memory_css))?);
     }
     cgroup_id(pointer(css_set, offset!(css_set_dfl_cgrp))?)
+}
+
+/// The id of the cgroup in whose counters the kernel counts a kill of who has this memory: that of its owner
+/// (`memcg_memory_event_mm` in linux/memcontrol.h). 0 if it cannot be told.
+#[inline(always)]
+pub(crate) fn counted_cgroup_id(mm: u64) -> u64 {
+    let owner: u64 = read_or_zero(mm, offset!(mm_owner));
+    let css_set: u64 = read_or_zero(owner, offset!(task_cgroups));
+    let css: u64 = read_or_zero(css_set, offset!(css_set_memory_any));
+    let cgroup: u64 = read_or_zero(css, offset!(css_cgroup));
+    let node: u64 = read_or_zero(cgroup, offset!(cgroup_kn));
+    read_or_zero(node, offset!(kernfs_node_id))
+}
+
+/// The directory of a `struct cgroup`, if that is on the unified hierarchy as far as can be told.
+#[inline(always)]
+pub(crate) fn unified_cgroup_node(cgroup: u64) -> Option<u64> {
+    let hierarchy = pointer(cgroup, offset!(cgroup_root))
+        .and_then(|root| read::<i32>(root, offset!(cgroup_root_hierarchy_id)))
+        .unwrap_or(0);
+    if hierarchy != 0 {
+        return None;
+    }
+    pointer(cgroup, offset!(cgroup_kn))
+}
+
+/// Copies the name of a `kernfs_node` with its terminating zero into the buffer. Its length with that; none if it cannot
+/// be read.
+#[inline(always)]
+pub(crate) fn copy_node_name<const LEN: usize>(node: u64, buffer: &mut [u8; LEN]) -> Option<usize> {
+    let name = pointer(node, offset!(kernfs_node_name))?;
+    // SAFETY: the helper writes at most the size passed, which is the buffer's, and checks the address it reads from.
+    let read = unsafe {
+        generated::bpf_probe_read_kernel_str(buffer.as_mut_ptr().cast(), LEN as u32, name as *const _)
+    };
+    (read > 0).then_some(read as usize)
 }
 
 /// The current task's `task_struct`.

@@ -4,15 +4,21 @@
 //! without the kernel is in `enforcer-common`, and tested there.
 #![no_std]
 #![no_main]
+#![feature(core_intrinsics)]
+#![expect(internal_features, reason = "atomic additions: see `atomic`")]
 
+mod atomic;
 mod cgroup;
 #[macro_use]
 mod diagnostics;
+mod incident;
 mod kernel;
+mod life;
 mod maps;
 mod oom;
 mod process;
 mod reclaim;
+mod stall;
 
 /// Helpers such as `bpf_probe_read_kernel` are for programs under a licence compatible with the GPL.
 #[unsafe(link_section = "license")]

@@ -1,16 +1,20 @@
 //! The maps, and the globals that the daemon sets before the programs are loaded.
 use aya_ebpf::{
     Global,
+    bindings::BPF_F_NO_PREALLOC,
     macros::map,
     maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf},
 };
 use enforcer_common::{
     counter::{drops, seen},
     guard::{self, Guarded, Own, Wanted},
-    offsets::Offsets,
+    incident::{Awaited, Marking, Ooming, watched},
+    life,
+    offsets::{ABSENT, Offsets},
     plain::PlainFormat,
     reclaim::{self, ReclaimTotals, TaskReclaim},
     record,
+    stall::{self, StallKey, StallLimits, StallTotals},
 };
 
 /// Where the running kernel keeps the fields that we read.
@@ -70,25 +74,77 @@ pub(crate) static RECLAIM: PerCpuArray<ReclaimTotals> = PerCpuArray::with_max_en
 #[map]
 pub(crate) static RECLAIMING: LruHashMap<u32, TaskReclaim> = LruHashMap::with_max_entries(4096, 0);
 
+/// Stalls by cgroup and kind. Without preallocation, as few cgroups ever stall: it takes memory for those alone.
+#[map]
+pub(crate) static STALLS: HashMap<StallKey, StallTotals> =
+    HashMap::with_max_entries(stall::MAX_STALLS, BPF_F_NO_PREALLOC);
+
+/// Stalls worth telling, in a ring of their own: whoever thrashes costs no OOM record. Room for some 180; each cgroup
+/// comes at most about once a second.
+#[map]
+pub(crate) static STALL_RECORDS: RingBuf = RingBuf::with_byte_size(16 * 1024, 0);
+
+/// When a stall is worth telling.
+#[unsafe(no_mangle)]
+pub(crate) static STALL_LIMITS: Global<StallLimits> = Global::new(StallLimits::DEFAULT);
+
+/// Which argument of `mm_vmscan_memcg_reclaim_begin` is the memory cgroup; `ABSENT` if none is.
+#[unsafe(no_mangle)]
+pub(crate) static RECLAIMED_ARGUMENT: Global<u32> = Global::new(ABSENT);
+
 /// When an edge of each kind was last told.
 #[map]
 pub(crate) static EDGE_LAST: Array<u64> = Array::with_max_entries(record::EDGES, 0);
 
-/// The `oom_control` that a task's OOM in progress works with, by thread id.
+/// What a task's OOM in progress works with, by thread id.
 #[map]
-pub(crate) static OOMS: LruHashMap<u32, u64> = LruHashMap::with_max_entries(1024, 0);
+pub(crate) static OOMS: LruHashMap<u32, Ooming> = LruHashMap::with_max_entries(1024, 0);
 
-/// 1 as soon as the program that watches kills is attached. A map, as no global can be set after loading.
+/// 1 as soon as the program that watches kills, ends of OOMs or memory is attached. A map, as no global can be set after
+/// loading.
 #[map]
-pub(crate) static KILL_WATCH: Array<u32> = Array::with_max_entries(1, 0);
+pub(crate) static KILL_WATCH: Array<u32> = Array::with_max_entries(watched::COUNT, 0);
 
 /// The task that a task has just sent the kernel's own SIGKILL to, by the sender's thread id.
 #[map]
 pub(crate) static KILLS: LruHashMap<u32, u64> = LruHashMap::with_max_entries(1024, 0);
 
-/// Marked victims: when, by process id (by thread id where only that is known).
+/// Victims whose exit is awaited, by process id (by thread id where only that is known).
 #[map]
-pub(crate) static MARKED: LruHashMap<u32, u64> = LruHashMap::with_max_entries(8192, 0);
+pub(crate) static MARKED: LruHashMap<u32, Awaited> = LruHashMap::with_max_entries(8192, 0);
+
+/// The latest mark of a task's OOM in progress, by its thread id.
+#[map]
+pub(crate) static MARKING: LruHashMap<u32, Marking> = LruHashMap::with_max_entries(1024, 0);
+
+/// Memory of marked victims that was not given back yet: when the latest of them was marked, by the `mm_struct`.
+#[map]
+pub(crate) static MEMORIES: LruHashMap<u64, u64> = LruHashMap::with_max_entries(8192, 0);
+
+/// Tasks that the OOM killer killed after a victim and did not mark, by address, with that mark's time and victim: used
+/// where no task's memory can be read.
+#[map]
+pub(crate) static SHARERS: LruHashMap<u64, Marking> = LruHashMap::with_max_entries(256, 0);
+
+/// Cgroups made and removed, in a ring of their own: a storm of them costs no OOM record. Room for some 500.
+#[map]
+pub(crate) static LIFE: RingBuf = RingBuf::with_byte_size(64 * 1024, 0);
+
+/// Cgroups made and removed that were seen, and those that were not told.
+#[map]
+static LIFE_COUNTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(life::counts::COUNT, 0);
+
+/// Whether the program is attached that watches this.
+#[inline(always)]
+pub(crate) fn is_watched(index: u32) -> bool {
+    KILL_WATCH.get(index).is_some_and(|attached| *attached == 1)
+}
+
+/// Counts a cgroup made or removed.
+#[inline(always)]
+pub(crate) fn life_counted(index: u32) {
+    count(&LIFE_COUNTS, index);
+}
 
 /// Adds one to a per-CPU counter.
 #[inline(always)]

@@ -7,23 +7,30 @@ use aya_ebpf::{
 };
 use enforcer_common::{
     counter::{drops, seen},
+    incident::{Awaited, Marking, Ooming, watched},
     offsets::{ABSENT, pages_to_bytes},
     plain::{PlainFormat, data_loc_offset},
     record::{
-        CGROUP_KNOWN, CONTAINER_INIT, INIT_KNOWN, KILL_WATCHED, LIMIT_KNOWN, MEMORY_KNOWN, MarkVictim,
-        SCORE_KNOWN, UID_KNOWN, VICTIM_KILLED,
+        CGROUP_KNOWN, CONTAINER_INIT, END_WATCHED, INIT_KNOWN, KILL_WATCHED, LIMIT_KNOWN, MEMORY_KNOWN,
+        MEMORY_WATCHED, MarkVictim, SCORE_KNOWN, UID_KNOWN, VICTIM_KILLED,
     },
 };
 
 use crate::{
+    incident,
     kernel::{
-        self, comm, css_cgroup_id, current_cgroup_id, current_comm, now_ns, offset, pointer, read,
-        task_cgroup_id,
+        self, comm, counted_cgroup_id, css_cgroup_id, current_cgroup_id, current_comm, now_ns, offset,
+        pointer, process_start_ns, read, read_or_zero, task_cgroup_id,
     },
-    maps::{EVENTS, KILL_WATCH, KILLS, MARKED, OOMS, PLAIN_FORMAT, RECLAIMING, dropped, saw, tell},
+    maps::{
+        EVENTS, KILLS, MARKED, MARKING, MEMORIES, OOMS, PLAIN_FORMAT, RECLAIMING, dropped, is_watched, saw,
+        tell,
+    },
 };
 
 const SIGKILL: i32 = 9;
+/// Only a key that is there gets a new value (linux/bpf.h).
+const BPF_EXIST: u64 = 2;
 /// The `siginfo` pointer by which the kernel marks its own signals (`SEND_SIG_PRIV`, linux/sched/signal.h).
 const SEND_SIG_PRIV: u64 = 1;
 
@@ -40,9 +47,9 @@ fn try_mark_victim_task(ctx: &BtfTracePointContext) {
     let mut mark = begin();
     mark.uid = ctx.arg::<u32>(1);
     mark.flags |= UID_KNOWN;
-    mark.tid = read(task, offset!(task_pid)).unwrap_or(0);
-    mark.tgid = read(task, offset!(task_tgid)).unwrap_or(0);
-    mark.start_boottime_ns = read(task, offset!(task_start_boottime)).unwrap_or(0);
+    mark.tid = read_or_zero(task, offset!(task_pid));
+    mark.tgid = read_or_zero(task, offset!(task_tgid));
+    mark.start_boottime_ns = read_or_zero(task, offset!(task_start_boottime));
     mark.comm = comm(task, offset!(task_comm));
     if let Some(id) = task_cgroup_id(task) {
         mark.cgroup_id = id;
@@ -120,8 +127,10 @@ fn begin() -> MarkVictim {
         mark.reclaim_since_ns = reclaim.led_here_since_ns(mark.time_ns);
     }
     // SAFETY: as above.
-    if let Some(oom_control) = unsafe { OOMS.get(mark.trigger_tid) } {
-        read_limit(&mut mark, *oom_control);
+    if let Some(ooming) = unsafe { OOMS.get(mark.trigger_tid) } {
+        let Ooming { oom_control, since_ns } = *ooming;
+        mark.oom_since_ns = since_ns;
+        read_limit(&mut mark, oom_control);
     }
     mark
 }
@@ -145,21 +154,51 @@ fn read_limit(mark: &mut MarkVictim, oom_control: u64) {
 /// Adds whether it was a kill, tells the record, and remembers the victim until it exits.
 #[inline(always)]
 fn finish<C: EbpfContext>(ctx: &C, mark: &mut MarkVictim, victim: Option<u64>) {
-    if KILL_WATCH.get(0).is_some_and(|attached| *attached == 1) {
+    // Kept beside the flags: a branch on those would have the verifier tell all their values apart.
+    let mut killed_it = false;
+    if is_watched(watched::KILLS) {
         mark.flags |= KILL_WATCHED;
         // SAFETY: the value is copied at once; only the current task writes its own entry.
         if let Some(killed) = unsafe { KILLS.get(mark.trigger_tid) } {
             // Where the event passes no task, the kill just before it is the victim's.
             if victim.is_none_or(|task| task == *killed) {
                 mark.flags |= VICTIM_KILLED;
+                killed_it = true;
             }
+            incident::is_marked(*killed);
             // An absent entry is as good as a removed one.
             let _ = KILLS.remove(mark.trigger_tid);
         }
     }
     let key = if mark.tgid == 0 { mark.tid } else { mark.tgid };
-    if MARKED.insert(key, mark.time_ns, 0).is_err() {
+    // Whose exit was awaited from the kill on, and is awaited no more, has exited.
+    let awaited = killed_it && mark.tgid != 0 && mark.oom_since_ns != 0;
+    let start_boottime_ns = mark.start_boottime_ns;
+    let entry = Awaited { marked_ns: mark.time_ns, start_boottime_ns };
+    let noted = MARKED.insert(key, entry, if awaited { BPF_EXIST } else { 0 });
+    if noted.is_err() && !awaited {
         dropped(drops::MARKED_MAP);
+    }
+    if let Some(mm) = victim.and_then(|task| pointer(task, offset!(task_mm))) {
+        mark.memory = mm;
+        mark.counted_cgroup_id = counted_cgroup_id(mm);
+        if is_watched(watched::MEMORY) {
+            if MEMORIES.insert(mm, mark.time_ns, 0).is_ok() {
+                mark.flags |= MEMORY_WATCHED;
+            } else {
+                dropped(drops::MEMORY_BACK);
+            }
+        }
+    }
+    // Only a kill takes those with it that have the memory too.
+    if killed_it {
+        if is_watched(watched::ENDS) && mark.oom_since_ns != 0 {
+            mark.flags |= END_WATCHED;
+        }
+        let marking = Marking { memory: mark.memory, marked_ns: mark.time_ns, victim: key, reserved: 0 };
+        if MARKING.insert(mark.trigger_tid, marking, 0).is_err() {
+            dropped(drops::SHARER);
+        }
     }
     saw(seen::MARK_VICTIM);
     tell(&EVENTS, mark, drops::MARK_VICTIM);
@@ -172,42 +211,54 @@ fn read_memory(mark: &mut MarkVictim, task: u64) {
     let Some(anon) = read::<i64>(mm, offset!(mm_anon_pages)) else { return };
     let shift = offset!(page_shift);
     mark.anon_bytes = pages_to_bytes(anon, shift);
-    mark.file_bytes = pages_to_bytes(read(mm, offset!(mm_file_pages)).unwrap_or(0), shift);
-    mark.shmem_bytes = pages_to_bytes(read(mm, offset!(mm_shmem_pages)).unwrap_or(0), shift);
-    mark.swap_bytes = pages_to_bytes(read(mm, offset!(mm_swap_pages)).unwrap_or(0), shift);
-    mark.pgtables_bytes = pages_to_bytes(read(mm, offset!(mm_pgtables_bytes)).unwrap_or(0), 0);
+    mark.file_bytes = pages_to_bytes(read_or_zero(mm, offset!(mm_file_pages)), shift);
+    mark.shmem_bytes = pages_to_bytes(read_or_zero(mm, offset!(mm_shmem_pages)), shift);
+    mark.swap_bytes = pages_to_bytes(read_or_zero(mm, offset!(mm_swap_pages)), shift);
+    mark.pgtables_bytes = pages_to_bytes(read_or_zero(mm, offset!(mm_pgtables_bytes)), 0);
     mark.flags |= MEMORY_KNOWN;
 }
 
 /// Whether the task's process is the init of a PID namespace below the machine's own.
 #[inline(always)]
-fn is_namespace_init(task: u64) -> Option<bool> {
-    let pid = pointer(task, offset!(task_thread_pid))?;
-    let level = read::<u32>(pid, offset!(pid_level))?;
-    if level == 0 {
-        return Some(false);
-    }
+pub(crate) fn is_namespace_init(task: u64) -> Option<bool> {
     let (numbers, size) = (offset!(pid_numbers), offset!(upid_size));
     if numbers == ABSENT || size == ABSENT {
         return None;
     }
+    let pid: u64 = read_or_zero(task, offset!(task_thread_pid));
+    let level: u32 = read_or_zero(pid, offset!(pid_level));
     let upid = pid + u64::from(numbers) + u64::from(level) * u64::from(size);
-    let namespace = pointer(upid, offset!(upid_ns))?;
-    let reaper = read::<u64>(namespace, offset!(pid_namespace_child_reaper))?;
+    let namespace: u64 = read_or_zero(upid, offset!(upid_ns));
+    let reaper: u64 = read_or_zero(namespace, offset!(pid_namespace_child_reaper));
+    if reaper == 0 {
+        return None;
+    }
     // The reaper is a thread of the init process: its leader, unless that has exited.
-    Some(reaper == task || reaper == read::<u64>(task, offset!(task_group_leader))?)
+    let leader: u64 = read_or_zero(task, offset!(task_group_leader));
+    Some((level != 0) & ((reaper == task) | (reaper == leader)))
 }
 
 /// Notes what the OOM killer works with; `mark_victim` follows in the same task. Memory cgroups' OOMs come
 /// through here too.
 #[fentry(function = "out_of_memory")]
 pub fn out_of_memory(ctx: FEntryContext) -> u32 {
-    let oom_control = ctx.arg::<*const u8>(0) as u64;
+    let ooming = Ooming { oom_control: ctx.arg::<*const u8>(0) as u64, since_ns: now_ns() };
     let tid = bpf_get_current_pid_tgid() as u32;
-    if OOMS.insert(tid, oom_control, 0).is_err() {
+    if OOMS.insert(tid, ooming, 0).is_err() {
         dropped(drops::OOM_MAP);
     }
     0
+}
+
+/// Awaits the exit of who is being killed by the OOM killer. It may come before the mark does: newer kernels tell an exit
+/// at its very beginning, and the victim may run on another CPU.
+#[inline(always)]
+fn expect(tid: u32, victim: u64) {
+    if OOMS.get_ptr(tid).is_some()
+        && let Some(tgid) = read::<u32>(victim, offset!(task_tgid))
+    {
+        incident::await_exit(tgid, now_ns(), process_start_ns(victim));
+    }
 }
 
 /// Notes the kernel's own SIGKILLs. The OOM killer sends one to a task that it kills, right before it marks
@@ -220,6 +271,9 @@ pub fn oom_signal(ctx: RawTracePointContext) -> i32 {
         if KILLS.insert(tid, ctx.arg::<u64>(2), 0).is_err() {
             dropped(drops::KILL_MAP);
         }
+        incident::killed(tid, ctx.arg::<u64>(2));
+        // Behind it: who is awaited already is no sharer that has not been told.
+        expect(tid, ctx.arg::<u64>(2));
     }
     0
 }

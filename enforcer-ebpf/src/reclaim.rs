@@ -1,23 +1,35 @@
 //! Reclaim: how often and how long tasks stall in it, and the edges that wake the sampler.
 //!
-//! All by raw tracepoints: they need neither BTF nor tracefs, and cost the least.
-use aya_ebpf::{helpers::bpf_get_current_pid_tgid, macros::raw_tracepoint, programs::RawTracePointContext};
+//! By raw tracepoints, which need neither BTF nor tracefs; only whose limit it was, and the sleeps of `memory.high`, take
+//! the entry and exit of functions.
+use aya_ebpf::{
+    helpers::bpf_get_current_pid_tgid,
+    macros::{fentry, fexit, raw_tracepoint},
+    programs::{FEntryContext, FExitContext, RawTracePointContext},
+};
 use enforcer_common::{
     counter::{drops, seen},
-    reclaim::{DIRECT, MEMCG, TaskReclaim, edge_is_due},
+    reclaim::{
+        DIRECT, KERNEL_THREAD, LEAST_SLEEP_NS, MEMCG, MEMORY_HIGH, THROTTLED, TaskReclaim, edge_is_due,
+    },
     record::{EDGE_DIRECT_RECLAIM, EDGE_KSWAPD_WAKE, Edge},
+    stall::StallKey,
 };
 
 use crate::{
-    kernel::now_ns,
-    maps::{EDGE_LAST, EDGES, RECLAIM, RECLAIMING, dropped, saw, tell},
+    kernel::{css_cgroup_id, current_cgroup_id, current_task, now_ns, offset, read},
+    maps::{EDGE_LAST, EDGES, RECLAIM, RECLAIMED_ARGUMENT, RECLAIMING, STALL_LIMITS, dropped, saw, tell},
+    stall::stalled,
 };
+
+/// `PF_KTHREAD` of include/linux/sched.h.
+const KTHREAD: u32 = 0x0020_0000;
 
 /// An allocating task begins to reclaim because the machine is short.
 #[raw_tracepoint(tracepoint = "mm_vmscan_direct_reclaim_begin")]
 pub fn direct_reclaim_begin(_ctx: RawTracePointContext) -> i32 {
     let now_ns = now_ns();
-    let tid = begin(DIRECT, now_ns);
+    let tid = begin(key(DIRECT, 0), now_ns);
     edge(EDGE_DIRECT_RECLAIM, tid, now_ns);
     0
 }
@@ -29,10 +41,24 @@ pub fn direct_reclaim_end(_ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// A task begins to reclaim against a memory cgroup's own limit: no shortage of the machine's.
+/// A task begins to reclaim against a memory cgroup's own limit: no shortage of the machine's. Newer kernels pass the
+/// cgroup.
 #[raw_tracepoint(tracepoint = "mm_vmscan_memcg_reclaim_begin")]
-pub fn memcg_reclaim_begin(_ctx: RawTracePointContext) -> i32 {
-    begin(MEMCG, now_ns());
+pub fn memcg_reclaim_begin(ctx: RawTracePointContext) -> i32 {
+    let memcg = match RECLAIMED_ARGUMENT.load() {
+        0 => ctx.arg::<u64>(0),
+        1 => ctx.arg::<u64>(1),
+        2 => ctx.arg::<u64>(2),
+        _ => 0,
+    };
+    begin_memcg(memcg);
+    0
+}
+
+/// The same, by the function around it, where the tracepoint does not pass the cgroup: its first argument is it.
+#[fentry(function = "try_to_free_mem_cgroup_pages")]
+pub fn memcg_reclaim_entered(ctx: FEntryContext) -> u32 {
+    begin_memcg(ctx.arg::<*const u8>(0) as u64);
     0
 }
 
@@ -40,6 +66,53 @@ pub fn memcg_reclaim_begin(_ctx: RawTracePointContext) -> i32 {
 #[raw_tracepoint(tracepoint = "mm_vmscan_memcg_reclaim_end")]
 pub fn memcg_reclaim_end(_ctx: RawTracePointContext) -> i32 {
     end(MEMCG);
+    0
+}
+
+/// A reclaiming task has waited: `int nid, int usec_timeout, int usec_delayed, int reason`.
+#[raw_tracepoint(tracepoint = "mm_vmscan_throttled")]
+pub fn reclaim_throttled(ctx: RawTracePointContext) -> i32 {
+    let delayed_us = ctx.arg::<i32>(2);
+    if delayed_us <= 0 {
+        return 0;
+    }
+    let tid = bpf_get_current_pid_tgid() as u32;
+    let limit_id = match RECLAIMING.get_ptr(tid) {
+        // SAFETY: the entry is this task's own, and only it writes it.
+        Some(task) => unsafe { if (*task).begin_ns == 0 { 0 } else { (*task).key.limit_id } },
+        None => 0,
+    };
+    ended(key(THROTTLED, limit_id), delayed_us as u64 * 1_000, now_ns());
+    0
+}
+
+/// A task may have to pay for its cgroup's being over `memory.high`. Most have not.
+#[fentry(function = "mem_cgroup_handle_over_high")]
+pub fn memory_high_begin(_ctx: FEntryContext) -> u32 {
+    if owes_nothing() {
+        return 0;
+    }
+    let (now_ns, key) = (now_ns(), key(MEMORY_HIGH, 0));
+    with_task(|task| task.begin_high(key, now_ns));
+    0
+}
+
+/// It has paid: it reclaimed, which is told by that, and then slept.
+#[fexit(function = "mem_cgroup_handle_over_high")]
+pub fn memory_high_end(_ctx: FExitContext) -> i32 {
+    let tid = bpf_get_current_pid_tgid() as u32;
+    let Some(task) = RECLAIMING.get_ptr_mut(tid) else { return 0 };
+    // SAFETY: the entry is this task's own; an eviction from the map does not unmap it.
+    let task = unsafe { &mut *task };
+    if task.high_since_ns == 0 {
+        return 0;
+    }
+    let now_ns = now_ns();
+    if let Some((key, took_ns)) = task.end_high(now_ns, not_before_ns())
+        && took_ns >= LEAST_SLEEP_NS
+    {
+        ended(key, took_ns, now_ns);
+    }
     0
 }
 
@@ -51,16 +124,63 @@ pub fn kswapd_wake(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// Notes that the current task began a reclaim of this kind; its thread id.
+/// What began before this is of a daemon before: its map is kept.
 #[inline(always)]
-fn begin(kind: u32, now_ns: u64) -> u32 {
+fn not_before_ns() -> u64 {
+    STALL_LIMITS.load().not_before_ns
+}
+
+/// Whether the current task has taken nothing above `memory.high` since it last paid. Where that cannot be told, it may
+/// have.
+#[inline(always)]
+fn owes_nothing() -> bool {
+    read::<u32>(current_task(), offset!(task_pages_over_high)) == Some(0)
+}
+
+/// What a stall of the current task that begins now is counted under.
+#[inline(always)]
+fn key(kind: u32, limit_id: u64) -> StallKey {
+    let flags = read::<u32>(current_task(), offset!(task_flags)).unwrap_or(0);
+    if flags & KTHREAD != 0 {
+        return StallKey { cgroup_id: 0, limit_id: 0, kind: KERNEL_THREAD, reserved: 0 };
+    }
+    StallKey { cgroup_id: current_cgroup_id().unwrap_or(0), limit_id, kind, reserved: 0 }
+}
+
+#[inline(always)]
+fn begin_memcg(memcg: u64) {
+    let css = offset!(mem_cgroup_css);
+    let limit_id = if memcg == 0 || css == enforcer_common::offsets::ABSENT {
+        0
+    } else {
+        css_cgroup_id(memcg + u64::from(css)).unwrap_or(0)
+    };
+    begin(key(MEMCG, limit_id), now_ns());
+}
+
+/// Changes what is noted of the current task, which may be nothing yet; its thread id.
+#[inline(always)]
+fn with_task(change: impl FnOnce(&mut TaskReclaim)) -> u32 {
     let tid = bpf_get_current_pid_tgid() as u32;
-    // SAFETY: the value is copied at once; only the current task writes its own entry.
-    let before = unsafe { RECLAIMING.get(tid) }.copied().unwrap_or(TaskReclaim::default());
-    if RECLAIMING.insert(tid, before.begin(now_ns), 0).is_err() {
+    // In place where it can be: to insert means to take another entry of the map, and to give one back.
+    if let Some(task) = RECLAIMING.get_ptr_mut(tid) {
+        // SAFETY: the entry is this task's own; an eviction from the map does not unmap it.
+        change(unsafe { &mut *task });
+        return tid;
+    }
+    let mut task = TaskReclaim::default();
+    change(&mut task);
+    if RECLAIMING.insert(tid, &task, 0).is_err() {
         dropped(drops::RECLAIM_MAP);
     }
-    if let Some(totals) = RECLAIM.get_ptr_mut(kind) {
+    tid
+}
+
+/// Notes that the current task began a reclaim; its thread id.
+#[inline(always)]
+fn begin(key: StallKey, now_ns: u64) -> u32 {
+    let tid = with_task(|task| task.begin(key, now_ns));
+    if let Some(totals) = RECLAIM.get_ptr_mut(key.kind) {
         // SAFETY: this CPU's slot, which lives as long as the map.
         unsafe { (*totals).begun += 1 }
     }
@@ -72,23 +192,33 @@ fn begin(kind: u32, now_ns: u64) -> u32 {
 fn end(kind: u32) {
     let now_ns = now_ns();
     let tid = bpf_get_current_pid_tgid() as u32;
-    let mut took_ns = None;
-    if let Some(entry) = RECLAIMING.get_ptr_mut(tid) {
+    let mut paired = None;
+    if let Some(task) = RECLAIMING.get_ptr_mut(tid) {
         // SAFETY: the entry is this task's own; an eviction from the map does not unmap it.
-        unsafe { (*entry, took_ns) = (*entry).end(now_ns) }
+        paired = unsafe { (*task).end(kind, now_ns, not_before_ns()) };
     }
-    let Some(totals) = RECLAIM.get_ptr_mut(kind) else { return };
-    // SAFETY: this CPU's slot, which lives as long as the map.
-    let totals = unsafe { &mut *totals };
-    match took_ns {
-        Some(took_ns) => {
-            totals.ended += 1;
-            totals.total_ns += took_ns;
-            if took_ns > totals.max_ns {
-                totals.max_ns = took_ns;
-            }
+    if let Some((key, took_ns)) = paired {
+        ended(key, took_ns, now_ns);
+    } else if let Some(totals) = RECLAIM.get_ptr_mut(kind) {
+        // SAFETY: this CPU's slot, which lives as long as the map.
+        unsafe { (*totals).unpaired += 1 }
+    }
+}
+
+/// Adds up a stall that is over.
+#[inline(always)]
+fn ended(key: StallKey, took_ns: u64, now_ns: u64) {
+    if let Some(totals) = RECLAIM.get_ptr_mut(key.kind) {
+        // SAFETY: this CPU's slot, which lives as long as the map.
+        let totals = unsafe { &mut *totals };
+        totals.ended += 1;
+        totals.total_ns += took_ns;
+        if took_ns > totals.max_ns {
+            totals.max_ns = took_ns;
         }
-        None => totals.unpaired += 1,
+    }
+    if key.kind != KERNEL_THREAD && key.cgroup_id != 0 {
+        stalled(&key, took_ns, now_ns);
     }
 }
 

@@ -13,6 +13,7 @@ mod dir;
 mod drift;
 mod failing;
 pub(crate) mod guard;
+mod handle;
 mod index;
 mod knob;
 mod ledger;
@@ -39,6 +40,7 @@ pub use self::{
     dir::{CgroupDir, Error},
     drift::{Drift, DriftAction, DriftPolicy, OnDrift},
     guard::Forbidden,
+    handle::{Handles, Sought},
     index::{Index, Resolved},
     knob::{Knob, PageSize},
     ledger::Ledger,

@@ -3,6 +3,7 @@
 mod capacity;
 mod client;
 mod config;
+mod doctor;
 mod events;
 mod exec;
 mod exit;
@@ -70,6 +71,8 @@ enum Verb {
     Plan(plan::Args),
     /// Print the order in which these pods would be evicted
     Rank(rank::Args),
+    /// Say what this host offers and what is lost; status 1 if anything is
+    Doctor(doctor::Args),
     /// Check and print the configuration
     #[command(subcommand)]
     Config(config::Verb),
@@ -124,6 +127,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Verb::Events(args) => events::events(&context(&files)?, &args),
         Verb::Plan(args) => plan::plan(&context(&files)?, &args),
         Verb::Rank(args) => rank::rank(&context(&files)?, &args),
+        Verb::Doctor(args) => doctor::doctor(&context(&files)?, &args),
         Verb::Config(verb) => config::config(&files, output, verb),
         Verb::Exec(args) => exec::exec(&context(&files)?, &args),
     }

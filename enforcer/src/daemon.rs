@@ -5,9 +5,12 @@
 //! | `Desired` | the runtime; what may block on its blocking threads | pods of the static directory, changes of cgroups, the guard's events, evictions, now and then a look | cgroups, scores, candidates, events |
 //! | `evict::Reflex` | three threads of its own | candidates, kernel edges, meminfo | evictions, reports |
 //! | `Ooms` | a task | ring buffer records, a tick | OOM events |
+//! | `Stalling` | the task of `Ooms` | records of stalls, what came together of them | pressure events |
 //! | `serve::Observe` | a task | journal, view | answers |
 
+mod backlog;
 mod desired;
+mod edges;
 mod hierarchy;
 mod host;
 mod keeper;
@@ -17,6 +20,8 @@ mod problems;
 mod recovery;
 mod reload;
 mod schedule;
+mod stalls;
+mod standing;
 mod telling;
 mod unfit;
 
@@ -31,17 +36,20 @@ use serde_json::json;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::{mpsc, watch},
+    task::JoinHandle,
 };
 
 use self::{
+    backlog::Backlog,
     desired::Desired,
+    edges::Edges,
     host::Host,
     ooms::{BeingEvicted, Ooms},
 };
 pub use self::{reload::Load, unfit::Unfit};
 use crate::{
     cgroup::{Changes, Index, Permit, WatchEvents},
-    config::{Config, Mode},
+    config::{Config, MemoryAvailableSource, Mode},
     evict::{Pledges, Reflex, ReflexConfig, Report, Teller},
     journal::{Event, EventType, Intents, Journal, StoreError, Subject},
     model::PodUid,
@@ -51,13 +59,16 @@ use crate::{
         threshold::{NodeCondition, Signal},
     },
     raw,
-    sense::{EdgeSource, Guard, GuardEvent, Sight},
+    sense::{self, EdgeSource, Guard, GuardEvent, HostFacts, ROOT_MEMORY_STAT, Sight},
     serve::Observe,
     source::StaticDir,
 };
 
 /// How long a soft eviction waits for its decision to be on the disk.
 const RECORDING: Duration = Duration::from_secs(2);
+
+/// The daemon's nice value: it sleeps nearly always, and what wakes it should not wait behind those who fill the node.
+const NICE: i32 = -10;
 
 /// How long open connections may take to end.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -98,11 +109,14 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     unfit::check(&config, &host, kubelets)?;
     let observe = Observe::bind(&config.run_dir).await?;
     let journal = open_journal(&config, &host)?;
-    tell_start(&journal, &config, &host);
+    let host_facts = HostFacts::gather();
+    tell_start(&journal, &config, &host, &host_facts);
 
     let index = Index::new();
     let being_evicted = BeingEvicted::default();
-    let (ooms, edges, guard) = Ooms::attach(&journal, index.clone(), being_evicted.clone());
+    let backlog = Backlog::open(&config.run_dir, &host.boot_id, &journal);
+    let (mut ooms, edges, guard) = Ooms::attach(&journal, index.clone(), being_evicted.clone(), backlog);
+    let doctor = ooms.doctor(&host_facts);
 
     let permit = permit(&config, kubelets, &journal);
     let (mut desired, watched) =
@@ -112,14 +126,15 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let (sender, mut reflexions) = mpsc::unbounded_channel();
     let teller = Arc::new(Mutex::new(Teller::new(config.hash())));
     let telling = Telling { teller: Arc::clone(&teller), journal: journal.clone(), being_evicted, sender };
-    let cpus = host.node.cpu_milli / 1_000;
-    let reflex = start_reflex(engine_settings(&config), cpus, telling, pledges, edges)?;
+    let reflex = start_reflex(&config, &host, telling, pledges, edges)?;
+
+    let mut edges = Edges::new(&journal, desired.kubepods());
 
     let (views, view) = watch::channel(desired.view().clone());
     let (ready, readiness) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
-    let server = tokio::spawn(observe.serve(journal.clone(), view, readiness, stopping));
-    let tracing = tokio::spawn(ooms.run());
+    let tracing = tokio::spawn(ooms.run(readiness.clone()));
+    let server = tokio::spawn(observe.serve(journal.clone(), doctor, view, readiness, stopping));
 
     let mut pods = StaticDir::new(config.static_pod_path.clone());
     let mut watched = Watched(watched);
@@ -127,7 +142,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     desired.set_sight(guarded.sight());
     let woken = desired.woken();
     loop {
-        let due = desired.due();
+        let due = desired.due().min(edges.due());
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
@@ -161,6 +176,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         if let Guarded(Some(guard)) = &mut guarded {
             desired.put_in(guard);
         }
+        edges.keep(&reflex);
         if let Some(candidates) = desired.new_candidates() {
             reflex.set_candidates(candidates);
         }
@@ -172,10 +188,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
             differs
         });
         if desired.is_loaded() && !*ready.borrow() {
-            ready.send_replace(true);
-            // What starting took is not needed any more.
-            raw::trim_heap();
-            sd_notify(&[sd_notify::NotifyState::Ready]);
+            tell_ready(&ready);
         }
     }
     tracing::info!("stopping");
@@ -186,7 +199,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         OnExit::Keep => {}
         OnExit::Restore => desired.release().await?,
     }
-    tracing.abort();
+    detach(tracing, on_exit, &journal).await;
     stop.send_replace(true);
     let ended = tokio::time::timeout(GOODBYE, server).await;
     // A disk that takes nothing any more does not keep us for ever: the writer gives up on the first refusal.
@@ -196,6 +209,33 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         // A reader that does not read does not keep us.
         Err(_elapsed) => Ok(()),
     }
+}
+
+/// Stops tracing. What goes on in the kernel without us is removed if nothing is to be kept.
+async fn detach(tracing: JoinHandle<()>, on_exit: OnExit, journal: &Journal) {
+    tracing.abort();
+    // It lets go of the programs when it has ended.
+    let _aborted = tracing.await;
+    match on_exit {
+        OnExit::Keep => return,
+        OnExit::Restore => {}
+    }
+    let problem = match sense::unpin() {
+        Ok(sense::Unpinned { removed: _, left }) if left.is_empty() => return,
+        Ok(sense::Unpinned { removed: _, left }) => {
+            let left: Vec<_> = left.iter().map(|path| path.display().to_string()).collect();
+            format!("not ours, and left: {}", left.join(", "))
+        }
+        Err(error) => crate::chain(&error),
+    };
+    telling::degraded(journal, "bpffs", &format!("not everything could be unpinned: {problem}"));
+}
+
+fn tell_ready(ready: &watch::Sender<bool>) {
+    ready.send_replace(true);
+    // What starting took is not needed any more.
+    raw::trim_heap();
+    sd_notify(&[sd_notify::NotifyState::Ready]);
 }
 
 /// Tells a supervisor how far we are; without one it is nobody's loss.
@@ -234,7 +274,7 @@ fn open_journal(config: &Config, host: &Host) -> anyhow::Result<Journal> {
     Ok(journal)
 }
 
-fn tell_start(journal: &Journal, config: &Config, host: &Host) {
+fn tell_start(journal: &Journal, config: &Config, host: &Host, facts: &HostFacts) {
     let threshold = config.settings.eviction.hard(Signal::MemoryAvailable);
     let threshold = threshold.map(|threshold| threshold.value.amount(host.node.memory_bytes));
     journal.append(Event {
@@ -252,11 +292,19 @@ fn tell_start(journal: &Journal, config: &Config, host: &Host) {
     for message in config.unwatched() {
         telling::degraded(journal, "threshold", &message);
     }
-    for lack in host::lacks() {
-        telling::degraded(journal, lack.what, &lack.message);
+    for lost in sense::host_lost(facts) {
+        telling::degraded(journal, lost.what, &lost.message());
     }
     if let Err(error) = open_files::allow(host.node.pods) {
         telling::degraded(journal, "openFiles", &error.to_string());
+    }
+    // Of this thread, and of those that it starts: all that matters are younger.
+    if let Err(error) = rustix::process::setpriority_process(None, NICE) {
+        telling::degraded(
+            journal,
+            "priority",
+            &format!("the daemon's nice value cannot be {NICE}, so on a busy node it may be late: {error}"),
+        );
     }
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", "-999") {
         telling::degraded(
@@ -365,13 +413,17 @@ async fn is_durable(journal: &Journal, sequence: u64) -> bool {
 }
 
 fn start_reflex(
-    settings: EngineSettings,
-    cpus: u64,
+    config: &Config,
+    host: &Host,
     telling: Telling,
     pledges: Option<Pledges>,
     edges: Vec<Box<dyn EdgeSource>>,
 ) -> anyhow::Result<Reflex> {
     let Telling { teller, journal, being_evicted, sender } = telling;
+    let root_stat = match config.memory_available_source {
+        MemoryAvailableSource::MemAvailable => None,
+        MemoryAvailableSource::Kubelet => Some(ROOT_MEMORY_STAT.into()),
+    };
     let events = journal.clone();
     let runtime = tokio::runtime::Handle::current();
     let reports = move |report: Report| {
@@ -411,7 +463,12 @@ fn start_reflex(
             _ => true,
         }
     };
-    let reflex_config = ReflexConfig { settings, cpus, ..ReflexConfig::default() };
+    let reflex_config = ReflexConfig {
+        settings: engine_settings(config),
+        root_stat,
+        cpus: host.node.cpu_milli / 1_000,
+        ..ReflexConfig::default()
+    };
     let reflex = Reflex::spawn(&reflex_config, pledges, edges, reports).context("cannot start eviction")?;
     if let Err(error) = reflex.memory_locked() {
         telling::degraded(

@@ -20,6 +20,7 @@ mod reap;
 mod reflex;
 mod rehearsal;
 mod report;
+mod sources;
 mod stat;
 #[cfg(test)]
 mod tests;

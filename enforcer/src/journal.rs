@@ -18,6 +18,7 @@ mod store;
 mod tail;
 #[cfg(test)]
 mod tests;
+mod untold;
 
 pub use self::{
     disk::folder,
@@ -27,4 +28,5 @@ pub use self::{
     offline::Offline,
     record::{Cursor, Filter, Record},
     store::{Recovered, StoreError},
+    untold::Untold,
 };

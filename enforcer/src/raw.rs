@@ -4,12 +4,12 @@
 use std::{
     fs::File,
     io,
-    os::fd::{AsRawFd as _, BorrowedFd},
-    ptr::{NonNull, null_mut},
+    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
+    ptr::{self, NonNull, null_mut},
     sync::atomic::AtomicU64,
 };
 
-use aya::maps::{MapData, RingBuf};
+use aya::maps::{HashMap, IterableMap, MapData, RingBuf};
 use rustix::mm::{MapFlags, ProtFlags};
 use tokio::io::{Interest, unix::AsyncFd};
 
@@ -21,6 +21,66 @@ pub(crate) fn process_mrelease(pidfd: BorrowedFd<'_>) -> io::Result<()> {
     // and writes no memory of ours.
     let result = unsafe { libc::syscall(libc::SYS_process_mrelease, pidfd.as_raw_fd(), 0_u32) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Attaches a program that does nothing to the entry of the kernel function with that id of the kernel's BTF, and
+/// detaches it again at once.
+///
+/// Whether a kernel can do that depends on its options and its processor, and only attaching tells: programs of this
+/// type are loaded by kernels that then cannot attach them.
+pub(crate) fn try_fentry(function: u32) -> io::Result<()> {
+    const BPF_PROG_LOAD: libc::c_long = 5;
+    const BPF_RAW_TRACEPOINT_OPEN: libc::c_long = 17;
+    /// The start of `union bpf_attr` for `BPF_PROG_LOAD` (`include/uapi/linux/bpf.h`), up to what is needed.
+    #[derive(Default)]
+    #[repr(C)]
+    struct Load {
+        prog_type: u32,
+        insn_cnt: u32,
+        insns: u64,
+        license: u64,
+        log: [u64; 2],
+        kern_version: u32,
+        prog_flags: u32,
+        prog_name: [u8; 16],
+        prog_ifindex: u32,
+        expected_attach_type: u32,
+        func_and_line_info: [u64; 4],
+        line_info_cnt: u32,
+        attach_btf_id: u32,
+    }
+    #[repr(C)]
+    struct Open {
+        name: u64,
+        prog_fd: u32,
+        padding: u32,
+    }
+    fn bpf<T>(command: libc::c_long, attribute: &T) -> io::Result<OwnedFd> {
+        // SAFETY: the kernel reads as many bytes of the attribute as it is told, which are all of it and none of which
+        // is padding; what the attribute points to lives in `try_fentry` until after the call.
+        let result =
+            unsafe { libc::syscall(libc::SYS_bpf, command, ptr::from_ref(attribute), size_of::<T>()) };
+        match i32::try_from(result) {
+            // SAFETY: these two commands answer a new descriptor, which nobody else knows.
+            Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+            Ok(_) | Err(_) => Err(io::Error::last_os_error()),
+        }
+    }
+    // r0 = 0; exit
+    let program: [[u8; 8]; 2] = [[0xB7, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
+    let address = |bytes: *const u8| u64::try_from(bytes.expose_provenance()).unwrap_or(0);
+    let load = Load {
+        prog_type: 26,            // BPF_PROG_TYPE_TRACING
+        expected_attach_type: 24, // BPF_TRACE_FENTRY
+        insn_cnt: 2,
+        insns: address(program.as_ptr().cast()),
+        license: address(c"GPL".as_ptr().cast()),
+        attach_btf_id: function,
+        ..Load::default()
+    };
+    let program = bpf(BPF_PROG_LOAD, &load)?;
+    let prog_fd = u32::try_from(program.as_raw_fd()).map_err(io::Error::other)?;
+    bpf(BPF_RAW_TRACEPOINT_OPEN, &Open { name: 0, prog_fd, padding: 0 }).map(drop)
 }
 
 /// A file's pages, shared with every process that maps it, as words that are read and written whole.
@@ -74,6 +134,98 @@ impl Drop for SharedWords {
             unsafe { rustix::mm::munmap(self.first.as_ptr().cast(), self.words * size_of::<AtomicU64>()) };
         debug_assert_eq!(unmapped, Ok(()), "the range was mapped");
     }
+}
+
+/// Opens a directory of a cgroup hierarchy by its id, which is its inode number (`open_by_handle_at(2)`, Linux 5.5).
+///
+/// `mount` is any directory of that hierarchy. `ESTALE`: there is none of that id. It takes `CAP_DAC_READ_SEARCH`.
+pub(crate) fn open_by_id(mount: BorrowedFd<'_>, id: u64) -> io::Result<OwnedFd> {
+    /// `struct file_handle` with the eight bytes that kernfs uses (`FILEID_KERNFS`, linux/exportfs.h).
+    #[repr(C)]
+    struct KernfsHandle {
+        bytes: u32,
+        kind: i32,
+        id: [u8; 8],
+    }
+    const FILEID_KERNFS: i32 = 0xfe;
+    let handle = KernfsHandle { bytes: 8, kind: FILEID_KERNFS, id: id.to_ne_bytes() };
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: the kernel reads the handle, of the length that it tells itself; both outlive the call, and the descriptor
+    // is open as it is borrowed.
+    let fd =
+        unsafe { libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), &raw const handle, flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let fd = i32::try_from(fd).map_err(io::Error::other)?;
+    // SAFETY: the call has just opened it, and nobody else knows of it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Where reading a hash map in batches has got to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct BatchCursor {
+    place: u32,
+    is_under_way: bool,
+}
+
+/// What one batch brought.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Batch {
+    /// How many keys and values were written, from the first on.
+    pub(crate) entries: usize,
+    /// There are no more.
+    pub(crate) is_last: bool,
+}
+
+/// `union bpf_attr` for the batch commands (linux/bpf.h).
+#[repr(C)]
+struct BatchAttributes {
+    in_batch: u64,
+    out_batch: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map_fd: u32,
+    elem_flags: u64,
+    flags: u64,
+}
+
+/// Reads the next entries of a BPF hash map, as many as there is room for (`BPF_MAP_LOOKUP_BATCH`, Linux 5.6).
+///
+/// `ENOSPC`: entries that the kernel reads together do not fit; with more room, it can be tried again.
+pub(crate) fn lookup_batch<K: aya::Pod, V: aya::Pod>(
+    map: &HashMap<MapData, K, V>,
+    cursor: &mut BatchCursor,
+    keys: &mut [K],
+    values: &mut [V],
+) -> io::Result<Batch> {
+    const BPF_MAP_LOOKUP_BATCH: libc::c_long = 24;
+    let room = keys.len().min(values.len());
+    let mut next = 0_u32;
+    let mut attributes = BatchAttributes {
+        in_batch: if cursor.is_under_way { (&raw const cursor.place) as u64 } else { 0 },
+        out_batch: (&raw mut next) as u64,
+        keys: keys.as_mut_ptr() as u64,
+        values: values.as_mut_ptr() as u64,
+        count: u32::try_from(room).unwrap_or(u32::MAX),
+        map_fd: u32::try_from(IterableMap::map(map).fd().as_fd().as_raw_fd()).map_err(io::Error::other)?,
+        elem_flags: 0,
+        flags: 0,
+    };
+    // SAFETY: the kernel writes at most `count` keys and values of the map's own sizes, which are those of `K` and `V`, as
+    // aya has made sure of when it made `HashMap`, and a word through each batch pointer; all outlive the call. `Pod` takes
+    // any bits.
+    let result = unsafe {
+        libc::syscall(libc::SYS_bpf, BPF_MAP_LOOKUP_BATCH, &raw mut attributes, size_of::<BatchAttributes>())
+    };
+    let is_last = result != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOENT);
+    if result != 0 && !is_last {
+        return Err(io::Error::last_os_error());
+    }
+    *cursor = BatchCursor { place: next, is_under_way: true };
+    let entries = usize::try_from(attributes.count).unwrap_or(room).min(room);
+    Ok(Batch { entries, is_last })
 }
 
 /// Registers a ring buffer with the runtime that this is called in, for reading.

@@ -5,37 +5,67 @@
 //! and [`Programs`] carries the [`Choice`] out. What the programs tell is [decoded](decode) into
 //! [`Record`]s.
 
+mod available;
 pub mod btf;
 mod edge;
 mod edge_ring;
 mod error;
 mod guard;
+mod histogram;
 mod hugepages;
 pub mod incident;
+mod life;
 mod meminfo;
+mod memory_events;
 mod node;
 mod offsets;
 mod probe;
 mod programs;
+mod psi;
+mod reclaim;
 mod record;
 mod ring;
 mod sampler;
+pub mod snapshot;
+pub(crate) mod text;
 mod tracefs;
+mod wake;
 
 pub use self::{
-    edge::EdgeSource,
+    available::{Available, AvailableMemory, ROOT_MEMORY_STAT, Reckoned},
+    edge::{EdgeSource, Readiness, SourceState},
     edge_ring::EdgeRing,
     error::SenseError,
     guard::{
         ForeignWrite, Guard, GuardCounts, GuardError, GuardEvent, Kept, KindCounts, PidNamespace, Process,
         ScoreCause, Sight, WrongScore,
     },
+    histogram::{Histogram, LATENCY_BUCKETS, Latencies},
+    life::{Life, LifeRing, LifeWatch},
     meminfo::{Meminfo, MeminfoError, MemoryInfo, PROC_MEMINFO},
+    memory_events::MemoryEvents,
     node::{NodeError, node, page_bytes},
     offsets::{MemoryHierarchy, Resolved, resolve},
-    probe::{Choice, Facts, Lost, MarkArgument, MarkProgram, choose},
-    programs::{Attached, Counters, Failure, Programs, ReclaimCounters},
-    record::{Decoded, Exit, Limited, Mark, Memory, Record, Task, Undecodable, decode},
+    probe::{
+        Choice, Explained, Facility, Facts, Hierarchy, HostFacts, LimitArgument, Lockdown, Lost,
+        MarkArgument, MarkProgram, Psi, ReclaimChoice, ReclaimFacts, Rung, State, choose, host_lost, ladder,
+        without,
+    },
+    programs::{
+        Again, Attached, Counters, Failure, Inherited, Pins, PinsError, Programs, ReclaimCounters, Unpinned,
+        Version, unpin,
+    },
+    psi::{NODE_PRESSURE, Pressure, PsiError, Stalled, Trigger},
+    reclaim::{
+        ByKind, Cleared, LimitSource, MuchStall, PressureEvent, Pressures, Rising, Stall, StallKind,
+        StallRing, StallWorld, Stalls, StallsError,
+    },
+    record::{
+        Decoded, Exit, Limited, Mark, Memory, MemoryBack, OomOver, Record, Sharer, Task, Undecodable, decode,
+    },
     ring::{KernelRing, RecordRing, RingStats, drain},
     sampler::Sampler,
+    wake::{Edge, EdgeKind, KindStats, WakeStats, Wakes},
 };
+#[cfg(test)]
+pub(crate) use self::{record::recorded, ring::fake as fake_ring};

@@ -11,7 +11,10 @@ mod counting;
 use std::{
     collections::BTreeMap,
     fs,
-    os::unix::fs::FileExt as _,
+    os::{
+        fd::{AsFd as _, BorrowedFd, OwnedFd},
+        unix::fs::FileExt as _,
+    },
     path::Path,
     sync::{
         Arc,
@@ -33,7 +36,9 @@ use enforcer::{
         engine::{EngineSettings, Mode, followed},
         threshold::{Signal, Threshold, ThresholdValue},
     },
+    sense::{Edge, EdgeKind, EdgeSource, Readiness, SourceState},
 };
+use rustix::event::{EventfdFlags, eventfd};
 
 const MIB: u64 = 1 << 20;
 
@@ -83,6 +88,28 @@ fn reflex_thread() -> i32 {
     task.file_name().unwrap().to_str().unwrap().parse().unwrap()
 }
 
+/// So many rings at once end it.
+const GONE: u64 = 100;
+
+/// Tells one edge each time that it is rung.
+struct Bell(Arc<OwnedFd>);
+
+impl EdgeSource for Bell {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    fn drain(&mut self, _ready: Readiness, tell: &mut dyn FnMut(Edge)) -> SourceState {
+        let mut count = [0_u8; 8];
+        rustix::io::read(&*self.0, &mut count).unwrap();
+        if u64::from_ne_bytes(count) == GONE {
+            return SourceState::Gone;
+        }
+        tell(Edge { kind: EdgeKind::MemoryMax, onset_ns: None });
+        SourceState::Live
+    }
+}
+
 #[test]
 fn from_the_crossing_to_the_end_of_the_victim() {
     let temp = tempfile::tempdir().unwrap();
@@ -99,7 +126,8 @@ fn from_the_crossing_to_the_end_of_the_victim() {
         ..EngineSettings::default()
     };
     let (sender, reports) = mpsc::channel();
-    let config = ReflexConfig { settings, meminfo: meminfo.clone(), lock_memory: false, cpus: 2 };
+    let config =
+        ReflexConfig { settings, meminfo: meminfo.clone(), root_stat: None, lock_memory: false, cpus: 2 };
     let intents = Intents::open(temp.path(), "boot").unwrap();
     let pledges = Pledges::new(intents.reflex, Arc::new(AtomicU64::new(0)));
     let reflex = Reflex::spawn(&config, Some(pledges), Vec::new(), move |report| {
@@ -116,6 +144,16 @@ fn from_the_crossing_to_the_end_of_the_victim() {
     // Another set comes in, and the old one goes, while it is watched.
     reflex.set_candidates(open());
     std::thread::sleep(Duration::from_millis(500));
+    // An edge source comes, tells, and goes.
+    let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+    reflex.add_edges(Box::new(Bell(Arc::clone(&bell))));
+    for rings in [1_u64, 2, GONE] {
+        std::thread::sleep(Duration::from_millis(100));
+        rustix::io::write(&*bell, &rings.to_ne_bytes()).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    let stats = reflex.stats();
+    assert_eq!((stats.edges, stats.sources, Arc::strong_count(&bell)), (2, 0, 1), "{stats:?}");
     set_available(&meminfo, 100 * MIB);
     let next = || reports.recv_timeout(Duration::from_secs(10)).expect("another report");
     assert!(matches!(next(), Report::Crossed { .. }));

@@ -4,7 +4,7 @@
 
 use std::{fs, io, path::Path};
 
-use enforcer_fuzz::{configuration, manifest, quantity};
+use enforcer_fuzz::{configuration, manifest, quantity, records};
 
 #[path = "../fuzz/src/lib.rs"]
 #[expect(
@@ -40,4 +40,9 @@ fn manifests_hold() -> io::Result<()> {
 #[test]
 fn configurations_hold() -> io::Result<()> {
     replay("configuration", configuration::check)
+}
+
+#[test]
+fn records_hold() -> io::Result<()> {
+    replay("records", records::check)
 }

@@ -60,6 +60,10 @@ impl Daemon {
              stateDir: {shown}/state\nrunDir: {shown}/run\nstaticPodPath: {shown}/pods\n{settings}\n"
         );
         fs::write(folder.join("config.yaml"), config)?;
+        // What happened before its history begins is not to be told in it. Where another one runs, it keeps its pins.
+        if !folder.join("state").exists() {
+            Command::new("enforcer").args(["run", "--unpin"]).output().context("cannot run enforcer")?;
+        }
         let log = File::create(folder.join("log"))?;
         let child = wrapped(wrapper, folder)
             .arg("run")

@@ -1,4 +1,20 @@
-//! Figures that benchmarks print.
+//! Figures that benchmarks print, and what becomes of them.
+
+use std::process::ExitCode;
+
+/// The exit status of a benchmark: success if everything was within its bar. An error is printed.
+#[must_use]
+#[expect(clippy::print_stderr, reason = "a benchmark's last word")]
+pub fn verdict(outcome: anyhow::Result<bool>) -> ExitCode {
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
 
 /// The value at that percentile of a sorted list, by the nearest rank.
 #[must_use]

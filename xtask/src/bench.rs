@@ -5,3 +5,4 @@ pub(crate) mod evict;
 mod guest;
 pub(crate) mod idle;
 pub(crate) mod policy;
+pub(crate) mod sense;

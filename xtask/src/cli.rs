@@ -94,6 +94,17 @@ pub(crate) enum Bench {
         #[arg(last = true)]
         args: Vec<OsString>,
     },
+    /// How soon, how completely and at what cost the kernel's facts are sensed
+    Sense {
+        #[command(flatten)]
+        machine: MachineArgs,
+        /// The parts to measure, such as wake; all by default
+        #[arg(value_name = "PART")]
+        parts: Vec<OsString>,
+        /// Arguments of the benchmark, such as --rounds 20
+        #[arg(last = true)]
+        args: Vec<OsString>,
+    },
     /// Planning, ranking and the other rules, natively, each against its bar
     Policy {
         /// Arguments of criterion, such as a name to measure only that
@@ -157,6 +168,9 @@ pub(crate) struct MachineArgs {
     /// Its init
     #[arg(long, value_enum, default_value_t)]
     pub(crate) init: Init,
+    /// A parameter for its kernel, such as psi=0; may be repeated
+    #[arg(long, value_name = "PARAMETER")]
+    pub(crate) boot: Vec<String>,
     /// A file of this host to put into the guest; folders are made
     #[arg(long, value_name = "HOST:GUEST")]
     pub(crate) file: Vec<FileToAdd>,
@@ -164,7 +178,14 @@ pub(crate) struct MachineArgs {
 
 impl Default for MachineArgs {
     fn default() -> Self {
-        Self { kernel: KernelName::V6_12, memory: 2048, cpus: 2, init: Init::Own, file: Vec::new() }
+        Self {
+            kernel: KernelName::V6_12,
+            memory: 2048,
+            cpus: 2,
+            init: Init::Own,
+            boot: Vec::new(),
+            file: Vec::new(),
+        }
     }
 }
 

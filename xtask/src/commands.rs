@@ -49,6 +49,9 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Verb::Bench(Bench::Evict { machine, args }) => bench::evict::measure(&places, &machine, &args),
         Verb::Bench(Bench::Drift { machine, args }) => bench::drift::measure(&places, &machine, &args),
         Verb::Bench(Bench::Idle { machine, args }) => bench::idle::measure(&places, &machine, &args),
+        Verb::Bench(Bench::Sense { machine, parts, args }) => {
+            bench::sense::measure(&places, &machine, &parts, &args)
+        }
         Verb::Bench(Bench::Policy { args }) => bench::policy::measure(&places, &args),
         Verb::Fuzz { target, seconds } => fuzz::fuzz(&places, target, seconds),
         Verb::Tidy => {
@@ -89,8 +92,18 @@ fn prepared<'a>(
     kernel: &'a Kernel,
     script: &'a [u8],
 ) -> Run<'a> {
-    let MachineArgs { kernel: _, memory, cpus, init, file } = machine;
-    Run { kernel, init: *init, memory_mib: *memory, cpus: *cpus, timeout, files: file, programs: &[], script }
+    let MachineArgs { kernel: _, memory, cpus, init, boot, file } = machine;
+    Run {
+        kernel,
+        init: *init,
+        memory_mib: *memory,
+        cpus: *cpus,
+        timeout,
+        boot,
+        files: file,
+        programs: &[],
+        script,
+    }
 }
 
 fn only(guests: &Guests) -> anyhow::Result<&Kernel> {

@@ -35,6 +35,8 @@ pub(crate) enum Target {
     Manifest,
     /// Quantities
     Quantity,
+    /// The stream of records into the incidents
+    Records,
 }
 
 impl Target {
@@ -43,6 +45,7 @@ impl Target {
             Self::Configuration => "configuration",
             Self::Manifest => "manifest",
             Self::Quantity => "quantity",
+            Self::Records => "records",
         }
     }
 }

@@ -6,5 +6,6 @@ pub mod configuration;
 pub mod manifest;
 pub mod plan;
 pub mod quantity;
+pub mod records;
 pub mod reference;
 mod text;

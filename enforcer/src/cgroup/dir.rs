@@ -267,6 +267,11 @@ impl CgroupDir {
         })
     }
 
+    /// Opens its pressure of memory for a trigger, which is set by writing to it.
+    pub fn open_pressure(&self) -> rustix::io::Result<OwnedFd> {
+        self.open_file("memory.pressure", OFlags::RDWR | OFlags::NONBLOCK)
+    }
+
     /// Reads one of its files whole.
     pub fn read(&self, file: &str) -> Result<String, Error> {
         let fd = self.open_read(file)?;

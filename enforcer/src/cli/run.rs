@@ -1,4 +1,7 @@
-use std::path::PathBuf;
+use std::{
+    io::{self, Write as _},
+    path::PathBuf,
+};
 
 use anyhow::Context as _;
 use tracing_subscriber::EnvFilter;
@@ -7,6 +10,7 @@ use super::{Context, Failure, Files};
 use crate::{
     config::{Config, Effective, Mode},
     daemon::{self, OnExit},
+    sense::{self, Unpinned},
 };
 
 #[derive(Debug, clap::Args)]
@@ -23,6 +27,9 @@ pub(super) struct Args {
     /// The folder of the sockets, whatever the configuration says
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
+    /// Remove what a stopped daemon left at work in the kernel, and exit
+    #[arg(long)]
+    unpin: bool,
 }
 
 fn on_exit(text: &str) -> Result<OnExit, String> {
@@ -52,6 +59,9 @@ impl Args {
 
 pub(super) fn run(context: Context, files: Files, args: Args) -> Result<(), Failure> {
     let Context { config, output: _, color, live: _, verbose } = context;
+    if args.unpin {
+        return unpin();
+    }
     let (config, on_exit) = (args.over(config), args.on_exit);
     let load = move || {
         let Files { config, kubelet_config } = &files;
@@ -69,6 +79,21 @@ pub(super) fn run(context: Context, files: Files, args: Args) -> Result<(), Fail
         .map_err(|error| if error.is::<daemon::Unfit>() { Failure::usage(error) } else { error.into() })
 }
 
+/// Says what was removed, on a line each; what is left is a failure.
+fn unpin() -> Result<(), Failure> {
+    let Unpinned { removed, left } = sense::unpin().context("cannot remove the pins")?;
+    let mut out = io::stdout().lock();
+    for path in removed {
+        writeln!(out, "{}", path.display()).context("cannot print")?;
+    }
+    if left.is_empty() {
+        return Ok(());
+    }
+    // Such a name is anybody's.
+    let left: Vec<_> = left.iter().map(|path| path.to_string_lossy().escape_debug().to_string()).collect();
+    Err(anyhow::anyhow!("left alone, as they are none of ours: {}", left.join(", ")).into())
+}
+
 /// Logs to stderr; the journal adds the time itself.
 fn log(verbose: u8, color: bool) -> anyhow::Result<()> {
     let default = match verbose {
@@ -81,11 +106,8 @@ fn log(verbose: u8, color: bool) -> anyhow::Result<()> {
         Ok(directives) => EnvFilter::try_new(directives).context("RUST_LOG cannot be read")?,
         Err(_unset) => EnvFilter::try_new(default).context("the default log filter is wrong")?,
     };
-    let subscriber = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_env_filter(filter)
-        .with_ansi(color)
-        .finish();
+    let subscriber =
+        tracing_subscriber::fmt().with_writer(io::stderr).with_env_filter(filter).with_ansi(color).finish();
     tracing::subscriber::set_global_default(subscriber).context("logging is set up already")?;
     // What the libraries and the eBPF programs say through `log`.
     tracing_log::LogTracer::init().context("logging is set up already")?;

@@ -314,6 +314,11 @@ impl Desired {
         if self.decide() { self.reconcile().await } else { Ok(()) }
     }
 
+    /// Where kubepods is, or would be.
+    pub(super) fn kubepods(&self) -> &CgroupPath {
+        &self.plan.node.path
+    }
+
     /// The roster as it is told.
     pub(super) fn view(&self) -> &View {
         &self.view

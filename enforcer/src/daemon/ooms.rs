@@ -1,25 +1,37 @@
+mod evicting;
+mod names;
+mod programs;
+mod watch;
+
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     future, io,
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    sync::Arc,
+    time::{Duration, Instant},
 };
 
 use aya::maps::{MapData, RingBuf};
 use rustix::time::{ClockId, clock_gettime};
-use tokio::sync::mpsc;
-use ulid::{Generator, Ulid};
+use tokio::sync::{mpsc, watch as latest};
+use ulid::Ulid;
 
-use super::telling;
+pub(super) use self::evicting::BeingEvicted;
+use self::{
+    names::Names,
+    programs::{load, tell_drops, tell_inherited, tell_lost, tell_unreadable},
+    watch::{Changed, CounterWatch},
+};
+use super::{backlog::Backlog, stalls::Stalling, standing::Standing, telling};
 use crate::{
-    cgroup::{CgroupDir, Index},
+    cgroup::Index,
     journal::{Event, EventType, Journal, Subject},
-    model::{CgroupId, CgroupPath, Owner},
+    model::{CgroupId, Owner},
     sense::{
-        self, Attached, EdgeSource, Facts, Guard, KernelRing, Lost, Programs, Record, RecordRing, RingStats,
-        incident::{Incidents, Input, OomCounts, Output, World},
+        self, Attached, EdgeSource, Facts, Guard, HostFacts, KernelRing, Life, LifeRing, LifeWatch, Programs,
+        Record, RecordRing, RingStats,
+        incident::{Incidents, Input, Output, Tracing},
     },
+    serve::Doctor,
 };
 
 /// How many records may wait; the ring takes up what comes on top.
@@ -28,8 +40,11 @@ const RECORDS: usize = 1024;
 /// How often losses are counted.
 const TICK: Duration = Duration::from_secs(10);
 
-/// The most cgroups of the whole hierarchy whose paths are kept.
-const MAX_CGROUPS: usize = 65_536;
+/// How long what happened before our start waits for the pods to be known.
+const UNTIL_READY: Duration = Duration::from_secs(5);
+
+/// How many cgroups are taken in between two looks for records.
+const TURN_CGROUPS: usize = 16;
 
 /// The tracing of OOM kills: programs at work, their records folded into incidents, and those told.
 pub(super) struct Ooms {
@@ -37,16 +52,31 @@ pub(super) struct Ooms {
     programs: Option<Working>,
     incidents: Incidents,
     world: Names,
-    /// The cgroups whose counters the incidents know, and as of which generation of the index.
+    life: Option<LifeWatch>,
+    /// Whether names are known for all cgroups: all were looked at, and no life of one was lost since.
+    complete: bool,
+    watch: Option<CounterWatch>,
+    /// Cgroups to be taken in, in their order; each opened, watched and read.
+    new: VecDeque<CgroupId>,
+    /// The pods' cgroups that were taken in, and as of which generation of the index.
     known: BTreeSet<CgroupId>,
     generation: Option<u64>,
-    /// What the programs could not tell, by stage.
-    lost: HashMap<&'static str, u64>,
+    /// Counters that incidents wait for. Records come first.
+    reads: VecDeque<(Ulid, Vec<CgroupId>)>,
+    /// Cgroups whose counters may have changed.
+    looks: BTreeSet<CgroupId>,
+    /// What happened before our start is being told.
+    is_catching_up: bool,
+    /// What was found at the start, until it is asked for.
+    standing: Option<Standing>,
+    /// Stalls, told beside OOM kills as the same programs tell them.
+    stalling: Option<Stalling>,
 }
 
 /// What must live as long as the programs are to work.
 struct Working {
     events: Option<RingBuf<MapData>>,
+    life: Option<LifeRing>,
     counters: sense::Counters,
     #[cfg_attr(not(feature = "bpf-log"), expect(dead_code, reason = "held for its Drop"))]
     programs: Programs,
@@ -59,142 +89,374 @@ impl Ooms {
         journal: &Journal,
         index: Index,
         being_evicted: BeingEvicted,
+        mut backlog: Backlog,
     ) -> (Self, Vec<Box<dyn EdgeSource>>, Option<Guard>) {
-        let choice = sense::choose(&Facts::gather());
+        let facts = Facts::gather();
+        let choice = sense::choose(&facts);
+        let mut standing = Standing::new(facts, choice.clone());
         for lost in &choice.lost {
             tell_lost(journal, lost);
         }
         let mut edges: Vec<Box<dyn EdgeSource>> = Vec::new();
         let mut guard = None;
-        let programs = match Programs::load(&choice) {
-            Ok(Attached {
-                events,
-                edges: ring,
-                guard: scores_and_files,
-                counters,
-                attached,
-                failed,
-                programs,
-            }) => {
+        let mut stalling = None;
+        let mut tracing = Tracing::Off;
+        let programs = match load(&choice, journal, &mut backlog) {
+            Ok(all) => {
+                if all.mark().is_some() {
+                    tracing = Tracing::On;
+                }
+                let Attached {
+                    events,
+                    edges: ring,
+                    life,
+                    guard: scores_and_files,
+                    stalls,
+                    stall_records,
+                    counters,
+                    attached,
+                    failed,
+                    inherited,
+                    unpinned,
+                    programs,
+                } = all;
+                tell_inherited(journal, &inherited);
+                for lost in &unpinned {
+                    tell_lost(journal, lost);
+                }
                 for failure in &failed {
                     tell_lost(journal, &failure.lost());
                 }
+                standing.loaded(&attached, &failed, &unpinned);
                 tracing::info!(programs = attached.join(", "), "eBPF programs attached");
                 edges.push(Box::new(ring));
+                stalling = Some(Stalling::new(journal.clone(), index.clone(), stalls, stall_records));
                 guard = Some(scores_and_files);
-                Some(Working { events: Some(events), counters, programs })
+                Some(Working { events: Some(events), life, counters, programs })
             }
             Err(error) => {
-                let message =
-                    format!("no eBPF, so OOM kills of the kernel are not told: {}", crate::chain(&error));
+                let message = format!(
+                    "no eBPF, so OOM kills of the kernel are told from counters alone, without victim or trigger: {}",
+                    crate::chain(&error)
+                );
                 telling::degraded(journal, "ebpf", &message);
+                standing.refused(crate::chain(&error));
                 None
             }
         };
-        let world = Names::new(index, being_evicted);
-        let ooms = Self {
-            journal: journal.clone(),
-            programs,
-            incidents: Incidents::default(),
-            world,
-            known: BTreeSet::new(),
-            generation: None,
-            lost: HashMap::new(),
-        };
+        let world = Names::new(index, being_evicted, backlog);
+        let mut ooms = Self::new(journal, world, tracing);
+        ooms.programs = programs;
+        ooms.standing = Some(standing);
+        ooms.stalling = stalling;
         (ooms, edges, guard)
     }
 
-    /// Turns records into events until it is aborted.
-    pub(super) async fn run(mut self) {
-        let Some(events) = self.programs.as_mut().and_then(|working| working.events.take()) else {
-            return future::pending().await;
-        };
-        #[cfg(feature = "bpf-log")]
-        if let Some(working) = &mut self.programs {
-            log_diagnostics(&mut working.programs);
-        }
-        match KernelRing::register(events) {
-            Ok(ring) => self.read(ring).await,
-            Err(error) => tell_unreadable(&self.journal, &error),
+    /// Without programs.
+    fn new(journal: &Journal, world: Names, tracing: Tracing) -> Self {
+        Self {
+            journal: journal.clone(),
+            programs: None,
+            incidents: Incidents::new(tracing),
+            world,
+            life: None,
+            complete: false,
+            watch: None,
+            new: VecDeque::new(),
+            known: BTreeSet::new(),
+            generation: None,
+            reads: VecDeque::new(),
+            looks: BTreeSet::new(),
+            is_catching_up: true,
+            standing: None,
+            stalling: None,
         }
     }
 
-    /// Turns what comes out of a ring into events.
+    /// What was found at the start, and what is used: to be asked for once.
+    pub(super) fn doctor(&mut self, host: &HostFacts) -> Doctor {
+        self.standing.take().map(|standing| standing.doctor(host)).unwrap_or_default()
+    }
+
+    /// Turns records and counters into events until it is aborted. What happened before is told as soon as the pods are
+    /// known, or will not be for now.
+    pub(super) async fn run(mut self, mut ready: latest::Receiver<bool>) {
+        #[cfg(feature = "bpf-log")]
+        if let Some(working) = &mut self.programs {
+            programs::log_diagnostics(&mut working.programs);
+        }
+        self.open_eyes();
+        self.scan().await;
+        let Some(mut events) = self.programs.as_mut().and_then(|working| working.events.take()) else {
+            self.read(NoRing).await;
+            return;
+        };
+        // It may have been waiting for as long as nobody ran; these seconds it can.
+        let until = tokio::time::Instant::now() + UNTIL_READY;
+        loop {
+            tokio::select! {
+                ready = tokio::time::timeout_at(until, ready.wait_for(|ready| *ready)) => {
+                    if ready.is_err() {
+                        tracing::warn!("what happened before the start is told without knowing the pods");
+                    }
+                    break;
+                }
+                alive = lives(&mut self.life) => self.alive(alive),
+            }
+        }
+        self.world.backlog.catch_up(&mut events);
+        let stalling = self.stalling.take();
+        let stalling = async {
+            if let Some(stalling) = stalling {
+                stalling.run().await;
+            }
+        };
+        match KernelRing::register(events) {
+            Ok(ring) => {
+                tokio::join!(self.read(ring), stalling);
+            }
+            Err(error) => {
+                tell_unreadable(&self.journal, &error);
+                self.incidents.stop_tracing();
+                self.read(NoRing).await;
+            }
+        }
+    }
+
+    /// Begins to listen for cgroups made and removed, and for counters that change.
+    fn open_eyes(&mut self) {
+        if let Some(life) = self.programs.as_mut().and_then(|working| working.life.take()) {
+            match life.watch() {
+                Ok(life) => self.life = Some(life),
+                Err(error) => {
+                    let message = format!("cgroups that are there for a moment have no names: {error}");
+                    telling::degraded(&self.journal, "cgroupLife", &message);
+                }
+            }
+        }
+        match CounterWatch::new() {
+            Ok(watch) => self.watch = Some(watch),
+            Err(error) => {
+                let message =
+                    format!("OOM kills that are not traced are not told: no inotify instance: {error}");
+                telling::degraded(&self.journal, "oomWatches", &message);
+            }
+        }
+    }
+
+    /// Turns what comes out of a ring, and what counters show, into events.
     async fn read(mut self, ring: impl RecordRing) {
         let (sink, mut records) = mpsc::channel(RECORDS);
         let stats = RingStats::default();
-        let draining = sense::drain(ring, sink, &stats);
-        let index = self.world.index.clone();
+        for record in self.world.backlog.left().iter().filter_map(|record| stats.decode(record)) {
+            self.record(record).await;
+        }
+        self.is_catching_up = false;
+        let ring = self.world.backlog.ring(ring);
+        let journal = self.journal.clone();
+        let draining = async {
+            if let Err(error) = sense::drain(ring, sink, &stats).await {
+                tell_unreadable(&journal, &error);
+            }
+        };
+        let index = self.world.index().clone();
         let working = async {
+            self.learn_cgroups();
             let mut tick = tokio::time::interval(TICK);
+            let mut records_end = false;
             loop {
                 let due = self
                     .incidents
                     .deadline_ns()
                     .map(|deadline_ns| Duration::from_nanos(deadline_ns.saturating_sub(now_ns())));
+                let busy = !self.reads.is_empty() || !self.looks.is_empty() || !self.new.is_empty();
+                // In the order of their haste: what tells of kills, what explains them, what they leave to be done.
                 tokio::select! {
-                    record = records.recv() => match record {
-                        Some(record) => self.record(record).await,
-                        None => return,
+                    biased;
+                    record = records.recv(), if !records_end => if let Some(record) = record {
+                        self.record(record).await;
+                    } else {
+                        records_end = true;
+                        self.incidents.stop_tracing();
                     },
+                    alive = lives(&mut self.life) => self.alive(alive),
                     () = sleep(due) => self.step(Input::Tick),
                     () = index.changed() => self.learn_cgroups(),
+                    changed = changes(&mut self.watch) => self.changed(changed),
                     _ = tick.tick() => self.look_around(),
+                    () = future::ready(()), if busy => {
+                        self.work();
+                        // The ring is read by the other half of this task.
+                        tokio::task::yield_now().await;
+                    }
                 }
             }
         };
-        let (drained, ()) = tokio::join!(draining, working);
-        if let Err(error) = drained {
-            tell_unreadable(&self.journal, &error);
-        }
+        let ((), ()) = tokio::join!(draining, working);
     }
 
     async fn record(&mut self, record: Record) {
-        // A cgroup may be younger than the last look around.
-        self.learn_cgroups();
         if let Record::Mark(mark) = &record {
+            // Its cgroup may have been made a moment ago, and the kernel told of that before.
+            self.learn_lives();
             let limit = match mark.limit {
                 Some(sense::Limited::Cgroup(cgroup)) => Some(cgroup),
                 Some(sense::Limited::Machine) | None => None,
             };
             let named = [mark.cgroup, mark.trigger.cgroup, limit];
-            if named.into_iter().flatten().any(|cgroup| !self.world.knows(cgroup)) {
-                self.world.scan().await;
+            if !self.complete && named.into_iter().flatten().any(|cgroup| !self.world.knows(cgroup)) {
+                self.scan().await;
             }
         }
         self.step(Input::Record(record));
+        self.world.backlog.taken();
     }
 
-    fn step(&mut self, input: Input) {
-        let mut inputs = vec![input];
-        while let Some(input) = inputs.pop() {
-            for output in self.incidents.step(now_ns(), input, &mut self.world) {
-                match output {
-                    Output::Detected(detected) => {
-                        self.tell(EventType::OomDetected, detected.subject(), serde_json::to_value(detected));
-                    }
-                    Output::Incident(incident) => {
-                        self.tell(EventType::OomIncident, incident.subject(), serde_json::to_value(incident));
-                    }
-                    Output::Averted(averted) => {
-                        self.tell(EventType::OomAverted, averted.subject(), serde_json::to_value(averted));
-                    }
-                    Output::ReadCounters { incident, cgroups } => {
-                        let read = |cgroup| (cgroup, self.world.counters(cgroup));
-                        inputs.push(Input::Counters {
-                            incident,
-                            readings: cgroups.into_iter().map(read).collect(),
-                        });
-                    }
+    /// Learns the names of all cgroups, and their counters.
+    async fn scan(&mut self) {
+        let found = self.world.scan().await;
+        self.complete = self.life.is_some();
+        // Those that were made meanwhile are known from their beginning.
+        self.learn_lives();
+        for (cgroup, counts) in self.world.take(found) {
+            self.step(Input::Known { cgroup, counts: Some(counts) });
+            self.new.push_back(cgroup);
+        }
+    }
+
+    /// Takes in what the kernel told of cgroups made and removed.
+    fn learn_lives(&mut self) {
+        let Some(life) = &mut self.life else { return };
+        let mut lives = Vec::new();
+        loop {
+            let taken = life.take();
+            if taken.is_empty() {
+                break;
+            }
+            lives.extend(taken);
+        }
+        if !lives.is_empty() && life.lost() > 0 {
+            self.complete = false;
+        }
+        let now = Instant::now();
+        for life in lives {
+            if !self.world.learn(&life, now) {
+                self.complete = false;
+            }
+            match life {
+                Life::Made { cgroup, .. } => {
+                    self.step(Input::Known { cgroup, counts: None });
+                    self.new.push_back(cgroup);
                 }
+                Life::Gone(cgroup) => self.gone(cgroup),
             }
         }
     }
 
-    fn tell(&self, kind: EventType, subject: Subject, data: serde_json::Result<serde_json::Value>) {
+    fn alive(&mut self, readable: io::Result<()>) {
+        match readable {
+            Ok(()) => self.learn_lives(),
+            Err(error) => {
+                let message = format!("cgroups that are there for a moment have no names any more: {error}");
+                telling::degraded(&self.journal, "cgroupLife", &message);
+                self.life = None;
+                self.complete = false;
+            }
+        }
+    }
+
+    fn changed(&mut self, changed: io::Result<Changed>) {
+        match changed {
+            Ok(Changed { cgroups, overflow: false }) => self.looks.extend(cgroups),
+            Ok(Changed { cgroups: _, overflow: true }) => self.look_at_all(),
+            Err(error) => {
+                let message = format!("OOM kills that are not traced are told no longer: {error}");
+                telling::degraded(&self.journal, "oomWatches", &message);
+                self.watch = None;
+            }
+        }
+    }
+
+    /// Has all counters read.
+    fn look_at_all(&mut self) {
+        if let Some(watch) = &self.watch {
+            self.looks.extend(watch.cgroups());
+        }
+    }
+
+    /// Does a part of what is to be done in no haste.
+    fn work(&mut self) {
+        if let Some((incident, cgroups)) = self.reads.pop_front() {
+            let readings = cgroups.into_iter().map(|cgroup| (cgroup, self.world.counters(cgroup))).collect();
+            self.step(Input::Counters { incident, readings });
+            return;
+        }
+        for _ in 0..TURN_CGROUPS {
+            if let Some(cgroup) = self.looks.pop_first() {
+                if let Some(counts) = self.world.counters(cgroup) {
+                    self.step(Input::Looked { cgroup, counts });
+                }
+            } else if let Some(cgroup) = self.new.pop_front() {
+                self.take_in(cgroup);
+            } else {
+                break;
+            }
+        }
+    }
+
+    /// Watches a new cgroup, and reads its counters: what came before the watch is seen by that.
+    fn take_in(&mut self, cgroup: CgroupId) {
+        let (Some(watch), Some(dir)) = (&mut self.watch, self.world.open(cgroup)) else { return };
+        match watch.add(&dir) {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => {
+                let message = format!(
+                    "OOM kills that are not traced are not told of every cgroup: {}",
+                    crate::chain(&error)
+                );
+                telling::degraded(&self.journal, "oomWatches", &message);
+                return;
+            }
+        }
+        if let Some(counts) = names::read_counters(&dir) {
+            self.step(Input::Looked { cgroup, counts });
+        }
+    }
+
+    fn gone(&mut self, cgroup: CgroupId) {
+        if let Some(watch) = &mut self.watch {
+            watch.remove(cgroup);
+        }
+        self.step(Input::Gone(cgroup));
+    }
+
+    fn step(&mut self, input: Input) {
+        for output in self.incidents.step(now_ns(), input, &mut self.world) {
+            match output {
+                Output::Detected(detected) => {
+                    self.tell(EventType::OomDetected, detected.subject(), serde_json::to_value(detected));
+                }
+                Output::Incident(incident) => {
+                    self.tell(EventType::OomIncident, incident.subject(), serde_json::to_value(incident));
+                }
+                Output::Averted(averted) => {
+                    self.tell(EventType::OomAverted, averted.subject(), serde_json::to_value(averted));
+                }
+                Output::ReadCounters { incident, cgroups } => self.reads.push_back((incident, cgroups)),
+            }
+        }
+        if !self.is_catching_up && self.incidents.deadline_ns().is_none() {
+            self.world.backlog.settle();
+        }
+    }
+
+    fn tell(&mut self, kind: EventType, subject: Subject, data: serde_json::Result<serde_json::Value>) {
         match data {
+            Ok(data) if self.world.backlog.has_told(kind, &data) => {}
             Ok(data) => {
-                self.journal.append(Event { kind, subject, data });
+                let sequence = self.journal.append(Event { kind, subject, data });
+                self.world.backlog.appended(sequence);
             }
             Err(error) => tracing::error!(%error, "an OOM event cannot be written as JSON"),
         }
@@ -203,74 +465,75 @@ impl Ooms {
     /// Learns of new and gone cgroups, and counts what the programs could not tell.
     fn look_around(&mut self) {
         self.learn_cgroups();
-        let Some(Working { counters, .. }) = &self.programs else { return };
-        let drops = match counters.drops() {
-            Ok(drops) => drops,
-            Err(error) => {
-                tracing::debug!(%error, "the programs' losses cannot be read");
-                return;
-            }
-        };
-        for (stage, lost) in drops {
-            let before = self.lost.insert(stage, lost).unwrap_or(0);
-            if lost > before {
-                let message = format!("{} records of the eBPF programs were lost ({stage})", lost - before);
-                telling::degraded(&self.journal, "recordsLost", &message);
-            }
+        let Some(Working { counters, .. }) = &mut self.programs else { return };
+        let mut more = false;
+        let told = counters.tell_drops(|stage, lost| {
+            tell_drops(&self.journal, stage, lost);
+            more = true;
+        });
+        if let Err(error) = told {
+            tracing::debug!(%error, "the programs' losses cannot be read");
+        }
+        if more {
+            // What the lost records told of may be in the counters.
+            self.look_at_all();
         }
     }
 
+    /// Learns of pods' cgroups from the roster: where the kernel does not tell of them, that is how they are known.
     fn learn_cgroups(&mut self) {
-        let generation = self.world.index.generation();
+        let generation = self.world.index().generation();
         if self.generation.replace(generation) == Some(generation) {
             return;
         }
-        let alive: BTreeMap<CgroupId, Arc<Owner>> = self.world.index.alive().into_iter().collect();
+        self.learn_lives();
+        let alive: BTreeMap<CgroupId, Arc<Owner>> = self.world.index().alive().into_iter().collect();
         let new: Vec<_> = alive.keys().filter(|id| !self.known.contains(id)).copied().collect();
         let gone: Vec<_> = self.known.iter().filter(|id| !alive.contains_key(id)).copied().collect();
         for cgroup in new {
             self.known.insert(cgroup);
-            // Nobody can have been in it before the roster told that it stands.
-            let counts = self.world.counters(cgroup).unwrap_or_default();
-            self.step(Input::Known { cgroup, counts });
+            if !self.incidents.knows(cgroup) {
+                // Nobody can have been in it before the roster told that it stands.
+                let counts = self.world.counters(cgroup).unwrap_or_default();
+                self.step(Input::Known { cgroup, counts: Some(counts) });
+            }
+            self.new.push_back(cgroup);
         }
         for cgroup in gone {
             self.known.remove(&cgroup);
-            self.step(Input::Gone(cgroup));
+            self.gone(cgroup);
         }
     }
 }
 
-/// Carries the programs' own diagnostics into the log, in a task of its own.
-#[cfg(feature = "bpf-log")]
-fn log_diagnostics(programs: &mut Programs) {
-    let mut logger = match programs.diagnostics() {
-        Ok(logger) => logger,
-        // The object was built without them.
-        Err(error) => {
-            tracing::debug!(%error, "the eBPF programs say nothing");
-            return;
-        }
-    };
-    tokio::spawn(async move {
-        let mut tick = tokio::time::interval(TICK);
-        loop {
-            tick.tick().await;
-            logger.flush();
-        }
-    });
+/// The ring where there is none.
+struct NoRing;
+
+impl RecordRing for NoRing {
+    async fn readable(&mut self) -> io::Result<()> {
+        future::pending().await
+    }
+
+    fn next<T>(&mut self, _read: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        None
+    }
 }
 
-fn tell_lost(journal: &Journal, lost: &Lost) {
-    telling::degraded(journal, lost.what, &format!("{}: {}", lost.why, lost.consequence));
+async fn lives(life: &mut Option<LifeWatch>) -> io::Result<()> {
+    match life {
+        Some(life) => life.readable().await,
+        None => future::pending().await,
+    }
 }
 
-fn tell_unreadable(journal: &Journal, error: &io::Error) {
-    let message = format!("the ring buffer of OOM kills cannot be read any more: {error}");
-    telling::degraded(journal, "ebpf", &message);
+async fn changes(watch: &mut Option<CounterWatch>) -> io::Result<Changed> {
+    match watch {
+        Some(watch) => watch.changed().await,
+        None => future::pending().await,
+    }
 }
 
-fn now_ns() -> u64 {
+pub(super) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
     seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or_default())
@@ -283,136 +546,5 @@ async fn sleep(duration: Option<Duration>) {
     }
 }
 
-/// The cgroups that we killed ourselves, so that a mark on their dying processes is not told as the kernel's kill.
-#[derive(Clone, Debug, Default)]
-pub(super) struct BeingEvicted(Arc<Mutex<HashMap<CgroupId, CgroupPath>>>);
-
-impl BeingEvicted {
-    pub(super) fn add(&self, cgroup: CgroupId, path: CgroupPath) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(cgroup, path);
-    }
-
-    pub(super) fn remove(&self, cgroup: CgroupId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&cgroup);
-    }
-
-    /// Whether it, or a cgroup above it, is being evicted.
-    fn covers(&self, cgroup: CgroupId, path: Option<&CgroupPath>) -> bool {
-        let evicted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let below = |above: &CgroupPath| {
-            path.is_some_and(|path| {
-                path.as_str().strip_prefix(above.as_str()).is_some_and(|rest| rest.starts_with('/'))
-            })
-        };
-        evicted.contains_key(&cgroup) || evicted.values().any(below)
-    }
-}
-
-/// Names for cgroup ids: those of pods from the index, others from a look at the hierarchy.
-struct Names {
-    index: Index,
-    being_evicted: BeingEvicted,
-    root: Option<Arc<CgroupDir>>,
-    paths: HashMap<CgroupId, CgroupPath>,
-    ids: Generator,
-}
-
-impl Names {
-    fn new(index: Index, being_evicted: BeingEvicted) -> Self {
-        let root = CgroupDir::mount(Path::new(crate::cgroup::MOUNT)).ok().map(Arc::new);
-        Self { index, being_evicted, root, paths: HashMap::new(), ids: Generator::new() }
-    }
-
-    fn knows(&self, cgroup: CgroupId) -> bool {
-        self.index.resolve(cgroup).is_some() || self.paths.contains_key(&cgroup)
-    }
-
-    /// Reads the names of all cgroups anew. Those that are gone keep theirs until there are too many.
-    async fn scan(&mut self) {
-        let Some(root) = self.root.clone() else { return };
-        let Ok(found) = tokio::task::spawn_blocking(move || walk(&root)).await else {
-            tracing::error!("looking through the cgroups panicked");
-            return;
-        };
-        if self.paths.len() + found.len() > MAX_CGROUPS {
-            self.paths.clear();
-        }
-        self.paths.extend(found);
-    }
-
-    fn find(&self, cgroup: CgroupId) -> Option<CgroupPath> {
-        let of_pod = self.index.resolve(cgroup).map(|resolved| resolved.owner.path.clone());
-        of_pod.or_else(|| self.paths.get(&cgroup).cloned())
-    }
-
-    fn counters(&self, cgroup: CgroupId) -> Option<OomCounts> {
-        let dir = self.root.as_ref()?.open(&self.find(cgroup)?).ok()?;
-        // Another cgroup may stand under its name by now.
-        (dir.id() == cgroup).then_some(())?;
-        dir.read("memory.events.local").ok().map(|text| OomCounts::parse(&text))
-    }
-}
-
-/// Every cgroup's path by its id, from the root down.
-fn walk(root: &CgroupDir) -> HashMap<CgroupId, CgroupPath> {
-    let mut found = HashMap::from([(root.id(), CgroupPath::root())]);
-    let mut pending = vec![CgroupPath::root()];
-    while let Some(path) = pending.pop() {
-        // One that went away meanwhile has no children either.
-        let children = root.open(&path).and_then(|dir| dir.children()).unwrap_or_default();
-        for child in children.iter().filter_map(|name| path.child(name).ok()) {
-            if let Ok(dir) = root.open(&child) {
-                found.insert(dir.id(), child.clone());
-                pending.push(child);
-            }
-        }
-        if found.len() > MAX_CGROUPS {
-            break;
-        }
-    }
-    found
-}
-
-impl World for Names {
-    fn owner(&self, cgroup: CgroupId) -> Option<Owner> {
-        self.index.resolve(cgroup).map(|resolved| Owner::clone(&resolved.owner))
-    }
-
-    fn path(&self, cgroup: CgroupId) -> Option<CgroupPath> {
-        self.find(cgroup)
-    }
-
-    fn parent(&self, cgroup: CgroupId) -> Option<CgroupId> {
-        let parent = self.find(cgroup)?.parent()?;
-        let dir = self.root.as_ref()?.open(&parent).ok()?;
-        Some(dir.id())
-    }
-
-    fn is_being_evicted(&self, cgroup: CgroupId) -> bool {
-        self.being_evicted.covers(cgroup, self.find(cgroup).as_ref())
-    }
-
-    fn new_id(&mut self) -> Ulid {
-        match self.ids.generate() {
-            Ok(id) => id,
-            Err(overflow) => overflow.commit_overflow_increment(),
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_container_of_an_evicted_pod_is_being_evicted() {
-        let evicted = BeingEvicted::default();
-        let path = |path| CgroupPath::parse(path).unwrap();
-        evicted.add(CgroupId(5), path("/kubepods/pod1"));
-        assert!(evicted.covers(CgroupId(5), None));
-        assert!(evicted.covers(CgroupId(6), Some(&path("/kubepods/pod1/c"))));
-        assert!(!evicted.covers(CgroupId(7), Some(&path("/kubepods/pod10/c"))));
-        evicted.remove(CgroupId(5));
-        assert!(!evicted.covers(CgroupId(6), Some(&path("/kubepods/pod1/c"))));
-    }
-}
+mod tests;

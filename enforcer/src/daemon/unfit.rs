@@ -1,7 +1,10 @@
+use std::path::Path;
+
 use super::host::{self, Host};
 use crate::{
     config::{Config, MemoryAvailableSource, Mode, Ownership},
     policy::{CgroupDriver, SettingsError, allocatable},
+    sense::{Available, PROC_MEMINFO, ROOT_MEMORY_STAT},
 };
 
 /// Why the configuration cannot be followed on this host: everything at once, and nothing was started.
@@ -38,9 +41,12 @@ pub(super) fn check(config: &Config, host: &Host, kubelets: bool) -> Result<(), 
              cgroupDriver: cgroupfs"
         ));
     }
-    if config.memory_available_source == MemoryAvailableSource::Kubelet {
-        problems.push(String::from(
-            "memoryAvailableSource: kubelet is not measured yet: write memAvailable, the kernel's own estimate",
+    if config.memory_available_source == MemoryAvailableSource::Kubelet
+        && let Err(error) = Available::open(Path::new(PROC_MEMINFO), Some(Path::new(ROOT_MEMORY_STAT)))
+    {
+        problems.push(format!(
+            "memoryAvailableSource: kubelet is reckoned from {ROOT_MEMORY_STAT}, which needs the memory controller of \
+             cgroup v2: {error}; write memAvailable, the kernel's own estimate"
         ));
     }
     if problems.is_empty() { Ok(()) } else { Err(Unfit { problems }) }

@@ -1,8 +1,5 @@
 use std::os::fd::OwnedFd;
 
-use rustix::io::Errno;
-
-use super::stat;
 use crate::{
     cgroup::{self, CgroupDir, Forbidden, guard},
     model::{CgroupId, CgroupPath, PodName, PodUid, QosClass, ResourceName},
@@ -10,6 +7,7 @@ use crate::{
         PodPlan,
         engine::{CandidateFacts, Reading, Usage},
     },
+    sense::snapshot::{ChargeFiles, Missing, Seen},
 };
 
 /// Who a candidate is, for the events.
@@ -36,17 +34,10 @@ pub struct Candidate {
     pub(super) facts: CandidateFacts,
     pub(super) dir: CgroupDir,
     /// Where its memory is charged: its own cgroup, and those that its containers took elsewhere.
-    pub(super) charged: Vec<Charged>,
+    pub(super) charged: Vec<ChargeFiles>,
     /// `cpu.max` and `memory.high` of the pod and its containers, as far as they are there.
     pub(super) brakes: Vec<OwnedFd>,
     pub(super) targets: Vec<Target>,
-}
-
-/// The counters of a cgroup.
-#[derive(Debug)]
-pub(super) struct Charged {
-    pub(super) current: OwnedFd,
-    pub(super) stat: OwnedFd,
 }
 
 /// A cgroup that is killed.
@@ -115,14 +106,11 @@ impl Candidate {
             Ok(Target { dir, kill, events })
         };
         let targets = targets.iter().map(open_target).collect::<Result<Vec<_>, OpenError>>()?;
-        let charged_to = |dir: &CgroupDir| -> Result<Charged, cgroup::Error> {
-            Ok(Charged { current: dir.open_read("memory.current")?, stat: dir.open_read("memory.stat")? })
-        };
-        let mut charged = vec![charged_to(&dir)?];
+        let mut charged = vec![ChargeFiles::open(&dir)?];
         let below = format!("{}/", plan.cgroup.path);
         for Target { dir, .. } in &targets {
             if *dir.path() != plan.cgroup.path && !dir.path().as_str().starts_with(&below) {
-                charged.push(charged_to(dir)?);
+                charged.push(ChargeFiles::open(dir)?);
             }
         }
         Ok(Self {
@@ -156,14 +144,13 @@ impl Candidate {
     }
 
     /// Reads what it is charged for; none once its cgroups are gone.
-    pub(super) fn current_bytes(&self, buffer: &mut [u8]) -> rustix::io::Result<Option<u64>> {
+    pub(super) fn current_bytes(&self, buffer: &mut [u8]) -> Seen<Option<u64>> {
         let mut whole: Option<u64> = None;
         for charged in &self.charged {
-            match stat::read_into(&charged.current, buffer).map(stat::number) {
-                Ok(Some(bytes)) => whole = Some(whole.unwrap_or(0).saturating_add(bytes)),
-                Ok(None) => return Err(Errno::INVAL),
-                Err(Errno::NODEV | Errno::NOENT) => {}
-                Err(errno) => return Err(errno),
+            match charged.current_bytes(buffer) {
+                Ok(bytes) => whole = Some(whole.unwrap_or(0).saturating_add(bytes)),
+                Err(Missing::Gone) => {}
+                Err(missing) => return Err(missing),
             }
         }
         Ok(whole)
@@ -174,31 +161,23 @@ impl Candidate {
         let mut read = || {
             let mut whole: Option<Usage> = None;
             for charged in &self.charged {
-                let usage = match charged.read(buffer) {
-                    Ok(Some(usage)) => usage,
-                    Ok(None) => return Ok(None),
+                let usage = match charged.usage(buffer) {
+                    Ok(usage) => usage,
                     // What a container took elsewhere may go by itself; the pod's own comes first.
-                    Err(Errno::NODEV | Errno::NOENT) if whole.is_some() => continue,
-                    Err(errno) => return Err(errno),
+                    Err(Missing::Gone) if whole.is_some() => continue,
+                    Err(missing) => return Err(missing),
                 };
                 whole = Some(whole.map_or(usage, |whole| whole.plus(usage)));
             }
-            Ok(whole)
+            whole.ok_or(Missing::Absent)
         };
         match read() {
-            Ok(Some(usage)) => Reading::Usage(usage),
-            Err(Errno::NODEV | Errno::NOENT) => Reading::Gone,
-            Ok(None) | Err(_) => Reading::Missing,
+            Ok(usage) => Reading::Usage(usage),
+            Err(Missing::Gone) => Reading::Gone,
+            Err(Missing::Absent | Missing::Unread | Missing::Failed(_) | Missing::Malformed) => {
+                Reading::Missing
+            }
         }
-    }
-}
-
-impl Charged {
-    fn read(&self, buffer: &mut [u8]) -> rustix::io::Result<Option<Usage>> {
-        let Some(current) = stat::number(stat::read_into(&self.current, buffer)?) else {
-            return Ok(None);
-        };
-        Ok(stat::usage(current, stat::read_into(&self.stat, buffer)?))
     }
 }
 

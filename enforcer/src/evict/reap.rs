@@ -1,20 +1,30 @@
 //! The helper thread for what is slow after a kill: freeing the victim's memory from another CPU, and closing files.
 
-use std::{os::fd::AsFd as _, sync::Arc};
+use std::{fmt, os::fd::AsFd as _, sync::Arc};
 
 use rustix::process::{Pid, PidfdFlags};
 
 use super::{candidate::Candidate, queue::Receiver, reflex::PreparedSet};
-use crate::cgroup::guard::each_process;
-use crate::raw;
+use crate::{cgroup::guard::each_process, raw, sense::EdgeSource};
 
 /// What the reflex hands over.
-#[derive(Debug)]
 pub(super) enum Work {
     /// Free the memory of the largest process of a victim that was just signalled.
     Reap(Arc<Candidate>),
     /// Drop a set of candidates that is no longer used.
     Drop(Box<PreparedSet>),
+    /// Close an edge source that is no longer waited on.
+    Close(Box<dyn EdgeSource>),
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reap(candidate) => f.debug_tuple("Reap").field(candidate).finish(),
+            Self::Drop(set) => f.debug_tuple("Drop").field(set).finish(),
+            Self::Close(_) => f.debug_tuple("Close").finish_non_exhaustive(),
+        }
+    }
 }
 
 /// Works until the reflex is gone.
@@ -23,6 +33,7 @@ pub(super) fn run(queue: &Receiver<Work>) {
         match work {
             Work::Reap(candidate) => reap(&candidate),
             Work::Drop(set) => drop(set),
+            Work::Close(source) => drop(source),
         }
     }
 }

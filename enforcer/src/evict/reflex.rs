@@ -1,5 +1,5 @@
 use std::{
-    io,
+    fmt, io,
     path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     policy::engine::{Candidates, EngineSettings, Outcome, Reading},
-    sense::{EdgeSource, Meminfo, MeminfoError, PROC_MEMINFO},
+    sense::{Available, EdgeSource, MeminfoError, PROC_MEMINFO, WakeStats, Wakes},
 };
 
 /// How many reports may wait for the teller. An eviction makes four, and one follows the other by milliseconds.
@@ -41,6 +41,9 @@ pub struct ReflexConfig {
     pub settings: EngineSettings,
     /// The memory summary, `/proc/meminfo`.
     pub meminfo: PathBuf,
+    /// The root cgroup's `memory.stat`, where `memory.available` is the kubelet's reckoning; none for the kernel's own
+    /// estimate.
+    pub root_stat: Option<PathBuf>,
     /// Whether to lock the daemon's memory, as far as it is touched: a reflex that must be paged in comes too late.
     pub lock_memory: bool,
     /// How many cpus the machine has, which may all fill memory at once.
@@ -52,6 +55,7 @@ impl Default for ReflexConfig {
         Self {
             settings: EngineSettings::default(),
             meminfo: PathBuf::from(PROC_MEMINFO),
+            root_stat: None,
             lock_memory: true,
             cpus: thread::available_parallelism().map_or(1, |cpus| u64::try_from(cpus.get()).unwrap_or(1)),
         }
@@ -88,6 +92,12 @@ pub struct ReflexStats {
     pub samples_failed: u64,
     /// Kernel edges that woke it.
     pub edges: u64,
+    /// Edge sources that are waited on now.
+    pub sources: u64,
+    /// Edge sources that could not be waited on, as there were too many or the kernel refused.
+    pub sources_refused: u64,
+    /// What woke it, and how long that took.
+    pub wakes: WakeStats,
     /// Reports made.
     pub reports: u64,
     /// Reports that were lost because the teller did not keep up.
@@ -99,6 +109,9 @@ pub(super) struct Counters {
     pub(super) samples: AtomicU64,
     pub(super) samples_failed: AtomicU64,
     pub(super) edges: AtomicU64,
+    pub(super) sources: AtomicU64,
+    pub(super) sources_refused: AtomicU64,
+    pub(super) wakes: Wakes,
     pub(super) reports: AtomicU64,
     pub(super) reports_dropped: AtomicU64,
 }
@@ -122,13 +135,27 @@ impl PreparedSet {
     }
 }
 
-/// What waits to be taken by the reflex; only the newest of each counts.
-#[derive(Debug, Default)]
+/// What waits to be taken by the reflex; of a set and of settings only the newest counts.
+#[derive(Default)]
 pub(super) struct Mail {
     pub(super) set: Option<Box<PreparedSet>>,
     pub(super) settings: Option<EngineSettings>,
     /// What came of a soft eviction's first step.
     pub(super) outcome: Option<Outcome>,
+    /// The reflex takes them out one by one, which frees nothing.
+    pub(super) edges: Vec<Box<dyn EdgeSource>>,
+}
+
+impl fmt::Debug for Mail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { set, settings, outcome, edges } = self;
+        f.debug_struct("Mail")
+            .field("set", set)
+            .field("settings", settings)
+            .field("outcome", outcome)
+            .field("edges", &edges.len())
+            .finish()
+    }
 }
 
 /// What the reflex thread shares with its handle.
@@ -174,8 +201,7 @@ impl Reflex {
         mut reports: impl FnMut(Report) -> bool + Send + 'static,
     ) -> Result<Self, ReflexError> {
         let failed = |source| ReflexError::Meminfo { path: config.meminfo.clone(), source };
-        let mut meminfo = Meminfo::open(&config.meminfo).map_err(failed)?;
-        meminfo.read().map_err(failed)?;
+        let available = Available::open(&config.meminfo, config.root_stat.as_deref()).map_err(failed)?;
         let memory_locked = if config.lock_memory { lock_memory() } else { Ok(()) };
 
         let setup = ReflexError::Setup;
@@ -192,7 +218,7 @@ impl Reflex {
         // Before the senders, so that it is dropped after them if a thread does not start: it waits for the others.
         let mut reflex = Self { shared: Arc::clone(&shared), threads: Vec::new(), memory_locked };
         let cpus = config.cpus;
-        let wiring = Wiring { shared, meminfo, teller, reaper, edges, cpus, pledges, seed: seed() };
+        let wiring = Wiring { shared, available, teller, reaper, edges, cpus, pledges, seed: seed() };
         let mut turn = Turn::new(config.settings, wiring)?;
         let mail = Arc::clone(&reflex.shared);
         reflex.start("enforcer-tell", move || {
@@ -227,15 +253,32 @@ impl Reflex {
         self.shared.post(|mail| mail.settings = Some(settings));
     }
 
+    /// Has it woken by one more edge source, from now on until that is gone.
+    pub fn add_edges(&self, source: Box<dyn EdgeSource>) {
+        self.shared.post(|mail| mail.edges.push(source));
+    }
+
     /// What it has done so far.
     #[must_use]
     pub fn stats(&self) -> ReflexStats {
-        let Counters { samples, samples_failed, edges, reports, reports_dropped } = &self.shared.counters;
+        let Counters {
+            samples,
+            samples_failed,
+            edges,
+            sources,
+            sources_refused,
+            wakes,
+            reports,
+            reports_dropped,
+        } = &self.shared.counters;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         ReflexStats {
             samples: get(samples),
             samples_failed: get(samples_failed),
             edges: get(edges),
+            sources: get(sources),
+            sources_refused: get(sources_refused),
+            wakes: wakes.stats(),
             reports: get(reports),
             reports_dropped: get(reports_dropped),
         }

@@ -5,7 +5,7 @@ use std::{io, os::fd::OwnedFd, path::Path};
 use rustix::fs::MemfdFlags;
 
 use super::{
-    candidate::{Candidate, Charged, Identity, Target},
+    candidate::{Candidate, Identity, Target},
     executor, stat,
 };
 use crate::{
@@ -14,6 +14,7 @@ use crate::{
     policy::engine::{
         Action, CandidateFacts, Candidates, Engine, EngineSettings, Input, Mode, NodeSample, Outcome,
     },
+    sense::snapshot::ChargeFiles,
 };
 
 /// Rehearses one eviction. That it cannot be done is no reason not to start.
@@ -73,7 +74,7 @@ fn decoy() -> io::Result<Candidate> {
             grace_period_ns: 0,
         },
         dir,
-        charged: vec![Charged {
+        charged: vec![ChargeFiles {
             current: file("4096\n")?,
             stat: file("anon 4096\nfile 0\nshmem 0\ninactive_file 0\n")?,
         }],

@@ -1,66 +1,6 @@
 //! Reads kernel text without allocation.
 
-use std::os::fd::OwnedFd;
-
-use rustix::io::Errno;
-
-use crate::policy::engine::Usage;
+pub(super) use crate::sense::text::{keyed, read_into};
 
 /// `memory.stat` has some 3 KiB on current kernels, and what is read of it stands in its first half.
 pub(super) const BUFFER_BYTES: usize = 8192;
-
-/// Reads a file from its start into the buffer.
-pub(super) fn read_into<'a>(fd: &OwnedFd, buffer: &'a mut [u8]) -> rustix::io::Result<&'a [u8]> {
-    let count = rustix::io::retry_on_intr(|| rustix::io::pread(fd, &mut *buffer, 0))?;
-    buffer.get(..count).ok_or(Errno::INVAL)
-}
-
-/// A file that holds one number.
-pub(super) fn number(text: &[u8]) -> Option<u64> {
-    str::from_utf8(text.trim_ascii()).ok()?.parse().ok()
-}
-
-/// The value behind `key` in a file of `key value` lines.
-pub(super) fn keyed(text: &[u8], key: &[u8]) -> Option<u64> {
-    text.split(|byte| *byte == b'\n').find_map(|line| {
-        let value = line.strip_prefix(key)?.strip_prefix(b" ")?;
-        number(value)
-    })
-}
-
-/// What `memory.current` and `memory.stat` say together.
-pub(super) fn usage(current_bytes: u64, stat: &[u8]) -> Option<Usage> {
-    Some(Usage {
-        current_bytes,
-        working_set_bytes: current_bytes.saturating_sub(keyed(stat, b"inactive_file")?),
-        anon_bytes: keyed(stat, b"anon")?,
-        file_bytes: keyed(stat, b"file")?,
-        shmem_bytes: keyed(stat, b"shmem")?,
-        process_count: None,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const STAT: &[u8] =
-        b"anon 1000\nfile 500\nkernel 70\nfile_mapped 9\nshmem 100\ninactive_anon 8\ninactive_file 300\n";
-
-    #[test]
-    fn usage_is_split_and_less_what_is_easily_reclaimed() {
-        let usage = usage(1600, STAT).unwrap();
-        assert_eq!((usage.current_bytes, usage.working_set_bytes), (1600, 1300));
-        assert_eq!((usage.anon_bytes, usage.file_bytes, usage.shmem_bytes), (1000, 500, 100));
-        assert_eq!(super::usage(200, STAT).unwrap().working_set_bytes, 0);
-    }
-
-    #[test]
-    fn what_is_missing_or_malformed_is_no_usage() {
-        assert_eq!(usage(1600, b""), None);
-        assert_eq!(usage(1600, b"anon x\nfile 1\nshmem 1\ninactive_file 1\n"), None);
-        assert_eq!(keyed(b"anonymous 5\n", b"anon"), None);
-        assert_eq!(number(b"max\n"), None);
-        assert_eq!(number(b"12\n"), Some(12));
-    }
-}

@@ -19,13 +19,14 @@ use super::{
     reap::Work,
     reflex::{Counters, PreparedSet, Reaper, ReflexError, Shared, Teller},
     report::Report,
+    sources::Sources,
     stat,
 };
 use crate::{
     policy::engine::{
         Action, Actions, Decision, Engine, EngineSettings, Input, KillReason, Moments, NodeSample, Outcome,
     },
-    sense::{EdgeSource, Meminfo, Sampler},
+    sense::{Available, AvailableMemory, EdgeKind, EdgeSource, Readiness, Sampler},
 };
 
 /// Edges that come thicker than this are taken together: a look costs some 20 µs. The further away the threshold is,
@@ -47,7 +48,7 @@ const FIRST_EDGE: u64 = 3;
 /// What the thread is connected to.
 pub(super) struct Wiring {
     pub(super) shared: Arc<Shared>,
-    pub(super) meminfo: Meminfo,
+    pub(super) available: Available,
     pub(super) teller: Teller,
     pub(super) reaper: Reaper,
     pub(super) edges: Vec<Box<dyn EdgeSource>>,
@@ -79,6 +80,11 @@ pub(super) struct Turn {
     epoll: OwnedFd,
     timer: OwnedFd,
     buffer: Box<[u8; stat::BUFFER_BYTES]>,
+    sources: Sources,
+    /// Whether there are more of them in the mail, for which there is no place yet.
+    edges_wait: bool,
+    /// When we woke for the first edge of each kind that no look has followed yet; 0 for none.
+    awake_ns: [u64; EdgeKind::ALL.len()],
     last_sample_ns: u64,
     /// How long after a look an edge may wait for the next one.
     gap_ns: u64,
@@ -88,7 +94,7 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    pub(super) fn new(settings: EngineSettings, wiring: Wiring) -> Result<Self, ReflexError> {
+    pub(super) fn new(settings: EngineSettings, mut wiring: Wiring) -> Result<Self, ReflexError> {
         let setup = |errno: Errno| ReflexError::Setup(errno.into());
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(setup)?;
         let timer = rustix::time::timerfd_create(
@@ -99,10 +105,11 @@ impl Turn {
         let add = |fd, token, flags| epoll::add(&epoll, fd, EventData::new_u64(token), flags);
         add(timer.as_fd(), TIMER, EventFlags::IN).map_err(setup)?;
         add(wiring.shared.bell.as_fd(), BELL, EventFlags::IN).map_err(setup)?;
-        for (token, edge) in (FIRST_EDGE..).zip(&wiring.edges) {
-            let flags = if edge.is_priority() { EventFlags::PRI } else { EventFlags::IN };
-            add(edge.fd(), token, flags).map_err(|errno| ReflexError::Edges(errno.into()))?;
+        let mut sources = Sources::default();
+        for source in wiring.edges.drain(..) {
+            sources.add(&epoll, FIRST_EDGE, source).map_err(|(_, errno)| ReflexError::Edges(errno.into()))?;
         }
+        wiring.shared.counters.sources.store(sources.live(), Ordering::Relaxed);
         let sampler = Sampler::new(wiring.cpus);
         Ok(Self {
             wiring,
@@ -114,6 +121,9 @@ impl Turn {
             epoll,
             timer,
             buffer: Box::new([0; stat::BUFFER_BYTES]),
+            sources,
+            edges_wait: false,
+            awake_ns: [0; EdgeKind::ALL.len()],
             last_sample_ns: 0,
             gap_ns: MIN_GAP_NS,
             look_within_ns: None,
@@ -136,9 +146,10 @@ impl Turn {
             if self.wiring.shared.stop.load(Ordering::Acquire) {
                 return;
             }
+            let awake_ns = now_ns(ClockId::Boottime);
             let mut only_edges = true;
             for event in events.iter().take(count) {
-                only_edges &= self.acknowledge(event.data.u64());
+                only_edges &= self.acknowledge(event, awake_ns);
             }
             let since_ns = now_ns(ClockId::Boottime).saturating_sub(self.last_sample_ns);
             if only_edges && since_ns < self.gap_ns {
@@ -150,9 +161,9 @@ impl Turn {
     }
 
     /// Quietens what woke us; whether it was an edge.
-    fn acknowledge(&mut self, token: u64) -> bool {
+    fn acknowledge(&mut self, event: &Event, awake_ns: u64) -> bool {
         let mut count = [0_u8; 8];
-        match token {
+        match event.data.u64() {
             TIMER => {
                 let _expirations = rustix::io::read(&self.timer, &mut count);
                 false
@@ -165,9 +176,24 @@ impl Turn {
             // The look at the victim reads the file, and that quietens it.
             VICTIM => false,
             edge => {
-                let place = usize::try_from(edge - FIRST_EDGE).unwrap_or(usize::MAX);
-                let drained = self.wiring.edges.get_mut(place).map_or(0, |source| source.drain());
-                self.counters().edges.fetch_add(drained, Ordering::Relaxed);
+                let flags = event.flags;
+                let failed = flags.intersects(EventFlags::ERR | EventFlags::HUP);
+                let ready = if failed { Readiness::Failed } else { Readiness::Ready };
+                let counters = &self.wiring.shared.counters;
+                let awake = &mut self.awake_ns;
+                self.sources.drain(&self.epoll, edge - FIRST_EDGE, ready, &mut |edge| {
+                    counters.edges.fetch_add(1, Ordering::Relaxed);
+                    counters.wakes.edge(edge, awake_ns);
+                    for (kind, since_ns) in EdgeKind::ALL.into_iter().zip(awake.iter_mut()) {
+                        if kind == edge.kind && *since_ns == 0 {
+                            *since_ns = awake_ns;
+                        }
+                    }
+                });
+                self.retire();
+                if self.edges_wait && self.sources.has_room() {
+                    self.take_mail();
+                }
                 true
             }
         }
@@ -194,6 +220,19 @@ impl Turn {
             set.candidates = candidates;
             self.retired = Some(set);
         }
+        while self.sources.has_room()
+            && let Some(source) = mail.edges.pop()
+        {
+            if let Err((source, _errno)) = self.sources.add(&self.epoll, FIRST_EDGE, source) {
+                // Given up by who can close it; where that is busy, it waits for the next letter.
+                shared.counters.sources_refused.fetch_add(1, Ordering::Relaxed);
+                if let Err(Work::Close(source)) = self.wiring.reaper.offer(Work::Close(source)) {
+                    mail.edges.push(source);
+                    break;
+                }
+            }
+        }
+        self.edges_wait = !mail.edges.is_empty();
         drop(mail);
         self.retire();
         if let Some(outcome) = outcome {
@@ -232,6 +271,21 @@ impl Turn {
         {
             self.retired = Some(set);
         }
+        self.sources.retire(&self.wiring.reaper);
+        self.counters().sources.store(self.sources.live(), Ordering::Relaxed);
+    }
+
+    /// Takes note that what the edges told of was looked at.
+    fn looked(&mut self) {
+        if self.awake_ns == [0; EdgeKind::ALL.len()] {
+            return;
+        }
+        let now_ns = now_ns(ClockId::Boottime);
+        for (kind, since_ns) in EdgeKind::ALL.into_iter().zip(std::mem::take(&mut self.awake_ns)) {
+            if since_ns != 0 {
+                self.counters().wakes.looked(kind, now_ns.saturating_sub(since_ns));
+            }
+        }
     }
 
     /// One look at the victim and the node, with all that follows from it.
@@ -248,6 +302,7 @@ impl Turn {
         };
         let actions = self.engine.step(Input::Node(node));
         self.carry_out(&actions);
+        self.looked();
         let threshold_bytes = self.engine.next_threshold_bytes().unwrap_or(0);
         let headroom_bytes = node.memory.available.saturating_sub(threshold_bytes);
         let within_ns = self.look_within_ns.unwrap_or_else(|| {
@@ -259,19 +314,19 @@ impl Turn {
     }
 
     fn sample(&mut self) -> Option<NodeSample> {
-        let read = self.wiring.meminfo.read();
+        let read = self.wiring.available.read();
         let now_ns = now_ns(ClockId::Boottime);
         self.counters().samples.fetch_add(1, Ordering::Relaxed);
         self.last_sample_ns = now_ns;
         match read {
-            Ok(memory) => {
+            Ok(AvailableMemory { available_bytes, total_bytes }) => {
                 if std::mem::take(&mut self.blind) {
                     self.tell(Report::Sighted);
                 }
-                self.sampler.observe(now_ns, memory.available_bytes);
+                self.sampler.observe(now_ns, available_bytes);
                 Some(NodeSample {
                     fill_bytes_per_second: self.sampler.fill_bytes_per_second(),
-                    ..NodeSample::memory(now_ns, memory.available_bytes, memory.total_bytes)
+                    ..NodeSample::memory(now_ns, available_bytes, total_bytes)
                 })
             }
             Err(error) => {

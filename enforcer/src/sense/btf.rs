@@ -87,6 +87,14 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TypeId(u32);
 
+impl TypeId {
+    /// As bpf(2) names the type, if it is one of the kernel's own BTF.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+}
+
 /// A member of a structure or union.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
@@ -291,6 +299,13 @@ impl Btf {
     pub fn pointee(&self, id: TypeId) -> Option<TypeId> {
         let record = self.record(self.resolve(id)?)?;
         matches!(record.kind()?.0, Kind::Ptr).then_some(TypeId(record.size_or_type))
+    }
+
+    /// The prototype of a function.
+    #[must_use]
+    pub fn prototype(&self, function: TypeId) -> Option<TypeId> {
+        let record = self.record(function)?;
+        matches!(record.kind()?.0, Kind::Func).then_some(TypeId(record.size_or_type))
     }
 
     /// Name of the type; empty if it has none.

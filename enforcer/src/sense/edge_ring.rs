@@ -5,7 +5,12 @@ use std::{
 
 use aya::maps::{MapData, RingBuf};
 
-use super::EdgeSource;
+use super::{
+    EdgeSource,
+    edge::{Readiness, SourceState},
+    record::{Record, decode},
+    wake::{Edge, EdgeKind},
+};
 
 /// The ring buffer of kernel edges: kswapd woken, direct reclaim begun. Each kind comes at most about once in
 /// a millisecond.
@@ -30,14 +35,44 @@ impl EdgeSource for EdgeRing {
         self.ring.as_fd()
     }
 
-    fn drain(&mut self) -> u64 {
+    fn drain(&mut self, _ready: Readiness, tell: &mut dyn FnMut(Edge)) -> SourceState {
         // The kernel wakes a reader only when it had caught up, so it must be read to its end. That end
         // comes: each kind is rate-limited, and the ring holds a few hundred.
-        let mut edges = 0;
-        while let Some(edge) = self.ring.next() {
-            drop(edge);
-            edges += 1;
+        while let Some(bytes) = self.ring.next() {
+            if let Some(edge) = edge(&bytes) {
+                tell(edge);
+            }
         }
-        edges
+        SourceState::Live
+    }
+}
+
+/// What a record tells; one that cannot be decoded, which our own programs do not write, tells nothing.
+fn edge(bytes: &[u8]) -> Option<Edge> {
+    let (kind, time_ns) = match decode(bytes).ok()? {
+        Record::KswapdWoke { time_ns, node: _ } => (EdgeKind::KswapdWoken, time_ns),
+        Record::DirectReclaim { time_ns, tid: _ } => (EdgeKind::DirectReclaim, time_ns),
+        _ => return None,
+    };
+    Some(Edge { kind, onset_ns: Some(time_ns) })
+}
+
+#[cfg(test)]
+mod tests {
+    use enforcer_common::record::{EDGE_DIRECT_RECLAIM, EDGE_KSWAPD_WAKE, Edge as Written};
+    use zerocopy::IntoBytes as _;
+
+    use super::*;
+
+    #[test]
+    fn a_record_says_what_began_and_when() {
+        for (written, kind) in
+            [(EDGE_KSWAPD_WAKE, EdgeKind::KswapdWoken), (EDGE_DIRECT_RECLAIM, EdgeKind::DirectReclaim)]
+        {
+            let record = Written::new(written, 7, 123);
+            assert_eq!(edge(record.as_bytes()), Some(Edge { kind, onset_ns: Some(123) }));
+        }
+        assert_eq!(edge(Written::new(77, 7, 123).as_bytes()), None);
+        assert_eq!(edge(b"torn"), None);
     }
 }

@@ -45,8 +45,11 @@ pub fn resolve(btf: &Btf, hierarchy: MemoryHierarchy, page_size_bytes: usize) ->
         task_mm: one("task_struct", &["mm"]),
         task_cgroups: one("task_struct", &["cgroups"]),
         task_thread_pid: one("task_struct", &["thread_pid"]),
+        task_flags: one("task_struct", &["flags"]),
+        task_pages_over_high: one("task_struct", &["memcg_nr_pages_over_high"]),
         signal_oom_score_adj: one("signal_struct", &["oom_score_adj"]),
         signal_live: one("signal_struct", &["live"]),
+        signal_group_exit_code: one("signal_struct", &["group_exit_code"]),
         css_set_dfl_cgrp: one("css_set", &["dfl_cgrp"]),
         css_set_memory_css: match hierarchy {
             MemoryHierarchy::Unified => ABSENT,
@@ -72,6 +75,10 @@ pub fn resolve(btf: &Btf, hierarchy: MemoryHierarchy, page_size_bytes: usize) ->
         upid_size: btf.find("upid", Kind::Struct).and_then(|upid| btf.size_bytes(upid)).unwrap_or(ABSENT),
         upid_ns: one("upid", &["ns"]),
         pid_namespace_child_reaper: one("pid_namespace", &["child_reaper"]),
+        css_set_memory_any: memory_css(btf).unwrap_or(ABSENT),
+        mm_owner: one("mm_struct", &["owner"]),
+        cgroup_root: one("cgroup", &["root"]),
+        cgroup_root_hierarchy_id: one("cgroup_root", &["hierarchy_id"]),
         page_shift: page_size_bytes.trailing_zeros(),
     };
     let expected_absent = |name| name == "css_set_memory_css" && hierarchy == MemoryHierarchy::Unified;

@@ -8,6 +8,7 @@ use aya::{maps::MapType, sys::is_map_supported};
 use enforcer_common::{
     offsets::{ABSENT, Offsets},
     plain::PlainFormat,
+    stall::StallLimits,
 };
 use rustix::{fs::statfs, thread::CapabilitySet};
 
@@ -18,7 +19,21 @@ use super::{
     tracefs,
 };
 
+mod bpf;
 mod guard;
+mod host;
+mod incident;
+mod ladder;
+mod reclaim;
+mod words;
+
+pub use self::{
+    bpf::Lockdown,
+    host::{Hierarchy, HostFacts, Psi},
+    incident::Explained,
+    ladder::{Facility, Rung, State, host_lost, ladder, without},
+    reclaim::{LimitArgument, ReclaimChoice, ReclaimFacts},
+};
 
 /// File system type of bpffs (`BPF_FS_MAGIC`, linux/magic.h).
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
@@ -43,6 +58,10 @@ pub struct Facts {
     pub out_of_memory: Option<bool>,
     /// BTF names `cgroup_file_write`, through which everybody writes to cgroup files.
     pub cgroup_file_write: Option<bool>,
+    /// BTF names `exit_mmap`, through which every process's memory is given back.
+    pub exit_mmap: Option<bool>,
+    /// What there is for telling stalls.
+    pub reclaim: ReclaimFacts,
     /// The PID namespace that we are in.
     pub pid_namespace: Option<PidNamespace>,
     /// tracefs is mounted.
@@ -53,6 +72,12 @@ pub struct Facts {
     pub ring_buffer: Option<bool>,
     /// bpffs is mounted.
     pub bpffs: Option<bool>,
+    /// bpf(2) is answered, though we have the capabilities for it: no seccomp filter and no security module forbids it.
+    pub bpf_call: Option<bool>,
+    /// Programs can be attached to the entries of functions.
+    pub fentry: Option<bool>,
+    /// What the kernel's lockdown forbids.
+    pub lockdown: Option<Lockdown>,
     /// We have `CAP_BPF` or `CAP_SYS_ADMIN`.
     pub cap_bpf: Option<bool>,
     /// We have `CAP_PERFMON` or `CAP_SYS_ADMIN`.
@@ -84,19 +109,27 @@ impl Facts {
             Some(false) => MemoryHierarchy::Own,
             Some(true) | None => MemoryHierarchy::Unified,
         };
+        let cap_bpf = can(CapabilitySet::BPF);
+        let ring_buffer = is_map_supported(MapType::RingBuf);
+        let fentry = btf.as_ref().and_then(bpf::fentry);
         Self {
             btf: Some(btf.is_some()),
             mark_argument: btf.as_ref().and_then(mark_argument),
             out_of_memory: btf.as_ref().map(|btf| btf.find("out_of_memory", Kind::Func).is_some()),
             cgroup_file_write: btf.as_ref().map(|btf| btf.find("cgroup_file_write", Kind::Func).is_some()),
+            exit_mmap: btf.as_ref().map(|btf| btf.find("exit_mmap", Kind::Func).is_some()),
+            reclaim: btf.as_ref().map(ReclaimFacts::of).unwrap_or_default(),
             pid_namespace: PidNamespace::of_this_process(Path::new("/proc")).ok(),
             tracefs: Some(mount.is_some()),
             plain_format: mount.and_then(|mount| tracefs::mark_victim(&mount).ok().flatten()),
-            ring_buffer: is_map_supported(MapType::RingBuf).ok(),
+            bpf_call: bpf::is_answered(&ring_buffer, cap_bpf),
+            ring_buffer: ring_buffer.ok(),
+            fentry,
+            lockdown: bpf::lockdown(),
             bpffs: statfs("/sys/fs/bpf")
                 .ok()
                 .map(|stat| u64::try_from(stat.f_type).is_ok_and(|magic| magic == BPF_FS_MAGIC)),
-            cap_bpf: can(CapabilitySet::BPF),
+            cap_bpf,
             cap_perfmon: can(CapabilitySet::PERFMON),
             unified_memory,
             resolved: btf.map(|btf| resolve(&btf, hierarchy, rustix::param::page_size())),
@@ -156,6 +189,12 @@ pub struct Choice {
     pub raw: bool,
     /// Those of the guard.
     pub sight: Sight,
+    /// Those that explain a mark.
+    pub explained: Explained,
+    /// Those that tell stalls.
+    pub reclaim: ReclaimChoice,
+    /// When a stall is worth a record.
+    pub stall_limits: StallLimits,
     /// The PID namespace that we are in, by which the programs know the daemon.
     pub pid_namespace: Option<PidNamespace>,
     /// The memory controller is on the unified hierarchy.
@@ -187,16 +226,18 @@ pub fn choose(facts: &Facts) -> Choice {
         (facts.ring_buffer, "ringBuffer", "this kernel has no BPF ring buffers (Linux 5.8)"),
         (facts.cap_bpf, "capBpf", "neither CAP_BPF nor CAP_SYS_ADMIN"),
         (facts.cap_perfmon, "capPerfmon", "neither CAP_PERFMON nor CAP_SYS_ADMIN"),
+        (facts.bpf_call, "bpfCall", "bpf(2) is refused in spite of the capabilities, as by a seccomp filter"),
+        (
+            facts.lockdown.map(|lockdown| lockdown != Lockdown::Confidentiality),
+            "lockdown",
+            "the kernel is locked down (confidentiality): programs may not read its memory",
+        ),
     ];
     let mut raw = true;
     for (fact, what, why) in blocked {
         if fact == Some(false) {
             raw = false;
-            missing(
-                what,
-                why.to_owned(),
-                "no eBPF: OOM kills are told from counters alone, without victim or trigger",
-            );
+            missing(what, why.to_owned(), words::NO_EBPF);
         }
     }
 
@@ -212,12 +253,12 @@ pub fn choose(facts: &Facts) -> Choice {
             Some(MarkProgram::Pid) => missing(
                 "markVictimTask",
                 "the event mark_victim passes only a thread id".to_owned(),
-                "a victim's cgroup is known only when it exits, its memory not at all",
+                words::PID_ALONE,
             ),
             Some(MarkProgram::Plain) => missing(
                 "btf",
                 "the kernel does not tell its types (/sys/kernel/btf/vmlinux)".to_owned(),
-                "a victim's cgroup is known only when it exits",
+                words::CLASSIC_EVENT,
             ),
             None => missing(
                 "markVictim",
@@ -226,22 +267,26 @@ pub fn choose(facts: &Facts) -> Choice {
                     Some(false) | None => "no usable BTF, and tracefs is not mounted",
                 }
                 .to_owned(),
-                "OOM kills are told from counters alone, without victim or trigger",
+                words::NO_MARKS,
             ),
         }
     }
 
     let offsets = facts.resolved.as_ref().map(|resolved| resolved.offsets);
     let readable = offsets.is_some_and(|offsets| offsets.oom_control_memcg != ABSENT);
-    let limit_owner = mark.is_some() && readable && facts.out_of_memory != Some(false);
+    let described = readable && facts.out_of_memory != Some(false);
+    let limit_owner = mark.is_some() && described && facts.fentry != Some(false);
     if mark.is_some() && !limit_owner {
-        missing(
-            "limitOwner",
-            "BTF does not describe the function out_of_memory and what it works with".to_owned(),
-            "whose limit was hit is told from counters, which is a guess in a burst",
-        );
+        let why = if described {
+            words::NO_FENTRY
+        } else {
+            "BTF does not describe the function out_of_memory and what it works with"
+        };
+        missing("limitOwner", why.to_owned(), words::LIMIT_BY_COUNTERS);
     }
     let sight = guard::choose(facts, raw, offsets.as_ref(), &mut missing);
+    let explained = incident::choose(facts, mark.is_some(), offsets.as_ref(), &mut missing);
+    let reclaim = reclaim::choose(facts, raw, &mut missing);
     if let Some(resolved) = &facts.resolved
         && mark.is_some()
         && !resolved.absent.is_empty()
@@ -249,15 +294,11 @@ pub fn choose(facts: &Facts) -> Choice {
         missing(
             "offsets",
             format!("not in this kernel's types: {}", resolved.absent.join(", ")),
-            "what these fields tell of a victim is missing from its event",
+            words::FIELDS_MISSING,
         );
     }
     if raw && facts.bpffs == Some(false) {
-        missing(
-            "bpffs",
-            "no bpffs at /sys/fs/bpf".to_owned(),
-            "programs cannot be pinned: OOM kills while the daemon restarts are told from counters",
-        );
+        missing("bpffs", "no bpffs at /sys/fs/bpf".to_owned(), words::NO_PINS);
     }
     Choice {
         mark,
@@ -265,6 +306,9 @@ pub fn choose(facts: &Facts) -> Choice {
         limit_owner,
         raw,
         sight,
+        explained,
+        reclaim,
+        stall_limits: StallLimits::DEFAULT,
         pid_namespace: facts.pid_namespace,
         unified_memory: facts.unified_memory != Some(false),
         offsets: offsets.unwrap_or(Offsets::NONE),

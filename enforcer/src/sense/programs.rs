@@ -6,18 +6,38 @@ use std::fmt;
 use aya::{
     Btf, Ebpf, EbpfLoader,
     maps::{Array, HashMap, Map, MapData, PerCpuArray, RingBuf},
-    programs::{BtfTracePoint, FEntry, FExit, Program, ProgramError, RawTracePoint, TracePoint},
+    programs::{
+        BtfTracePoint, FEntry, FExit, Program, ProgramError, RawTracePoint, TracePoint,
+        links::{FdLink, LinkError},
+    },
 };
-use enforcer_common::{guard::Own, plain::PlainFormat};
+use enforcer_common::{guard::Own, plain::PlainFormat, stall::StallLimits};
+use rustix::time::{ClockId, clock_gettime};
 
-use super::{Choice, EdgeRing, Guard, Lost, MarkProgram, PidNamespace, SenseError, guard};
+use super::{
+    Choice, EdgeRing, Guard, LifeRing, Lost, MarkProgram, PidNamespace, SenseError, StallRing, Stalls, guard,
+};
 use crate::raw;
 
+mod again;
 mod counters;
+mod kept;
+mod pinned;
+mod pins;
 mod plan;
+mod takeover;
 
-pub use self::counters::{Counters, ReclaimCounters};
-use self::plan::{Hook, Wanted, wanted};
+pub use self::{
+    again::Again,
+    counters::{Counters, ReclaimCounters},
+    kept::Version,
+    pins::{Pins, PinsError, Unpinned, unpin},
+    takeover::Inherited,
+};
+use self::{
+    pinned::Pinned,
+    plan::{Hook, Wanted, wanted},
+};
 
 /// The object that `cargo xtask build` made; empty in a build without it.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/enforcer.bpf.o"));
@@ -33,12 +53,22 @@ pub struct Attached {
     pub edges: EdgeRing,
     /// Wrong scores and foreign writes, for the async side.
     pub guard: Guard,
+    /// Cgroups made and removed, if that is told.
+    pub life: Option<LifeRing>,
+    /// What came together of stalls.
+    pub stalls: Stalls,
+    /// Stalls worth telling, for the async side.
+    pub stall_records: StallRing,
     /// What the programs count.
     pub counters: Counters,
     /// Names of the programs that are attached.
     pub attached: Vec<&'static str>,
     /// Those that could not be.
     pub failed: Vec<Failure>,
+    /// What a daemon before had left at work.
+    pub inherited: Inherited,
+    /// What will not outlive the daemon though it should.
+    pub unpinned: Vec<Lost>,
     /// Keeps them attached; dropping it detaches them all.
     pub programs: Programs,
 }
@@ -48,6 +78,8 @@ pub struct Attached {
 pub struct Programs {
     #[cfg_attr(not(feature = "bpf-log"), expect(dead_code, reason = "held for its Drop"))]
     ebpf: Ebpf,
+    /// Holds the lock on the pins, and their links.
+    pinned: Option<Pinned>,
 }
 
 /// A program that the kernel did not take.
@@ -82,6 +114,50 @@ impl Programs {
     ///
     /// Marks come last: when the first is told, everything that explains it is in place.
     pub fn load(choice: &Choice) -> Result<Attached, SenseError> {
+        Self::load_in(choice, None)
+    }
+
+    /// As [`load`](Self::load), with the programs and maps that make OOM kills known pinned in `pins`, so that they go on
+    /// when this process ends. What a daemon of this `version` left there is taken on as it is; what another version
+    /// left is taken over without a gap: each record that is in its ring is given to `take` before it is taken out.
+    ///
+    /// What cannot be pinned is attached all the same, and told in [`Attached::unpinned`].
+    pub fn load_pinned(
+        choice: &Choice,
+        pins: Pins,
+        version: Version,
+        take: &mut dyn FnMut(&[u8]),
+    ) -> Result<Attached, SenseError> {
+        if OBJECT.is_empty() {
+            return Err(SenseError::NotBuilt);
+        }
+        let mut pinned = match Pinned::open(pins, version) {
+            Ok(pinned) => pinned,
+            Err(error) => {
+                let mut attached = Self::load_in(choice, None)?;
+                attached.unpinned.push(pinned::lost(&error));
+                return Ok(attached);
+            }
+        };
+        let mut attached = match Self::load_in(choice, Some(&mut pinned)) {
+            Ok(attached) => attached,
+            // Perhaps it is the pins.
+            Err(error) => {
+                let mut attached = Self::load_in(choice, None)?;
+                attached.unpinned.push(pinned::lost(&error));
+                return Ok(attached);
+            }
+        };
+        pinned.take_over(&mut attached, take);
+        match pinned.drops_told() {
+            Ok(told) => attached.counters.set_told(told),
+            Err(error) => attached.unpinned.push(pinned::lost(&error)),
+        }
+        attached.programs.pinned = Some(pinned);
+        Ok(attached)
+    }
+
+    fn load_in(choice: &Choice, mut pinned: Option<&mut Pinned>) -> Result<Attached, SenseError> {
         if OBJECT.is_empty() {
             return Err(SenseError::NotBuilt);
         }
@@ -90,23 +166,30 @@ impl Programs {
         let unified = u32::from(choice.unified_memory);
         let own = choice.pid_namespace.map_or(Own::NOBODY, PidNamespace::own);
         let pids_are_ours = choice.pid_namespace.is_none_or(PidNamespace::is_initial);
-        let mut ebpf = EbpfLoader::new()
+        let stall_limits = StallLimits { not_before_ns: boot_time_ns(), ..choice.stall_limits };
+        let mut loader = EbpfLoader::new();
+        for (name, path) in pinned.iter().flat_map(|pinned| pinned.map_paths()) {
+            loader.map_pin_path(name, path);
+        }
+        let mut ebpf = loader
             .btf(btf.as_ref())
             .override_global("OFFSETS", &choice.offsets, true)
             .override_global("PLAIN_FORMAT", &plain, true)
             .override_global("UNIFIED", &unified, true)
             .override_global("OWN", &own, true)
+            .override_global("STALL_LIMITS", &stall_limits, true)
+            .override_global("RECLAIMED_ARGUMENT", &plan::reclaimed_argument(choice), true)
             .load(OBJECT)?;
 
         let mut attached = Vec::new();
         let mut failed = Vec::new();
         for wanted in wanted(choice) {
-            match attach(&mut ebpf, &wanted, btf.as_ref()) {
+            match attach(&mut ebpf, &wanted, btf.as_ref(), pinned.as_deref_mut()) {
                 Ok(()) => {
                     tracing::debug!(program = wanted.program, hook = %wanted.hook, "attached");
                     attached.push(wanted.program);
-                    if wanted.program == plan::KILL_WATCHER {
-                        announce_kill_watch(&mut ebpf)?;
+                    if let Some(index) = plan::watcher_of(wanted.program) {
+                        announce_watch(&mut ebpf, index)?;
                     }
                 }
                 Err(error) => failed.push(failure(&wanted, &error)),
@@ -114,22 +197,28 @@ impl Programs {
         }
         // Better the classic event than none: its fields are fewer, but it needs nothing of BTF.
         if let Some(fallback) = plan::fallback(choice, &attached) {
-            match attach(&mut ebpf, &fallback, None) {
+            match attach(&mut ebpf, &fallback, None, pinned.as_deref_mut()) {
                 Ok(()) => attached.push(fallback.program),
                 Err(error) => failed.push(failure(&fallback, &error)),
             }
         }
         drop(btf);
         raw::trim_heap();
+        let inherited = pinned.map(Pinned::inherited).unwrap_or_default();
         let maps = guard::Maps {
             ring: ring(&mut ebpf, "GUARD")?,
             wanted: take(&mut ebpf, "WANTED", HashMap::try_from)?,
             guarded: take(&mut ebpf, "GUARDED", HashMap::try_from)?,
             counts: take(&mut ebpf, "GUARD_COUNTS", PerCpuArray::try_from)?,
         };
+        let life =
+            LifeRing::new(ring(&mut ebpf, "LIFE")?, take(&mut ebpf, "LIFE_COUNTS", PerCpuArray::try_from)?);
         Ok(Attached {
+            life: plan::tells_life(&attached).then_some(life),
             guard: Guard::new(maps, plan::sight(&attached), pids_are_ours),
             events: ring(&mut ebpf, "EVENTS")?,
+            stalls: Stalls::new(take(&mut ebpf, "STALLS", HashMap::try_from)?),
+            stall_records: StallRing::new(ring(&mut ebpf, "STALL_RECORDS")?),
             edges: EdgeRing::new(ring(&mut ebpf, "EDGES")?),
             counters: Counters::new(
                 take(&mut ebpf, "RECLAIM", PerCpuArray::try_from)?,
@@ -138,7 +227,9 @@ impl Programs {
             ),
             attached,
             failed,
-            programs: Self { ebpf },
+            inherited,
+            unpinned: Vec::new(),
+            programs: Self { ebpf, pinned: None },
         })
     }
 
@@ -152,8 +243,26 @@ impl Programs {
 
 impl fmt::Debug for Attached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { events: _, edges: _, guard: _, counters: _, attached, failed, programs: _ } = self;
-        f.debug_struct("Attached").field("attached", attached).field("failed", failed).finish_non_exhaustive()
+        let Self {
+            events: _,
+            edges: _,
+            guard: _,
+            life: _,
+            stalls: _,
+            stall_records: _,
+            counters: _,
+            attached,
+            failed,
+            inherited,
+            unpinned,
+            programs: _,
+        } = self;
+        f.debug_struct("Attached")
+            .field("attached", attached)
+            .field("failed", failed)
+            .field("inherited", inherited)
+            .field("unpinned", unpinned)
+            .finish_non_exhaustive()
     }
 }
 
@@ -163,6 +272,13 @@ impl Attached {
     pub fn mark(&self) -> Option<MarkProgram> {
         self.attached.iter().find_map(|name| plan::mark_of(name))
     }
+}
+
+/// `CLOCK_BOOTTIME`, by which the programs go.
+fn boot_time_ns() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or_default())
 }
 
 fn ring(ebpf: &mut Ebpf, name: &'static str) -> Result<RingBuf<MapData>, SenseError> {
@@ -178,18 +294,20 @@ fn take<T>(
     convert(map).map_err(|source| SenseError::Map { name, source: Some(source) })
 }
 
-/// From now on a mark without a kill means that there was none.
-fn announce_kill_watch(ebpf: &mut Ebpf) -> Result<(), SenseError> {
+/// From now on it means something if this is not seen, as a mark without a kill.
+fn announce_watch(ebpf: &mut Ebpf, index: u32) -> Result<(), SenseError> {
     const NAME: &str = "KILL_WATCH";
     let wrong = |source| SenseError::Map { name: NAME, source };
     let map = ebpf.map_mut(NAME).ok_or_else(|| wrong(None))?;
     let mut flag = Array::<_, u32>::try_from(map).map_err(|source| wrong(Some(source)))?;
-    flag.set(0, 1, 0).map_err(|source| wrong(Some(source)))
+    flag.set(index, 1, 0).map_err(|source| wrong(Some(source)))
 }
 
 /// What can go wrong with one program.
 #[derive(Debug, thiserror::Error)]
 enum AttachError {
+    #[error("it is attached, but what is attached cannot be taken out of aya: {0}")]
+    Link(#[from] LinkError),
     #[error("the eBPF object has no such program; build object and daemon together")]
     Missing,
     #[error("the kernel does not tell its types")]
@@ -198,36 +316,89 @@ enum AttachError {
     Program(#[from] ProgramError),
 }
 
-fn attach(ebpf: &mut Ebpf, wanted: &Wanted, btf: Option<&Btf>) -> Result<(), AttachError> {
+fn attach(
+    ebpf: &mut Ebpf,
+    wanted: &Wanted,
+    btf: Option<&Btf>,
+    pinned: Option<&mut Pinned>,
+) -> Result<(), AttachError> {
+    let Some(pinned) = pinned.filter(|_| kept::is_kept(wanted.program)) else {
+        return link(ebpf, wanted, btf, Holder::Aya).map(drop);
+    };
+    if pinned.has(wanted.program) {
+        return Ok(());
+    }
+    match link(ebpf, wanted, btf, Holder::Us) {
+        Ok(Some(link)) => {
+            if pinned.keep(wanted.program, link) {
+                return Ok(());
+            }
+        }
+        Ok(None) => {}
+        // Attached by an interface without links, so there is nothing to pin.
+        Err(AttachError::Link(error)) => pinned.cannot_keep(&error),
+        Err(error) => return Err(error),
+    }
+    link(ebpf, wanted, btf, Holder::Aya).map(drop)
+}
+
+/// Who holds what keeps a program attached.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Holder {
+    /// The loaded object, until it is dropped.
+    Aya,
+    /// Whoever is given it.
+    Us,
+}
+
+fn link(
+    ebpf: &mut Ebpf,
+    wanted: &Wanted,
+    btf: Option<&Btf>,
+    holder: Holder,
+) -> Result<Option<FdLink>, AttachError> {
+    let ours = holder == Holder::Us;
     let program = ebpf.program_mut(wanted.program).ok_or(AttachError::Missing)?;
-    match wanted.hook {
+    Ok(match wanted.hook {
         Hook::BtfTracepoint(name) => {
             let program: &mut BtfTracePoint = as_type(program)?;
-            program.load(name, btf.ok_or(AttachError::NoBtf)?)?;
-            program.attach()?;
+            once(program.load(name, btf.ok_or(AttachError::NoBtf)?))?;
+            let id = program.attach()?;
+            if ours { Some(program.take_link(id)?.into()) } else { None }
         }
         Hook::Fentry(function) => {
             let program: &mut FEntry = as_type(program)?;
-            program.load(function, btf.ok_or(AttachError::NoBtf)?)?;
-            program.attach()?;
+            once(program.load(function, btf.ok_or(AttachError::NoBtf)?))?;
+            let id = program.attach()?;
+            if ours { Some(program.take_link(id)?.into()) } else { None }
         }
         Hook::Fexit(function) => {
             let program: &mut FExit = as_type(program)?;
-            program.load(function, btf.ok_or(AttachError::NoBtf)?)?;
-            program.attach()?;
+            once(program.load(function, btf.ok_or(AttachError::NoBtf)?))?;
+            let id = program.attach()?;
+            if ours { Some(program.take_link(id)?.into()) } else { None }
         }
         Hook::RawTracepoint(name) => {
             let program: &mut RawTracePoint = as_type(program)?;
-            program.load()?;
-            program.attach(name)?;
+            once(program.load())?;
+            let id = program.attach(name)?;
+            if ours { Some(program.take_link(id)?.into()) } else { None }
         }
         Hook::Tracepoint(category, name) => {
             let program: &mut TracePoint = as_type(program)?;
-            program.load()?;
-            program.attach(category, name)?;
+            once(program.load())?;
+            let id = program.attach(category, name)?;
+            if ours { Some(program.take_link(id)?.try_into()?) } else { None }
         }
+    })
+}
+
+/// A program that could not be pinned is attached again, and is loaded by then.
+fn once(loaded: Result<(), ProgramError>) -> Result<(), ProgramError> {
+    match loaded {
+        Err(ProgramError::AlreadyLoaded) => Ok(()),
+        other => other,
     }
-    Ok(())
 }
 
 fn as_type<'a, T>(program: &'a mut Program) -> Result<&'a mut T, ProgramError>

@@ -1,8 +1,12 @@
 //! Turns the programs' records into owned values with nothing left to interpret.
-use enforcer_common::record::{
-    CGROUP_KNOWN, CONTAINER_INIT, EDGE_DIRECT_RECLAIM, EDGE_KSWAPD_WAKE, EXIT_CODE_KNOWN, Edge, GROUP_DEAD,
-    Header, INIT_KNOWN, KILL_WATCHED, KIND_EDGE, KIND_MARK_VICTIM, KIND_PROCESS_EXIT, LIMIT_KNOWN,
-    MEMORY_KNOWN, MarkVictim, ProcessExit, SCORE_KNOWN, UID_KNOWN, VERSION, VICTIM_KILLED,
+use enforcer_common::{
+    incident,
+    record::{
+        CGROUP_KNOWN, CONTAINER_INIT, EDGE_DIRECT_RECLAIM, EDGE_KSWAPD_WAKE, END_WATCHED, EXIT_CODE_KNOWN,
+        Edge, GROUP_DEAD, Header, INIT_KNOWN, KILL_WATCHED, KIND_EDGE, KIND_MARK_VICTIM, KIND_PROCESS_EXIT,
+        LIMIT_KNOWN, MEMORY_KNOWN, MEMORY_LET_GO, MEMORY_WATCHED, MarkVictim, ProcessExit, SCORE_KNOWN,
+        UID_KNOWN, VERSION, VICTIM_KILLED,
+    },
 };
 use zerocopy::FromBytes;
 
@@ -15,6 +19,12 @@ pub enum Record {
     Mark(Mark),
     /// A marked process is gone.
     Exit(Exit),
+    /// A process is killed for having a victim's memory.
+    Sharer(Sharer),
+    /// A victim's memory is back.
+    MemoryBack(MemoryBack),
+    /// The OOM killer is done with an OOM.
+    OomOver(OomOver),
     /// kswapd woke on this NUMA node: free memory is below the low watermark.
     KswapdWoke {
         /// When.
@@ -62,6 +72,65 @@ pub struct Mark {
     pub limit: Option<Limited>,
     /// When the reclaim that ended in this OOM began.
     pub reclaim_since_ns: Option<u64>,
+    /// When the OOM killer was called for this OOM. With the trigger's thread id it makes several marks one OOM.
+    pub oom_since_ns: Option<u64>,
+    /// The cgroup in whose counters the kernel counts the kill. Mostly the victim's own.
+    pub counted: Option<CgroupId>,
+    /// A number for the victim's memory: processes that share it have the same.
+    pub memory_number: Option<u64>,
+    /// It will be told when this OOM is over.
+    pub end_watched: bool,
+    /// It will be told when the memory is back.
+    pub memory_watched: bool,
+}
+
+/// A process that was killed for having a victim's memory. The kernel neither marks nor counts it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sharer {
+    /// When it was killed; when it exited, if that is all that was seen of it.
+    pub time_ns: u64,
+    /// When the victim was marked.
+    pub marked_ns: u64,
+    /// Process id of the victim, or its thread id where the mark told no more.
+    pub victim: u32,
+    /// Process id.
+    pub pid: u32,
+    /// Thread id of its leader.
+    pub tid: u32,
+    /// When its leader started.
+    pub start_ns: Option<u64>,
+    /// Name of its leader, hostile.
+    pub comm: String,
+    /// Its cgroup.
+    pub cgroup: Option<CgroupId>,
+    /// `oom_score_adj`.
+    pub oom_score_adj: Option<i32>,
+    /// Whether it was the init of a PID namespace.
+    pub container_init: Option<bool>,
+    /// That it shared the memory is inferred: the OOM killer killed it after the victim and did not mark it.
+    pub by_exit: bool,
+}
+
+/// A victim's memory is back: nobody has it any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryBack {
+    /// When.
+    pub time_ns: u64,
+    /// When its latest victim was marked.
+    pub marked_ns: u64,
+    /// [`Mark::memory_number`].
+    pub memory_number: u64,
+}
+
+/// The OOM killer is done with an OOM in which it killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OomOver {
+    /// When.
+    pub time_ns: u64,
+    /// [`Mark::oom_since_ns`].
+    pub oom_since_ns: u64,
+    /// Thread id of the trigger.
+    pub trigger_tid: u32,
 }
 
 /// A victim's memory in bytes.
@@ -118,6 +187,8 @@ pub struct Exit {
     pub exit_code: Option<u32>,
     /// Whether it is known that no thread is left.
     pub group_dead: bool,
+    /// Whether it had let go of its memory by then.
+    pub memory_let_go: bool,
 }
 
 /// A record that cannot be used.
@@ -159,6 +230,16 @@ pub fn decode(bytes: &[u8]) -> Decoded {
     match kind {
         KIND_MARK_VICTIM => Ok(Record::Mark(mark(&body::<MarkVictim>(kind, bytes)?))),
         KIND_PROCESS_EXIT => Ok(Record::Exit(exit(&body::<ProcessExit>(kind, bytes)?))),
+        incident::KIND_SHARER => Ok(Record::Sharer(sharer(&body::<incident::Sharer>(kind, bytes)?))),
+        incident::KIND_MEMORY_BACK => {
+            let incident::MemoryBack { header: _, time_ns, marked_ns, memory } = body(kind, bytes)?;
+            Ok(Record::MemoryBack(MemoryBack { time_ns, marked_ns, memory_number: memory }))
+        }
+        incident::KIND_OOM_OVER => {
+            let incident::OomOver { header: _, time_ns, oom_since_ns, trigger_tid, reserved: _ } =
+                body(kind, bytes)?;
+            Ok(Record::OomOver(OomOver { time_ns, oom_since_ns, trigger_tid }))
+        }
         KIND_EDGE => {
             let Edge { header: _, time_ns, edge, subject } = body(kind, bytes)?;
             match edge {
@@ -223,6 +304,11 @@ fn mark(raw: &MarkVictim) -> Mark {
         limit: known(LIMIT_KNOWN)
             .then(|| cgroup(raw.limit_cgroup_id).map_or(Limited::Machine, Limited::Cgroup)),
         reclaim_since_ns: (raw.reclaim_since_ns != 0).then_some(raw.reclaim_since_ns),
+        oom_since_ns: (raw.oom_since_ns != 0).then_some(raw.oom_since_ns),
+        counted: cgroup(raw.counted_cgroup_id),
+        memory_number: (raw.memory != 0).then_some(raw.memory),
+        end_watched: known(END_WATCHED),
+        memory_watched: known(MEMORY_WATCHED),
     }
 }
 
@@ -235,6 +321,24 @@ fn exit(raw: &ProcessExit) -> Exit {
         cgroup: cgroup(raw.cgroup_id),
         exit_code: (raw.flags & EXIT_CODE_KNOWN != 0).then_some(raw.exit_code),
         group_dead: raw.flags & GROUP_DEAD != 0,
+        memory_let_go: raw.flags & MEMORY_LET_GO != 0,
+    }
+}
+
+fn sharer(raw: &incident::Sharer) -> Sharer {
+    let known = |flag: u32| raw.flags & flag != 0;
+    Sharer {
+        time_ns: raw.time_ns,
+        marked_ns: raw.marked_ns,
+        victim: raw.victim,
+        pid: raw.tgid,
+        tid: raw.tid,
+        start_ns: (raw.start_boottime_ns != 0).then_some(raw.start_boottime_ns),
+        comm: comm(&raw.comm),
+        cgroup: cgroup(raw.cgroup_id),
+        oom_score_adj: known(incident::SCORE_KNOWN).then_some(raw.oom_score_adj),
+        container_init: known(incident::INIT_KNOWN).then(|| known(incident::CONTAINER_INIT)),
+        by_exit: known(incident::BY_EXIT),
     }
 }
 
@@ -247,6 +351,9 @@ pub(super) fn comm(raw: &[u8]) -> String {
     let name = raw.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(name).into_owned()
 }
+
+#[cfg(test)]
+pub(crate) mod recorded;
 
 #[cfg(test)]
 mod tests;

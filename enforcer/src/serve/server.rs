@@ -2,6 +2,7 @@ use std::{
     fs, io,
     os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use axum::{
@@ -13,7 +14,7 @@ use axum::{
 };
 use tokio::{net::UnixListener, sync::watch};
 
-use super::{View, events};
+use super::{Doctor, View, events};
 use crate::journal::Journal;
 
 /// The observe socket's name in the run directory.
@@ -61,6 +62,7 @@ pub enum Error {
 #[derive(Clone)]
 pub(super) struct Shared {
     pub(super) journal: Journal,
+    pub(super) doctor: Arc<Doctor>,
     pub(super) view: watch::Receiver<View>,
     pub(super) ready: watch::Receiver<bool>,
     pub(super) stopping: watch::Receiver<bool>,
@@ -108,13 +110,14 @@ impl Observe {
     pub async fn serve(
         self,
         journal: Journal,
+        doctor: Doctor,
         view: watch::Receiver<View>,
         ready: watch::Receiver<bool>,
         stopping: watch::Receiver<bool>,
     ) -> Result<(), Error> {
         let Self { listener, path } = self;
         let mut stop = stopping.clone();
-        let router = router(Shared { journal, view, ready, stopping });
+        let router = router(Shared { journal, doctor: Arc::new(doctor), view, ready, stopping });
         let stopped = async move {
             // The sender's end means the same as the word.
             if stop.wait_for(|stopping| *stopping).await.is_err() {
@@ -132,6 +135,7 @@ fn router(shared: Shared) -> Router {
     Router::new()
         .route("/v1/events", get(events::events))
         .route("/v1/pods", get(pods))
+        .route("/v1/doctor", get(doctor))
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .with_state(shared)
@@ -140,6 +144,10 @@ fn router(shared: Shared) -> Router {
 async fn pods(State(shared): State<Shared>) -> Response {
     let view = shared.view.borrow().clone();
     Json(view).into_response()
+}
+
+async fn doctor(State(shared): State<Shared>) -> Response {
+    Json(&*shared.doctor).into_response()
 }
 
 async fn readyz(State(shared): State<Shared>) -> Response {

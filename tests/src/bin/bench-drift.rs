@@ -17,7 +17,7 @@ use anyhow::{Context as _, bail, ensure};
 use clap::Parser;
 use enforcer_tests::{
     daemon::Daemon,
-    figures::rank,
+    figures::{rank, verdict},
     host::{HugePages, Swap},
     plan::{Planned, as_read, folder, pids_below},
     process::Process,
@@ -42,14 +42,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    match bench(&Args::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    verdict(bench(&Args::parse()))
 }
 
 /// Whether everything is within the bar.

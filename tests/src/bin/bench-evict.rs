@@ -18,7 +18,7 @@ use anyhow::{Context as _, bail, ensure};
 use clap::Parser;
 use enforcer_tests::{
     daemon::Daemon,
-    figures::{mib, rank},
+    figures::{mib, rank, verdict},
     kernel,
     pods::{Container, pod},
     process::Process,
@@ -57,13 +57,7 @@ struct Run {
 }
 
 fn main() -> ExitCode {
-    match bench(&Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    verdict(bench(&Args::parse()).map(|()| true))
 }
 
 fn bench(args: &Args) -> anyhow::Result<()> {

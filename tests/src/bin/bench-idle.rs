@@ -19,7 +19,7 @@ use clap::Parser;
 use enforcer_tests::{
     cgroup::Cgroup,
     daemon::Daemon,
-    figures::{float, mib},
+    figures::{float, mib, verdict},
     kernel,
     plan::{Planned, folder},
     process::Process,
@@ -58,14 +58,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    match bench(&Args::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    verdict(bench(&Args::parse()))
 }
 
 /// Whether the daemon is within its bars.

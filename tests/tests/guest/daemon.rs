@@ -119,14 +119,15 @@ fn an_allocator_in_a_sibling_is_the_trigger_and_not_the_victim() {
     let mut trigger =
         Process::new(daemon.exec("default/p/c2", &["workload", "hold", "--size", "48Mi"]).unwrap());
 
-    let incident = stream.wait_for_pod("oom.incident", "default/p", PATIENCE).unwrap();
+    // A second kill of the same allocator's, told of below, can be over before the first one's memory is back.
+    let of_c1 = |event: &Value| is(event, "oom.incident") && event["data"]["victims"][0]["container"] == "c1";
+    let incident = stream.wait_for("oom.incident of c1", PATIENCE, of_c1).unwrap();
     victim.wait_for_end(PATIENCE).unwrap();
     let data = &incident["data"];
     assert_eq!(data["scope"], "pod", "{incident}");
     assert_eq!(data["limitOwner"], cgroup);
     assert_eq!(data["trigger"]["container"], "c2", "{incident}");
     assert_eq!(data["trigger"]["pid"], trigger.id());
-    assert_eq!(data["victims"][0]["container"], "c1", "{incident}");
     assert_eq!(data["victims"][0]["pid"], victim.id());
     // A kernel that gives up waiting for the first victim's memory kills a second one; then that is told as well.
     stream.drain(Duration::from_secs(3));
@@ -418,6 +419,6 @@ fn without_privileges_it_says_so_and_tells_what_it_can() {
     })
     .join()
     .unwrap();
-    assert_told("sys-resource", &events, "cap_sys_resource", "CAP_SYS_RESOURCE");
+    assert_told("sys-resource", &events, "capSysResource", "CAP_SYS_RESOURCE");
     assert!(events.iter().any(|event| is(event, "limits.applied")), "{events:#?}");
 }

@@ -3,14 +3,20 @@ mod admission;
 #[cfg(test)]
 mod cgroup;
 mod daemon;
+mod doctor;
 #[cfg(test)]
 mod enforcement;
 mod evict;
 mod eviction;
 mod limits;
+#[cfg(test)]
+mod ooms;
+mod pins;
 mod rig;
 mod scores;
 #[cfg(test)]
 mod sense;
+#[cfg(test)]
+mod stalls;
 #[cfg(test)]
 mod units;

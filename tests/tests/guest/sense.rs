@@ -1,10 +1,13 @@
 //! The eBPF programs on real kernels: every one loads and attaches, and OOM kills are attributed.
 use std::time::Duration;
 
-use enforcer::sense::{EdgeSource as _, Limited, Mark, MarkProgram, Programs};
+use enforcer::sense::{EdgeKind, EdgeSource as _, Limited, Mark, MarkProgram, Programs, Readiness};
 
 mod cgroup;
+mod edges;
 mod guard;
+mod snapshot;
+mod stalls;
 mod tracer;
 
 use cgroup::Cgroup;
@@ -21,7 +24,7 @@ fn every_program_loads_and_attaches() {
     assert_eq!(choice.mark, Some(MarkProgram::Task));
     let attached = Programs::load(&choice).unwrap();
     assert!(attached.failed.is_empty(), "{:#?}", attached.failed);
-    assert_eq!(attached.attached.len(), 14, "{:?}", attached.attached);
+    assert_eq!(attached.attached.len(), 21, "{:?}", attached.attached);
     assert_eq!(attached.mark(), Some(MarkProgram::Task));
 }
 
@@ -62,6 +65,38 @@ fn container_over_its_own_limit() {
     assert!(reclaim.memcg.ended > 0 && reclaim.memcg.max_ns > 0, "{reclaim:?}");
     assert_eq!(reclaim.direct.begun, 0, "reclaim against a limit is no shortage of the machine");
     tracer.assert_nothing_lost();
+}
+
+#[test]
+fn process_without_a_main_thread_is_told_by_its_id() {
+    let mut tracer = Tracer::start();
+    let container = Cgroup::root("headless").limited("32M");
+    let mut eater = container.run("exec workload headless --size 128Mi");
+    let marks = tracer.marks(1, PATIENCE);
+    let mark = &marks[0];
+    assert_eq!((mark.pid, mark.cgroup, mark.killed), (Some(eater.id()), Some(container.id()), Some(true)));
+    assert_eq!(mark.trigger.pid, eater.id());
+    assert_ne!(mark.tid, eater.id(), "the kernel marks a thread that lives");
+    assert!(mark.memory.unwrap().anon_bytes > 24 << 20, "{mark:?}");
+    eater.wait().unwrap();
+}
+
+#[test]
+fn victim_that_was_dying_is_marked_and_not_killed() {
+    let mut tracer = Tracer::start();
+    let pod = Cgroup::root("dying").limited("64M");
+    let (first, second) = (pod.child("c1"), pod.child("c2"));
+    let mut victim = first.run("exec workload hold --size 48Mi");
+    first.wait_for_bytes(48 << 20, PATIENCE);
+    let usurp = format!("exec workload usurp --victim {} --size 40Mi --cpu 1 --for 3s", victim.id());
+    let mut usurper = second.run(&usurp);
+    let marks = tracer.marks(1, PATIENCE);
+    let mark = &marks[0];
+    assert_eq!((mark.pid, mark.killed), (Some(victim.id()), Some(false)), "{mark:?}");
+    assert_eq!((mark.cgroup, mark.trigger.pid), (Some(first.id()), usurper.id()));
+    assert_eq!(mark.limit, Some(Limited::Cgroup(pod.id())));
+    victim.wait().unwrap();
+    assert!(usurper.wait().unwrap().success(), "it fits once the other is gone");
 }
 
 #[test]
@@ -156,7 +191,13 @@ fn node_that_runs_out_has_the_machine_as_limit_and_edges_before() {
     assert_eq!(mark.cgroup, Some(container.id()));
     assert_eq!(exit.pid, eater.id());
     eater.wait().unwrap();
-    assert!(tracer.edges().drain() > 0, "memory ran out without an edge");
+    let mut kinds = std::collections::BTreeSet::new();
+    tracer.edges().drain(Readiness::Ready, &mut |edge| {
+        assert!(edge.onset_ns.is_some());
+        kinds.insert(edge.kind);
+    });
+    // kswapd may have been awake from before.
+    assert!(kinds.contains(&EdgeKind::DirectReclaim), "{kinds:?}");
     let reclaim = tracer.counters().reclaim().unwrap();
     assert!(reclaim.direct.begun > 0, "{reclaim:?}");
 }

@@ -26,7 +26,7 @@ pub(super) fn run(
     args: &[OsString],
     files: &[FileToAdd],
 ) -> anyhow::Result<u8> {
-    let MachineArgs { kernel: _, memory, cpus, init, file } = machine;
+    let MachineArgs { kernel: _, memory, cpus, init, boot, file } = machine;
     let files: Vec<_> = files.iter().chain(file).cloned().collect();
     let script = command_line(program, args);
     let run = Run {
@@ -35,6 +35,7 @@ pub(super) fn run(
         memory_mib: *memory,
         cpus: *cpus,
         timeout: TIMEOUT,
+        boot,
         files: &files,
         programs: &[],
         script: &script,

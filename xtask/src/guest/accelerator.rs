@@ -41,7 +41,7 @@ pub(crate) fn choose(places: &Places, qemu: &Qemu, kernel: &Kernel) -> anyhow::R
 fn boots(qemu: &Qemu, kernel: &Kernel) -> anyhow::Result<bool> {
     let console = tempfile::NamedTempFile::new()?;
     let machine = Machine { kernel, accelerator: Accelerator::Kvm, memory_mib: 256, cpus: 1 };
-    let mut command = machine.command(qemu, console.path(), "");
+    let mut command = machine.command(qemu, console.path(), "", &[]);
     let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().context("cannot start QEMU")?;
     let end = Instant::now() + PATIENCE;

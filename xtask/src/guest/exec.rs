@@ -42,6 +42,8 @@ pub(crate) struct Run<'a> {
     pub(crate) cpus: u32,
     /// From the start of the machine.
     pub(crate) timeout: Duration,
+    /// Parameters of the kernel, beside those that every guest has.
+    pub(crate) boot: &'a [String],
     pub(crate) files: &'a [FileToAdd],
     /// Beside those that every guest has.
     pub(crate) programs: &'a [(String, PathBuf)],
@@ -71,7 +73,7 @@ impl Run<'_> {
         let console = Console::create(guests, self.kernel, self.init)?;
         let Self { kernel, memory_mib, cpus, .. } = *self;
         let machine = Machine { kernel, accelerator: guests.accelerator, memory_mib, cpus };
-        let mut command = machine.command(&guests.qemu, &console.path, kernel_arguments);
+        let mut command = machine.command(&guests.qemu, &console.path, kernel_arguments, self.boot);
         command.arg("-initrd").arg(at("initrd")).args(["-device", "virtio-serial-pci"]);
         for port in ["report", "out", "err"] {
             command.arg("-chardev").arg(prefixed(&format!("socket,id={port},path="), &at(port)));

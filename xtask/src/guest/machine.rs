@@ -25,7 +25,13 @@ impl Machine<'_> {
     /// QEMU with a machine that logs its console to a file and has no devices else.
     ///
     /// The machine dies with the thread that starts it.
-    pub(crate) fn command(self, qemu: &Qemu, console: &Path, kernel_arguments: &str) -> Command {
+    pub(crate) fn command(
+        self,
+        qemu: &Qemu,
+        console: &Path,
+        kernel_arguments: &str,
+        boot: &[String],
+    ) -> Command {
         let emulator = qemu.command();
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]).arg(emulator.get_program()).args(emulator.get_args());
@@ -54,7 +60,8 @@ impl Machine<'_> {
         command.args([
             "-append",
             &format!(
-                "console=ttyS0 panic=-1 quiet tsc=reliable mitigations=off random.trust_cpu=on {kernel_arguments}"
+                "console=ttyS0 panic=-1 quiet tsc=reliable mitigations=off random.trust_cpu=on {kernel_arguments} {}",
+                boot.join(" ")
             ),
         ]);
         command

@@ -27,7 +27,7 @@ pub(crate) fn shell(guests: &Guests, run: &Run<'_>) -> anyhow::Result<()> {
     };
     let console = folder.path().join("console");
     let mut command =
-        machine.command(&guests.qemu, &console, &format!("{arguments} rig.shell={rows}x{columns}"));
+        machine.command(&guests.qemu, &console, &format!("{arguments} rig.shell={rows}x{columns}"), run.boot);
     command.arg("-initrd").arg(&initrd).args(["-device", "virtio-serial-pci"]);
     // QEMU sets the terminal to raw mode and back, and keys such as ^C go to the guest.
     command.args(["-chardev", "stdio,id=shell,signal=off", "-device", "virtconsole,chardev=shell"]);

@@ -18,7 +18,7 @@ use crate::{
         engine::{EngineSettings, FailureReason, Mode, Refusal, followed},
         threshold::{Signal, Threshold, ThresholdValue},
     },
-    sense::EdgeSource,
+    sense::{Edge, EdgeKind, EdgeSource, Readiness, SourceState},
 };
 
 fn config(node: &Node, mode: Mode) -> ReflexConfig {
@@ -33,6 +33,7 @@ fn config(node: &Node, mode: Mode) -> ReflexConfig {
             ..EngineSettings::default()
         },
         meminfo: node.meminfo(),
+        root_stat: None,
         lock_memory: false,
         cpus: 2,
     }
@@ -207,9 +208,10 @@ impl EdgeSource for Storm {
         self.0.as_fd()
     }
 
-    fn drain(&mut self) -> u64 {
+    fn drain(&mut self, _ready: Readiness, tell: &mut dyn FnMut(Edge)) -> SourceState {
         std::thread::sleep(Duration::from_micros(200));
-        1
+        tell(Edge { kind: EdgeKind::KswapdWoken, onset_ns: None });
+        SourceState::Live
     }
 }
 
@@ -225,6 +227,79 @@ fn edges_far_from_the_threshold_are_taken_together() {
     // 824 MiB last 200 ms at the fastest assumed: one look in 10 ms, and no more than that.
     let most = begin.elapsed().as_millis() / 10 + 2;
     assert!(stats.edges > stats.samples && u128::from(stats.samples) <= most, "{stats:?}, at most {most}");
+    reflex.stop();
+}
+
+/// Tells one edge for each time that it is rung, and is gone when it is rung a hundred at once.
+struct Rung {
+    bell: Arc<OwnedFd>,
+    _alive: Arc<()>,
+}
+
+impl EdgeSource for Rung {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    fn drain(&mut self, _ready: Readiness, tell: &mut dyn FnMut(Edge)) -> SourceState {
+        let mut count = [0_u8; 8];
+        rustix::io::read(&self.bell, &mut count).unwrap();
+        if u64::from_ne_bytes(count) >= 100 {
+            return SourceState::Gone;
+        }
+        tell(Edge { kind: EdgeKind::MemoryHigh, onset_ns: None });
+        SourceState::Live
+    }
+}
+
+#[test]
+fn sources_come_and_go_while_it_runs() {
+    let node = Node::new(1024 * MIB);
+    let (reflex, _reports) = start(&node, Mode::Enforce, &[]);
+    let until = |what: &str, holds: &dyn Fn() -> bool| {
+        let begin = Instant::now();
+        while !holds() {
+            assert!(begin.elapsed() < Duration::from_secs(10), "{what}: {:?}", reflex.stats());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    // More of them, one after the other, than there are places.
+    for round in 1..=20 {
+        let bell = Arc::new(rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap());
+        let alive = Arc::new(());
+        let rung = Rung { bell: Arc::clone(&bell), _alive: Arc::clone(&alive) };
+        reflex.add_edges(Box::new(rung));
+        until("taken", &|| reflex.stats().sources == 1);
+        rustix::io::write(&*bell, &1_u64.to_ne_bytes()).unwrap();
+        let of = || reflex.stats().wakes.of(EdgeKind::MemoryHigh);
+        until("rung", &|| of().edges == round && of().awake_to_looked.count() == round);
+        rustix::io::write(&*bell, &100_u64.to_ne_bytes()).unwrap();
+        until("closed", &|| Arc::strong_count(&alive) == 1 && reflex.stats().sources == 0);
+    }
+    assert_eq!((reflex.stats().edges, reflex.stats().sources_refused), (20, 0));
+    reflex.stop();
+}
+
+#[test]
+fn a_source_that_finds_no_place_waits_for_one() {
+    let node = Node::new(1024 * MIB);
+    let (reflex, _reports) = start(&node, Mode::Enforce, &[]);
+    let bells: Vec<_> = (0..9)
+        .map(|_| Arc::new(rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap()))
+        .collect();
+    for bell in &bells {
+        reflex.add_edges(Box::new(Rung { bell: Arc::clone(bell), _alive: Arc::new(()) }));
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(reflex.stats().sources, 8);
+    for bell in &bells {
+        rustix::io::write(&**bell, &100_u64.to_ne_bytes()).unwrap();
+    }
+    let begin = Instant::now();
+    while reflex.stats().sources != 0 || bells.iter().any(|bell| Arc::strong_count(bell) > 1) {
+        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", reflex.stats());
+        std::thread::sleep(Duration::from_millis(5));
+    }
     reflex.stop();
 }
 

@@ -75,6 +75,10 @@ impl Builder {
         self.raw("", 13 << 24 | u32::try_from(parameters.len()).unwrap(), 0, &words)
     }
 
+    pub(crate) fn function(&mut self, name: &str, proto: u32) -> u32 {
+        self.raw(name, 12 << 24, proto, &[])
+    }
+
     pub(crate) fn blob(&self) -> Vec<u8> {
         let len = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap().to_ne_bytes();
         let mut out = Vec::new();

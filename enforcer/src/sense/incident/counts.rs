@@ -1,9 +1,5 @@
 //! `memory.events.local`, and how it is matched with what was traced.
-use std::collections::HashMap;
-
 use serde::Serialize;
-
-use crate::model::CgroupId;
 
 /// The OOM counters of `memory.events.local`: of the cgroup itself, without its descendants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -48,14 +44,6 @@ impl OomCounts {
             oom_group_kill: self.oom_group_kill.saturating_add(more.oom_group_kill),
         }
     }
-
-    pub(super) fn at_most(self, most: Self) -> Self {
-        Self {
-            oom: self.oom.min(most.oom),
-            oom_kill: self.oom_kill.min(most.oom_kill),
-            oom_group_kill: self.oom_group_kill.min(most.oom_group_kill),
-        }
-    }
 }
 
 /// How the traced kills compare with the kernel's own count.
@@ -64,43 +52,12 @@ impl OomCounts {
 pub enum Reconciliation {
     /// They are equal, or one more for the first victim of a group kill, which the kernel counts twice.
     Matched,
-    /// They differ: a kill was not traced, or told by another incident.
+    /// The kernel counted fewer kills than were traced.
     Differs,
-    /// A victim's cgroup was not known before, so that it cannot be told what came on top.
+    /// A victim's cgroup was not known before it was marked, so that it cannot be told what came on top.
     NoBaseline,
     /// A victim's counters could not be read: its cgroup is gone or was never known.
     Unreadable,
-}
-
-/// What each cgroup's counters were when all that was told of them had been told.
-///
-/// It does not follow every reading, only what incidents claim: a reading that comes between the kill and its
-/// record would swallow the difference.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Ledger {
-    told: HashMap<CgroupId, OomCounts>,
-}
-
-impl Ledger {
-    /// Notes a cgroup's counters, unless they are known.
-    pub(super) fn begin(&mut self, cgroup: CgroupId, counts: OomCounts) {
-        self.told.entry(cgroup).or_insert(counts);
-    }
-
-    pub(super) fn forget(&mut self, cgroup: CgroupId) {
-        self.told.remove(&cgroup);
-    }
-
-    pub(super) fn get(&self, cgroup: CgroupId) -> Option<OomCounts> {
-        self.told.get(&cgroup).copied()
-    }
-
-    /// Counts `claimed` as told.
-    pub(super) fn claim(&mut self, cgroup: CgroupId, claimed: OomCounts) {
-        if let Some(told) = self.told.get_mut(&cgroup) {
-            *told = told.plus(claimed);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use super::{OomCounts, Reconciliation};
 use crate::{
     journal::Subject,
     model::{CgroupPath, Owner, OwnerLevel, PodName},
-    sense::record::{Mark, Memory, Task},
+    sense::record::{Exit, Mark, Memory, Sharer, Task},
 };
 
 /// What kind of limit was hit.
@@ -73,7 +73,7 @@ pub struct Place {
 }
 
 impl Place {
-    pub(super) fn new(owner: Option<&Owner>, path: Option<CgroupPath>) -> Self {
+    pub(in crate::sense) fn new(owner: Option<&Owner>, path: Option<CgroupPath>) -> Self {
         let Some(owner) = owner else {
             return Self { cgroup: path.map(|path| path.to_string()), ..Self::default() };
         };
@@ -119,7 +119,17 @@ impl Trigger {
     }
 }
 
-/// A task that was marked.
+/// How it is known that a process shared a victim's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SharedBy {
+    /// It had the same memory when the OOM killer killed it.
+    Kill,
+    /// The OOM killer killed it after the victim, and did not mark it; what memory it had could not be read.
+    Exit,
+}
+
+/// A process that was killed: marked by the OOM killer, or dying with one that was.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Victim {
@@ -148,12 +158,37 @@ pub struct Victim {
     /// Exit code as in `wait(2)`, once it has exited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<u32>,
+    /// The signal that ended it, by the exit code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<u32>,
+    /// It was no victim by itself: it had the memory of the one with this process id, and was killed with it. The
+    /// kernel does not count it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shares_memory_with: Option<u32>,
+    /// How that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared_by: Option<SharedBy>,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ended {
+    exit_code: Option<u32>,
+}
+
+impl Ended {
+    pub(super) fn of(exit: Option<&Exit>) -> Self {
+        Self { exit_code: exit.and_then(|exit| exit.exit_code) }
+    }
+
+    fn signal(self) -> Option<u32> {
+        self.exit_code.map(|code| code & 0x7f).filter(|signal| *signal != 0)
+    }
 }
 
 /// A victim's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-#[expect(clippy::struct_field_names, reason = "the names are part of the public contract")]
 pub struct VictimMemory {
     /// Anonymous.
     pub anon_bytes: u64,
@@ -175,7 +210,7 @@ impl From<Memory> for VictimMemory {
 }
 
 impl Victim {
-    pub(super) fn new(mark: &Mark, place: Place, exit_code: Option<u32>) -> Self {
+    pub(super) fn new(mark: &Mark, place: Place, ended: Ended) -> Self {
         Self {
             pid: mark.pid.unwrap_or(mark.tid),
             start_time_ms: mark.start_ns.map(|start_ns| start_ns / 1_000_000),
@@ -185,7 +220,27 @@ impl Victim {
             memory: mark.memory.map(VictimMemory::from),
             oom_score_adj: mark.oom_score_adj,
             container_init: mark.container_init,
-            exit_code,
+            exit_code: ended.exit_code,
+            signal: ended.signal(),
+            shares_memory_with: None,
+            shared_by: None,
+        }
+    }
+
+    pub(super) fn sharing(sharer: &Sharer, by: SharedBy, place: Place, ended: Ended) -> Self {
+        Self {
+            pid: sharer.pid,
+            start_time_ms: sharer.start_ns.map(|start_ns| start_ns / 1_000_000),
+            comm: sharer.comm.clone(),
+            place,
+            user_id: None,
+            memory: None,
+            oom_score_adj: sharer.oom_score_adj,
+            container_init: sharer.container_init,
+            exit_code: ended.exit_code,
+            signal: ended.signal(),
+            shares_memory_with: Some(sharer.victim),
+            shared_by: Some(by),
         }
     }
 }
@@ -197,11 +252,28 @@ pub struct Timeline {
     /// The trigger began to reclaim: always 0, absent if that was not seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_reclaim: Option<u64>,
-    /// The first victim was marked.
-    pub marked: u64,
-    /// The last victim had exited; absent if one has not.
+    /// The first victim was marked; absent if no mark was seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub marked: Option<u64>,
+    /// The last of all who died had exited; absent if one has not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exited: Option<u64>,
+    /// The victims' memory was back; absent if it was not, or could not be seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_back: Option<u64>,
+    /// How that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_back_source: Option<MemoryBackSource>,
+}
+
+/// How it is known when a victim's memory was back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum MemoryBackSource {
+    /// The kernel had given it back then.
+    Traced,
+    /// The last victim had let go of it by then. Where another process had it too, it was not back yet.
+    Exit,
 }
 
 /// Data of `oom.detected`.
@@ -216,10 +288,17 @@ pub struct Detected {
     /// The cgroup whose limit was hit, if known already; `/` is the machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_owner: Option<String>,
-    /// The task whose allocation failed.
-    pub trigger: Trigger,
-    /// The first victim.
-    pub victim: Victim,
+    /// The task whose allocation failed; absent if it was not traced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trigger: Option<Trigger>,
+    /// The first victim; absent if it was not traced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub victim: Option<Victim>,
+    /// Whose counters told of it, if it was not traced.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub place: Option<Place>,
+    /// Whether it was made of counters alone, without a traced mark.
+    pub reconstructed: bool,
 }
 
 /// Data of `oom.incident`.
@@ -236,9 +315,16 @@ pub struct Incident {
     pub limit_owner: Option<String>,
     /// How that is known.
     pub limit_source: LimitSource,
-    /// The task whose allocation failed.
-    pub trigger: Trigger,
-    /// All victims, in the order in which they were marked.
+    /// The task whose allocation failed; absent if it was not traced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trigger: Option<Trigger>,
+    /// Whose counters told of it, if it was not traced.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub place: Option<Place>,
+    /// How many processes the OOM killer killed for it, without those who died for sharing memory. Of a group kill that
+    /// was not traced it may be one too many, as the kernel counts the first victim twice.
+    pub kills: u64,
+    /// All who died: victims in the order in which they were marked, then those who shared their memory.
     pub victims: Vec<Victim>,
     /// What happened when.
     pub timeline_ms: Timeline,
@@ -281,16 +367,16 @@ pub struct Averted {
     pub victims: Vec<Victim>,
 }
 
-/// Whom an event is about: the pod of the first victim.
-fn subject(victim: Option<&Victim>) -> Subject {
-    victim.and_then(|victim| victim.place.pod_name()).map_or(Subject::Node, Subject::Pod)
+/// Whom an event is about: the pod of the first victim, else of the cgroup whose counters told.
+fn subject(victim: Option<&Victim>, place: Option<&Place>) -> Subject {
+    victim.map(|victim| &victim.place).or(place).and_then(Place::pod_name).map_or(Subject::Node, Subject::Pod)
 }
 
 impl Detected {
     /// Whom it is about.
     #[must_use]
     pub fn subject(&self) -> Subject {
-        subject(Some(&self.victim))
+        subject(self.victim.as_ref(), self.place.as_ref())
     }
 }
 
@@ -298,7 +384,7 @@ impl Incident {
     /// Whom it is about.
     #[must_use]
     pub fn subject(&self) -> Subject {
-        subject(self.victims.first())
+        subject(self.victims.first(), self.place.as_ref())
     }
 }
 
@@ -306,6 +392,6 @@ impl Averted {
     /// Whom it is about.
     #[must_use]
     pub fn subject(&self) -> Subject {
-        subject(self.victims.first())
+        subject(self.victims.first(), None)
     }
 }

@@ -4,15 +4,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use ulid::Ulid;
 
 use super::{
-    Averted, AvertedCause, Detected, Incident, LimitSource, MAX_LEVELS, MAX_OPEN, OomCounts, REMEMBER_NS,
-    Reconciliation, Scope, Timeline, Trigger, Victim,
-    counts::Ledger,
-    event::Place,
-    open::{Key, Marked, Need, Open, key},
+    Averted, AvertedCause, CLOSE_NS, Detected, FOLD_NS, GRACE_NS, Incident, MAX_EARLY, MAX_OPEN, OomCounts,
+    REMEMBER_NS, Reconciliation, SETTLE_NS, SUSPECT_NS,
+    ledger::{Ledger, Seen},
+    open::{Expected, Key, Marked, Need, Open},
+    rebuild::Rebuilding,
+    scene::{self, ancestors},
+    tally::{self, Tally},
 };
 use crate::{
     model::{CgroupId, CgroupPath, Owner},
-    sense::record::{Exit, Limited, Mark, Record},
+    sense::record::{Exit, Limited, Mark, MemoryBack, OomOver, Record, Sharer},
 };
 
 /// What the machine asks of the rest of the daemon. Answers come from memory: none of this may block.
@@ -25,12 +27,24 @@ pub trait World {
     fn parent(&self, cgroup: CgroupId) -> Option<CgroupId>;
     /// Whether we have signalled it or a cgroup above it, and are waiting for it to go.
     fn is_being_evicted(&self, cgroup: CgroupId) -> bool;
-    /// A new incident's id.
-    fn new_id(&mut self) -> Ulid;
+    /// The id of an incident that begins with this mark: whoever reads the record again gives it the same. None: it is
+    /// told from counters.
+    fn new_id(&mut self, first: Option<&Mark>) -> Ulid;
+}
+
+/// Whether kills are traced, or seen by their counters alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tracing {
+    /// What the counters show waits for its record.
+    #[default]
+    On,
+    /// There will be none.
+    Off,
 }
 
 /// What goes in.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "most are records, and none is stored")]
 pub enum Input {
     /// A record of the ring buffer.
     Record(Record),
@@ -38,11 +52,18 @@ pub enum Input {
     Known {
         /// The cgroup.
         cgroup: CgroupId,
-        /// Its counters: zero if it was made just now.
+        /// Its counters; none if it was seen being made, so that all of them are zero and all that comes is to be told.
+        counts: Option<OomCounts>,
+    },
+    /// A cgroup is gone.
+    Gone(CgroupId),
+    /// A cgroup's counters, read for no incident: they have changed, or may have.
+    Looked {
+        /// The cgroup.
+        cgroup: CgroupId,
+        /// What they are.
         counts: OomCounts,
     },
-    /// A cgroup is gone, and all late events of it have come.
-    Gone(CgroupId),
     /// The answer to [`Output::ReadCounters`].
     Counters {
         /// The incident.
@@ -72,42 +93,84 @@ pub enum Output {
     },
 }
 
+/// What is to be looked at when its time has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    Incident(u64),
+    Suspect(CgroupId),
+    Rebuilding(Ulid),
+}
+
 /// All incidents under way.
 #[derive(Debug, Default)]
 pub struct Incidents {
+    tracing: Tracing,
     /// By order of their opening.
     open: BTreeMap<u64, Open>,
     next: u64,
     /// When each is looked at next, so that a burst of thousands costs no more than each of them alone.
-    due: BTreeSet<(u64, u64)>,
+    due: BTreeSet<(u64, Due)>,
     by_id: HashMap<Ulid, u64>,
     by_key: HashMap<Key, u64>,
-    /// Process ids of victims of open incidents.
+    /// Process ids of all who die in open incidents.
     by_pid: HashMap<u32, u64>,
-    /// How many open incidents will claim counters of a cgroup.
-    claimants: HashMap<CgroupId, u32>,
+    /// Exits of processes that nothing was told of yet: the kernel may tell an exit before the mark.
+    early: VecDeque<Exit>,
+    /// Memory that open incidents wait for.
+    by_memory: HashMap<u64, u64>,
     ledger: Ledger,
-    /// Victims of closed incidents: process id and until when they are remembered.
-    recent: VecDeque<(u32, u64)>,
+    /// Open incidents with a victim of which no cgroup is known yet: any cgroup may have counted it.
+    placeless: BTreeSet<u64>,
+    rebuilding: HashMap<Ulid, Rebuilding>,
+    /// Who died, or was dying when marked, and until when that is remembered.
+    recent: HashMap<u32, u64>,
+    forgetting: VecDeque<(u64, u32)>,
 }
 
 impl Incidents {
+    /// Without any incident.
+    #[must_use]
+    pub fn new(tracing: Tracing) -> Self {
+        Self { tracing, ..Self::default() }
+    }
+
+    /// No record comes any more: what counters show is told at once.
+    pub fn stop_tracing(&mut self) {
+        self.tracing = Tracing::Off;
+    }
+
+    /// Whether the counters of a cgroup are known.
+    #[must_use]
+    pub fn knows(&self, cgroup: CgroupId) -> bool {
+        self.ledger.knows(cgroup)
+    }
+
     /// Takes one input at a time of `CLOCK_BOOTTIME`, and answers with what is to be done, in order.
     pub fn step(&mut self, now_ns: u64, input: Input, world: &mut impl World) -> Vec<Output> {
         let mut out = Vec::new();
         match input {
-            Input::Record(Record::Mark(mark)) => self.mark(now_ns, mark, world, &mut out),
+            Input::Record(Record::Mark(mark)) => {
+                let pid = mark.pid.unwrap_or(mark.tid);
+                self.mark(now_ns, mark, world, &mut out);
+                self.meet(now_ns, pid, world);
+            }
             Input::Record(Record::Exit(exit)) => self.exit(now_ns, exit, world),
+            Input::Record(Record::Sharer(sharer)) => {
+                let pid = sharer.pid;
+                self.sharer(now_ns, sharer, world);
+                self.meet(now_ns, pid, world);
+            }
+            Input::Record(Record::MemoryBack(back)) => self.back(now_ns, back, world),
+            Input::Record(Record::OomOver(over)) => self.over(now_ns, over, world),
             Input::Record(Record::KswapdWoke { .. } | Record::DirectReclaim { .. }) | Input::Tick => {}
-            Input::Known { cgroup, counts } => self.ledger.begin(cgroup, counts),
-            Input::Gone(cgroup) => self.ledger.forget(cgroup),
+            Input::Known { cgroup, counts } => {
+                let since_ns = if counts.is_some() { now_ns } else { 0 };
+                self.ledger.begin(cgroup, counts.unwrap_or_default(), since_ns);
+            }
+            Input::Gone(cgroup) => self.ledger.bury(cgroup, now_ns),
+            Input::Looked { cgroup, counts } => self.look(cgroup, Seen { counts, at_ns: now_ns }),
             Input::Counters { incident, readings } => {
-                if let Some(number) = self.by_id.get(&incident).copied()
-                    && let Some(open) = self.open.get_mut(&number)
-                {
-                    open.answered(readings);
-                    self.touched(now_ns, number, world);
-                }
+                self.counters(now_ns, incident, readings, world, &mut out);
             }
         }
         self.advance(now_ns, world, &mut out);
@@ -131,29 +194,37 @@ impl Incidents {
         let evicting = mark.cgroup.is_some_and(|cgroup| world.is_being_evicted(cgroup));
         let averted = match mark.killed {
             Some(true) => None,
-            // Another thread of a victim that reaches the OOM killer while it dies is marked too.
-            Some(false) if self.is_victim(pid, now_ns) => return,
+            // Another thread of a process that reaches the OOM killer while it dies is marked too.
+            Some(false) if self.is_dying(pid, now_ns) => return,
             Some(false) if evicting => Some(AvertedCause::OwnEviction),
             Some(false) => Some(AvertedCause::AlreadyDying),
             None => evicting.then_some(AvertedCause::OwnEviction),
         };
         if let Some(cause) = averted {
+            self.remember(pid, now_ns);
             out.push(Output::Averted(Averted {
                 incident_id: None,
                 cause,
-                trigger: trigger(&mark.trigger, world),
-                victims: vec![victim(&Marked { mark, exit: None }, world)],
+                trigger: scene::trigger(&mark.trigger, world),
+                victims: vec![scene::victim(&Marked { mark, exit: None }, world)],
             }));
             return;
         }
+        if let Some(counted) = mark.counted.or(mark.cgroup)
+            && self.ledger.settle(counted, mark.time_ns)
+        {
+            tracing::info!(pid, "a kill that was told from counters is traced now, and not told again");
+            self.remember(pid, now_ns);
+            return;
+        }
 
-        let key = key(&mark);
+        let key = Key::of(&mark);
         if let Some(number) = self.by_key.get(&key).copied()
             && let Some(open) = self.open.get_mut(&number)
             && open.takes(&mark)
         {
             self.by_pid.insert(pid, number);
-            open.add(mark);
+            open.add(mark, now_ns);
             self.touched(now_ns, number, world);
             return;
         }
@@ -162,9 +233,9 @@ impl Incidents {
         {
             self.close(now_ns, oldest, world, out);
         }
-        let first = victim(&Marked { mark: mark.clone(), exit: None }, world);
-        let open = Open::new(world.new_id(), mark, now_ns);
-        out.push(Output::Detected(detected(&open, first, world)));
+        let first = scene::victim(&Marked { mark: mark.clone(), exit: None }, world);
+        let open = Open::new(world.new_id(Some(&mark)), mark, now_ns);
+        out.push(Output::Detected(scene::detected(&open, first, world)));
         let number = self.next;
         self.next += 1;
         self.by_key.insert(key, number);
@@ -174,15 +245,38 @@ impl Incidents {
         self.touched(now_ns, number, world);
     }
 
-    fn is_victim(&self, pid: u32, now_ns: u64) -> bool {
-        self.by_pid.contains_key(&pid)
-            || self.recent.iter().any(|(victim, until_ns)| *victim == pid && now_ns < *until_ns)
+    fn is_dying(&self, pid: u32, now_ns: u64) -> bool {
+        self.by_pid.contains_key(&pid) || self.recent.get(&pid).is_some_and(|until_ns| now_ns < *until_ns)
+    }
+
+    fn remember(&mut self, pid: u32, now_ns: u64) {
+        let until_ns = now_ns.saturating_add(REMEMBER_NS);
+        self.recent.insert(pid, until_ns);
+        self.forgetting.push_back((until_ns, pid));
+        while self.forgetting.len() > MAX_OPEN {
+            self.forget_first();
+        }
+    }
+
+    fn forget_first(&mut self) {
+        if let Some((until_ns, pid)) = self.forgetting.pop_front()
+            && self.recent.get(&pid) == Some(&until_ns)
+        {
+            self.recent.remove(&pid);
+        }
     }
 
     fn exit(&mut self, now_ns: u64, exit: Exit, world: &impl World) {
         // By process, or by thread where the mark told no more.
         let number = self.by_pid.get(&exit.pid).or_else(|| self.by_pid.get(&exit.tid)).copied();
-        let Some(number) = number else { return };
+        let Some(number) = number else {
+            // Its mark is on the way.
+            if self.early.len() >= MAX_EARLY {
+                self.early.pop_front();
+            }
+            self.early.push_back(exit);
+            return;
+        };
         let Some(open) = self.open.get_mut(&number) else { return };
         if open.exit(exit) {
             self.touched(now_ns, number, world);
@@ -191,251 +285,241 @@ impl Incidents {
         }
     }
 
+    /// Takes in the exit of a process that came before what makes it a victim.
+    fn meet(&mut self, now_ns: u64, pid: u32, world: &impl World) {
+        if let Some(place) = self.early.iter().position(|exit| exit.pid == pid || exit.tid == pid)
+            && let Some(exit) = self.early.remove(place)
+        {
+            self.exit(now_ns, exit, world);
+        }
+    }
+
+    fn sharer(&mut self, now_ns: u64, sharer: Sharer, world: &impl World) {
+        let Some(number) = self.by_pid.get(&sharer.victim).copied() else { return };
+        let Some(open) = self.open.get_mut(&number) else { return };
+        let pid = sharer.pid;
+        if open.share(sharer) {
+            self.by_pid.insert(pid, number);
+            self.touched(now_ns, number, world);
+        }
+    }
+
+    fn back(&mut self, now_ns: u64, back: MemoryBack, world: &impl World) {
+        let Some(number) = self.by_memory.remove(&back.memory_number) else { return };
+        let Some(open) = self.open.get_mut(&number) else { return };
+        if open.back(back) {
+            self.touched(now_ns, number, world);
+        }
+    }
+
+    fn over(&mut self, now_ns: u64, over: OomOver, world: &impl World) {
+        let Some(number) = self.by_key.remove(&Key::Call(over.trigger_tid, over.oom_since_ns)) else {
+            return;
+        };
+        let Some(open) = self.open.get_mut(&number) else { return };
+        open.is_over();
+        self.touched(now_ns, number, world);
+    }
+
+    fn counters(
+        &mut self,
+        now_ns: u64,
+        incident: Ulid,
+        readings: Vec<(CgroupId, Option<OomCounts>)>,
+        world: &impl World,
+        out: &mut Vec<Output>,
+    ) {
+        if let Some(number) = self.by_id.get(&incident).copied()
+            && let Some(open) = self.open.get_mut(&number)
+        {
+            open.answered(readings, now_ns);
+            self.touched(now_ns, number, world);
+        } else if self.rebuilding.contains_key(&incident) {
+            self.rebuild(now_ns, incident, &readings.into_iter().collect(), world, out);
+        }
+    }
+
     /// Brings up to date what is kept about an incident that has changed.
     fn touched(&mut self, now_ns: u64, number: u64, world: &impl World) {
         let Some(open) = self.open.get_mut(&number) else { return };
-        for cgroup in to_read(open, world) {
-            if open.concerns.insert(cgroup) {
-                *self.claimants.entry(cgroup).or_default() += 1;
-            }
+        let expected = tally::expected(open, &self.ledger, world);
+        if expected != open.expected {
+            self.ledger.expect(&open.expected, &expected);
+            open.expected = expected;
         }
-        self.due.remove(&(open.due_ns, number));
+        if open.victims.iter().any(|victim| victim.counted().is_none()) {
+            self.placeless.insert(number);
+        } else {
+            self.placeless.remove(&number);
+        }
+        open.concerns = tally::to_read(open, world);
+        for memory in open.memories() {
+            self.by_memory.entry(memory).or_insert(number);
+        }
+        self.due.remove(&(open.due_ns, Due::Incident(number)));
         open.due_ns = match open.need(now_ns) {
             Need::Wait(until_ns) => until_ns,
             Need::Counters | Need::Close => now_ns,
         };
-        self.due.insert((open.due_ns, number));
+        self.due.insert((open.due_ns, Due::Incident(number)));
     }
 
-    /// Does for each incident that is due what it needs now.
+    /// Does what is due now.
     fn advance(&mut self, now_ns: u64, world: &mut impl World, out: &mut Vec<Output>) {
-        while self.recent.front().is_some_and(|(_, until_ns)| *until_ns <= now_ns) {
-            self.recent.pop_front();
+        while self.forgetting.front().is_some_and(|(until_ns, _)| *until_ns <= now_ns) {
+            self.forget_first();
         }
-        while let Some((_, number)) = self.due.first().copied().filter(|(due_ns, _)| *due_ns <= now_ns) {
-            let Some(open) = self.open.get_mut(&number) else {
-                self.due.pop_first();
-                continue;
-            };
-            match open.need(now_ns) {
-                Need::Wait(_) => {}
-                Need::Counters => {
-                    open.asked();
-                    let cgroups = open.concerns.iter().copied().collect();
-                    out.push(Output::ReadCounters { incident: open.id, cgroups });
+        self.ledger.forget(now_ns);
+        while let Some((due_ns, due)) = self.due.first().copied().filter(|(due_ns, _)| *due_ns <= now_ns) {
+            match due {
+                Due::Incident(number) => self.look_after(now_ns, number, (due_ns, due), world, out),
+                Due::Suspect(cgroup) => {
+                    self.due.remove(&(due_ns, due));
+                    self.suspect(now_ns, cgroup, world, out);
                 }
-                Need::Close => {
-                    self.close(now_ns, number, world, out);
-                    continue;
+                Due::Rebuilding(id) => {
+                    self.due.remove(&(due_ns, due));
+                    self.rebuild(now_ns, id, &BTreeMap::new(), world, out);
                 }
             }
-            self.touched(now_ns, number, world);
+        }
+    }
+
+    fn look_after(
+        &mut self,
+        now_ns: u64,
+        number: u64,
+        due: (u64, Due),
+        world: &impl World,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(open) = self.open.get_mut(&number) else {
+            self.due.remove(&due);
+            return;
+        };
+        match open.need(now_ns) {
+            Need::Wait(_) => {}
+            Need::Counters => {
+                open.asked();
+                out.push(Output::ReadCounters { incident: open.id, cgroups: open.concerns.clone() });
+            }
+            Need::Close => {
+                self.close(now_ns, number, world, out);
+                return;
+            }
+        }
+        self.touched(now_ns, number, world);
+    }
+
+    /// Takes a reading, and waits for its explanation if it has none yet.
+    fn look(&mut self, cgroup: CgroupId, seen: Seen) {
+        let grace_ns = match self.tracing {
+            Tracing::On => GRACE_NS,
+            Tracing::Off => SETTLE_NS,
+        };
+        if let Some(until_ns) = self.ledger.read(cgroup, seen.counts, seen.at_ns, grace_ns) {
+            self.due.insert((until_ns, Due::Suspect(cgroup)));
+        }
+    }
+
+    /// The time for an explanation is over.
+    fn suspect(&mut self, now_ns: u64, cgroup: CgroupId, world: &mut impl World, out: &mut Vec<Output>) {
+        let Some(seen) = self.ledger.suspect(cgroup) else { return };
+        let awaited = self.ledger.is_expected(cgroup) || !self.placeless.is_empty();
+        if awaited && now_ns < seen.at_ns.saturating_add(SUSPECT_NS) {
+            // An open incident will say what of it is its own.
+            let until_ns = now_ns.saturating_add(FOLD_NS);
+            self.ledger.put_off(cgroup, until_ns);
+            self.due.insert((until_ns, Due::Suspect(cgroup)));
+            return;
+        }
+        let id = world.new_id(None);
+        self.rebuilding.insert(id, Rebuilding { id, cgroup, seen });
+        self.due.insert((now_ns.saturating_add(CLOSE_NS), Due::Rebuilding(id)));
+        let cgroups = std::iter::once(cgroup).chain(ancestors(cgroup, world)).collect();
+        out.push(Output::ReadCounters { incident: id, cgroups });
+    }
+
+    /// Tells what counters alone show.
+    fn rebuild(
+        &mut self,
+        now_ns: u64,
+        id: Ulid,
+        readings: &BTreeMap<CgroupId, Option<OomCounts>>,
+        world: &impl World,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(rebuilding) = self.rebuilding.remove(&id) else { return };
+        let fresh = readings.get(&rebuilding.cgroup).copied().flatten();
+        let bound = match (self.tracing, fresh) {
+            (Tracing::Off, Some(counts)) => Seen { counts, at_ns: now_ns },
+            (Tracing::Off, None) | (Tracing::On, _) => rebuilding.seen,
+        };
+        let latest = rebuilding.tell(bound, readings, &mut self.ledger, world, out);
+        if let Some(latest) = latest.filter(|latest| latest.at_ns > bound.at_ns) {
+            self.look(rebuilding.cgroup, latest);
         }
     }
 
     /// Takes an incident out, and tells it.
     fn close(&mut self, now_ns: u64, number: u64, world: &impl World, out: &mut Vec<Output>) {
         let Some(open) = self.open.remove(&number) else { return };
-        self.due.remove(&(open.due_ns, number));
+        self.due.remove(&(open.due_ns, Due::Incident(number)));
         self.by_id.remove(&open.id);
+        self.placeless.remove(&number);
         if self.by_key.get(&open.key) == Some(&number) {
             self.by_key.remove(&open.key);
         }
-        for cgroup in &open.concerns {
-            if let Some(claimants) = self.claimants.get_mut(cgroup) {
-                *claimants = claimants.saturating_sub(1);
-                if *claimants == 0 {
-                    self.claimants.remove(cgroup);
-                }
+        for memory in open.memories() {
+            if self.by_memory.get(&memory) == Some(&number) {
+                self.by_memory.remove(&memory);
             }
         }
-        for victim in &open.victims {
-            let pid = victim.pid();
+        self.ledger.expect(&open.expected, &BTreeMap::new());
+        let sharers = open.sharers.iter().map(|shared| shared.sharer.pid);
+        for pid in open.victims.iter().map(Marked::pid).chain(sharers) {
             if self.by_pid.get(&pid) == Some(&number) {
                 self.by_pid.remove(&pid);
             }
-            self.recent.push_back((pid, now_ns.saturating_add(REMEMBER_NS)));
-        }
-        while self.recent.len() > MAX_OPEN {
-            self.recent.pop_front();
+            self.remember(pid, now_ns);
         }
 
-        let count = self.claim(&open);
-        let victims: Vec<Victim> = open.victims.iter().map(|marked| victim(marked, world)).collect();
-        let trigger = trigger(&open.trigger, world);
-        // Without a watch on kills the counters decide, if they could be read and compared.
-        let unwatched = open.victims.iter().all(|victim| victim.mark.killed.is_none());
-        if unwatched && count.comparable() && count.moved.oom_kill == 0 {
-            let cause = AvertedCause::AlreadyDying;
-            out.push(Output::Averted(Averted { incident_id: Some(open.id), cause, trigger, victims }));
-            return;
-        }
-        let (limit, limit_source) = match open.key.0 {
-            Some(limited) => (Some(limited), LimitSource::Traced),
-            None => match limit_by_counters(&open, &count, world) {
-                Some(limited) => (Some(limited), LimitSource::Counters),
-                None => (None, LimitSource::Unknown),
-            },
-        };
-        let (scope, limit_owner) = scope(limit, world);
-        out.push(Output::Incident(Incident {
-            incident_id: open.id,
-            scope,
-            limit_owner,
-            limit_source,
-            trigger,
-            timeline_ms: timeline(&open),
-            counters: count.moved,
-            counters_before: count.before,
-            counters_after: count.after,
-            reconciled: count.reconciliation == Reconciliation::Matched,
-            reconciliation: count.reconciliation,
-            reconstructed: false,
-            victims,
-        }));
-    }
-
-    /// Compares the readings with the ledger, and takes from it what belongs to this incident.
-    fn claim(&mut self, open: &Open) -> Count {
-        let mut count = Count { reconciliation: Reconciliation::Matched, ..Count::default() };
-        for (cgroup, counts) in &open.readings {
-            let (Some(after), Some(before)) = (*counts, self.ledger.get(*cgroup)) else { continue };
-            // What other open incidents will claim of the same cgroup is left to them.
-            let kills = u64::try_from(victims_in(open, *cgroup)).unwrap_or(u64::MAX);
-            let own = OomCounts { oom: 1, oom_kill: kills, oom_group_kill: 1 };
-            let shared = self.claimants.contains_key(cgroup);
-            let all = after.since(before);
-            let moved = if shared { all.at_most(own) } else { all };
-            self.ledger.claim(*cgroup, moved);
-            if moved.oom > 0 {
-                count.limits.push(*cgroup);
+        let tally = Tally::take(&open, &mut self.ledger, world);
+        tell(&open, &tally, world, out);
+        for (cgroup, seen) in &open.readings {
+            if let Some(seen) = seen {
+                self.look(*cgroup, *seen);
             }
-            count.moved = count.moved.plus(moved);
-            count.before = count.before.plus(before);
-            count.after = count.after.plus(after);
-        }
-        let missing = |known: &dyn Fn(CgroupId) -> bool| {
-            open.victims.iter().any(|victim| !victim.cgroup().is_some_and(known))
-        };
-        let kills = u64::try_from(open.victims.len()).unwrap_or(u64::MAX);
-        let OomCounts { oom_kill, oom_group_kill, oom: _ } = count.moved;
-        count.reconciliation = if missing(&|cgroup| open.readings.get(&cgroup).is_some_and(Option::is_some)) {
-            Reconciliation::Unreadable
-        } else if missing(&|cgroup| self.ledger.get(cgroup).is_some()) {
-            Reconciliation::NoBaseline
-        } else if oom_kill == kills || oom_kill == kills.saturating_add(oom_group_kill) {
-            Reconciliation::Matched
-        } else {
-            Reconciliation::Differs
-        };
-        count
-    }
-}
-
-/// What the counters say of one incident.
-#[derive(Debug)]
-struct Count {
-    moved: OomCounts,
-    before: OomCounts,
-    after: OomCounts,
-    reconciliation: Reconciliation,
-    /// The cgroups whose own limit was hit, according to them.
-    limits: Vec<CgroupId>,
-}
-
-impl Default for Count {
-    fn default() -> Self {
-        Self {
-            moved: OomCounts::default(),
-            before: OomCounts::default(),
-            after: OomCounts::default(),
-            reconciliation: Reconciliation::Unreadable,
-            limits: Vec::new(),
         }
     }
 }
 
-impl Count {
-    const fn comparable(&self) -> bool {
-        matches!(self.reconciliation, Reconciliation::Matched | Reconciliation::Differs)
+/// Tells an incident, or that there was none.
+fn tell(open: &Open, tally: &Tally, world: &impl World, out: &mut Vec<Output>) {
+    let victims = scene::victims(open, world);
+    let trigger = scene::trigger(&open.trigger, world);
+    if tally::is_unwatched(open) && tally.comparable() && tally.moved.oom_kill == 0 {
+        let cause = AvertedCause::AlreadyDying;
+        out.push(Output::Averted(Averted { incident_id: Some(open.id), cause, trigger, victims }));
+        return;
     }
-}
-
-fn victims_in(open: &Open, cgroup: CgroupId) -> usize {
-    open.victims.iter().filter(|victim| victim.cgroup() == Some(cgroup)).count()
-}
-
-/// The cgroups whose counters tell of an incident: the victims', and those above them up to the limit owner,
-/// as a group kill is counted where `memory.oom.group` is set.
-fn to_read(open: &Open, world: &impl World) -> Vec<CgroupId> {
-    let limit = match open.key.0 {
-        Some(Limited::Cgroup(limit)) => Some(limit),
-        Some(Limited::Machine) | None => None,
-    };
-    let mut cgroups: Vec<CgroupId> = limit.into_iter().collect();
-    for victim in open.victims.iter().filter_map(Marked::cgroup) {
-        let above = ancestors(victim, world).take_while(|above| Some(*above) != limit);
-        cgroups.push(victim);
-        cgroups.extend(above);
-    }
-    cgroups.sort_unstable();
-    cgroups.dedup();
-    cgroups
-}
-
-/// The cgroups above one, from the nearest on.
-fn ancestors(cgroup: CgroupId, world: &impl World) -> impl Iterator<Item = CgroupId> {
-    std::iter::successors(Some(cgroup), |cgroup| world.parent(*cgroup)).skip(1).take(MAX_LEVELS)
-}
-
-/// Whose limit it was by the counter that moved; if all could be compared and none did, the machine's.
-fn limit_by_counters(open: &Open, count: &Count, world: &impl World) -> Option<Limited> {
-    let victim = open.victims.first()?.cgroup()?;
-    let moved = |cgroup: &CgroupId| count.limits.contains(cgroup);
-    if let Some(limit) = std::iter::once(victim).chain(ancestors(victim, world)).find(moved) {
-        return Some(Limited::Cgroup(limit));
-    }
-    count.comparable().then_some(Limited::Machine)
-}
-
-fn scope(limit: Option<Limited>, world: &impl World) -> (Option<Scope>, Option<String>) {
-    match limit {
-        None => (None, None),
-        Some(Limited::Machine) => (Some(Scope::Node), Some("/".to_owned())),
-        Some(Limited::Cgroup(cgroup)) => {
-            let owner = world.owner(cgroup);
-            let path = owner.as_ref().map(|owner| owner.path.clone()).or_else(|| world.path(cgroup));
-            // A limit that we cannot place at all is not called the system's.
-            let scope = path.is_some().then(|| Scope::of(owner.as_ref()));
-            (scope, path.map(|path| path.to_string()))
-        }
-    }
-}
-
-fn place(cgroup: Option<CgroupId>, world: &impl World) -> Place {
-    let owner = cgroup.and_then(|cgroup| world.owner(cgroup));
-    let path = cgroup.and_then(|cgroup| world.path(cgroup));
-    Place::new(owner.as_ref(), path)
-}
-
-fn trigger(task: &crate::sense::record::Task, world: &impl World) -> Trigger {
-    Trigger::new(task, place(task.cgroup, world))
-}
-
-fn victim(marked: &Marked, world: &impl World) -> Victim {
-    let exit_code = marked.exit.and_then(|exit| exit.exit_code);
-    Victim::new(&marked.mark, place(marked.cgroup(), world), exit_code)
-}
-
-fn detected(open: &Open, victim: Victim, world: &impl World) -> Detected {
-    let (scope, limit_owner) = scope(open.key.0, world);
-    Detected { incident_id: open.id, scope, limit_owner, trigger: trigger(&open.trigger, world), victim }
-}
-
-fn timeline(open: &Open) -> Timeline {
-    let marked_ns = open.marked_ns();
-    let reclaim_ns = open.victims.first().and_then(|victim| victim.mark.reclaim_since_ns);
-    let zero_ns = reclaim_ns.unwrap_or(marked_ns);
-    let ms = |at_ns: u64| at_ns.saturating_sub(zero_ns) / 1_000_000;
-    Timeline { first_reclaim: reclaim_ns.map(|_| 0), marked: ms(marked_ns), exited: open.exited_ns().map(ms) }
+    let limit = open.limit.or_else(|| tally::limit_by_counters(open, tally, world));
+    let (scope, limit_owner) = scene::scope(limit, world);
+    out.push(Output::Incident(Incident {
+        incident_id: open.id,
+        scope,
+        limit_owner,
+        limit_source: scene::source(open.limit.is_some(), limit),
+        trigger: Some(trigger),
+        place: None,
+        kills: u64::try_from(open.victims.len()).unwrap_or(u64::MAX),
+        timeline_ms: scene::timeline(open),
+        counters: tally.moved,
+        counters_before: tally.before,
+        counters_after: tally.after,
+        reconciled: tally.reconciliation == Reconciliation::Matched,
+        reconciliation: tally.reconciliation,
+        reconstructed: false,
+        victims,
+    }));
 }

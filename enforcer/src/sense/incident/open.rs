@@ -1,16 +1,31 @@
 //! An incident under way.
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use ulid::Ulid;
 
-use super::{CLOSE_NS, FOLD_NS, OomCounts, READ_NS};
+use super::{CLOSE_NS, EARLY_NS, FOLD_NS, LONGEST_NS, OomCounts, READ_NS, ledger::Seen};
 use crate::{
     model::CgroupId,
-    sense::record::{Exit, Limited, Mark, Task},
+    sense::record::{Exit, Limited, Mark, MemoryBack, Sharer, Task},
 };
 
-/// What makes marks one OOM: limit owner and allocating thread.
-pub(super) type Key = (Option<Limited>, u32);
+/// What makes marks one OOM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Key {
+    /// The call of the OOM killer: allocating thread and time.
+    Call(u32, u64),
+    /// Limit owner and allocating thread; marks must be less than [`FOLD_NS`] apart. Where no more is known.
+    Guess(Option<Limited>, u32),
+}
+
+impl Key {
+    pub(super) fn of(mark: &Mark) -> Self {
+        match mark.oom_since_ns {
+            Some(since_ns) => Self::Call(mark.trigger.tid, since_ns),
+            None => Self::Guess(mark.limit, mark.trigger.tid),
+        }
+    }
+}
 
 /// A victim and its end.
 #[derive(Clone, Debug)]
@@ -29,9 +44,17 @@ impl Marked {
         self.mark.cgroup.or_else(|| self.exit.and_then(|exit| exit.cgroup))
     }
 
-    fn is_gone(&self) -> bool {
-        self.exit.is_some()
+    /// The cgroup in whose counters it was counted, as far as is known.
+    pub(super) fn counted(&self) -> Option<CgroupId> {
+        self.mark.counted.or_else(|| self.cgroup())
     }
+}
+
+/// A process that dies with a victim, and its end.
+#[derive(Clone, Debug)]
+pub(super) struct Shared {
+    pub(super) sharer: Sharer,
+    pub(super) exit: Option<Exit>,
 }
 
 /// How far reading the counters is. It is asked for again when another victim comes.
@@ -47,17 +70,43 @@ enum Reading {
 pub(super) struct Open {
     pub(super) id: Ulid,
     pub(super) key: Key,
+    pub(super) limit: Option<Limited>,
     pub(super) trigger: Task,
     pub(super) victims: Vec<Marked>,
+    pub(super) sharers: Vec<Shared>,
     /// What was read of each cgroup; none where it could not be.
-    pub(super) readings: BTreeMap<CgroupId, Option<OomCounts>>,
-    /// The cgroups of which it will claim counters.
-    pub(super) concerns: BTreeSet<CgroupId>,
+    pub(super) readings: BTreeMap<CgroupId, Option<Seen>>,
+    /// The cgroups whose counters tell of it.
+    pub(super) concerns: Vec<CgroupId>,
+    /// How many kills each cgroup is to have counted for it.
+    pub(super) expected: BTreeMap<CgroupId, Expected>,
     /// When it is looked at next.
     pub(super) due_ns: u64,
+    /// When the memory of that number was back.
+    memories: BTreeMap<u64, Option<u64>>,
+    over: bool,
     reading: Reading,
     last_mark_ns: u64,
     first_seen_ns: u64,
+    last_seen_ns: u64,
+}
+
+/// What a cgroup is to have counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Expected {
+    /// Killed processes.
+    pub(super) kills: u64,
+    /// How many kills more it may have counted: the kernel counts the first victim of a group kill twice.
+    pub(super) twice: u64,
+}
+
+/// When a victim's memory was back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Back {
+    /// The kernel gave it back then.
+    Traced(u64),
+    /// The victim had let go of it by then, and perhaps others had it.
+    ByExit(u64),
 }
 
 /// What an open incident needs now.
@@ -73,50 +122,109 @@ pub(super) enum Need {
 
 impl Open {
     pub(super) fn new(id: Ulid, mark: Mark, now_ns: u64) -> Self {
-        Self {
+        let mut open = Self {
             id,
-            key: key(&mark),
+            key: Key::of(&mark),
+            limit: mark.limit,
             trigger: mark.trigger.clone(),
             last_mark_ns: mark.time_ns,
             first_seen_ns: now_ns,
-            victims: vec![Marked { mark, exit: None }],
+            last_seen_ns: now_ns,
+            victims: Vec::new(),
+            sharers: Vec::new(),
             readings: BTreeMap::new(),
-            concerns: BTreeSet::new(),
+            concerns: Vec::new(),
+            expected: BTreeMap::new(),
+            memories: BTreeMap::new(),
             due_ns: now_ns,
+            over: false,
             reading: Reading::NotAsked,
-        }
+        };
+        open.add(mark, now_ns);
+        open
     }
 
     /// Whether a mark of the same key is of the same OOM.
     pub(super) fn takes(&self, mark: &Mark) -> bool {
-        mark.time_ns.saturating_sub(self.last_mark_ns) <= FOLD_NS
+        match self.key {
+            Key::Call(..) => true,
+            Key::Guess(..) => mark.time_ns.saturating_sub(self.last_mark_ns) <= FOLD_NS,
+        }
     }
 
     /// Adds a victim; another thread of one that is in already adds nothing.
-    pub(super) fn add(&mut self, mark: Mark) {
+    pub(super) fn add(&mut self, mark: Mark, now_ns: u64) {
         self.last_mark_ns = self.last_mark_ns.max(mark.time_ns);
-        let marked = Marked { mark, exit: None };
-        if self.victims.iter().any(|victim| victim.pid() == marked.pid()) {
+        self.last_seen_ns = self.last_seen_ns.max(now_ns);
+        if mark.memory_watched
+            && let Some(number) = mark.memory_number
+        {
+            self.memories.insert(number, None);
+        }
+        let mut marked = Marked { mark, exit: None };
+        let pid = marked.pid();
+        if self.victims.iter().any(|victim| victim.pid() == pid) {
             return;
+        }
+        // One that shares a victim's memory is marked by itself if it is of the group that is killed.
+        if let Some(at) = self.sharers.iter().position(|shared| shared.sharer.pid == pid) {
+            marked.exit = self.sharers.remove(at).exit;
         }
         self.victims.push(marked);
         self.reading = Reading::NotAsked;
     }
 
-    /// Notes an exit; false if it is of none of the victims.
+    /// Adds a process that dies with a victim; false if it is in already.
+    pub(super) fn share(&mut self, sharer: Sharer) -> bool {
+        let pid = sharer.pid;
+        let known = self.victims.iter().any(|victim| victim.pid() == pid)
+            || self.sharers.iter().any(|shared| shared.sharer.pid == pid);
+        if !known {
+            self.sharers.push(Shared { sharer, exit: None });
+        }
+        !known
+    }
+
+    /// Notes an exit; false if it is of none of the victims and of none who dies with one.
     pub(super) fn exit(&mut self, exit: Exit) -> bool {
         let victim = self.victims.iter_mut().find(|victim| {
             let same = victim.pid() == exit.pid || victim.mark.pid.is_none() && victim.mark.tid == exit.tid;
-            same && exit.time_ns >= victim.mark.time_ns
+            same && exit.time_ns.saturating_add(EARLY_NS) >= victim.mark.time_ns
         });
-        match victim {
-            Some(victim) if victim.exit.is_none() => {
-                victim.exit = Some(exit);
+        let slot = match victim {
+            Some(victim) => &mut victim.exit,
+            None => match self
+                .sharers
+                .iter_mut()
+                .find(|shared| shared.sharer.pid == exit.pid && exit.time_ns >= shared.sharer.marked_ns)
+            {
+                Some(shared) => &mut shared.exit,
+                None => return false,
+            },
+        };
+        slot.get_or_insert(exit);
+        true
+    }
+
+    /// Notes that memory is back; false if it is not a victim's.
+    pub(super) fn back(&mut self, back: MemoryBack) -> bool {
+        match self.memories.get_mut(&back.memory_number) {
+            Some(slot) => {
+                slot.get_or_insert(back.time_ns);
                 true
             }
-            Some(_) => true,
             None => false,
         }
+    }
+
+    /// The numbers of the memories that it waits for.
+    pub(super) fn memories(&self) -> impl Iterator<Item = u64> {
+        self.memories.keys().copied()
+    }
+
+    /// No mark and no sharer follows.
+    pub(super) fn is_over(&mut self) {
+        self.over = true;
     }
 
     pub(super) fn asked(&mut self) {
@@ -124,10 +232,14 @@ impl Open {
     }
 
     /// Takes readings. A later reading replaces an earlier one, but not by nothing: the cgroup may be gone.
-    pub(super) fn answered(&mut self, readings: impl IntoIterator<Item = (CgroupId, Option<OomCounts>)>) {
+    pub(super) fn answered(
+        &mut self,
+        readings: impl IntoIterator<Item = (CgroupId, Option<OomCounts>)>,
+        now_ns: u64,
+    ) {
         for (cgroup, counts) in readings {
             let known = self.readings.entry(cgroup).or_default();
-            *known = counts.or(*known);
+            *known = counts.map(|counts| Seen { counts, at_ns: now_ns }).or(*known);
         }
         if self.reading == Reading::Asked {
             self.reading = Reading::Answered;
@@ -139,33 +251,64 @@ impl Open {
         self.victims.first().map_or(self.first_seen_ns, |victim| victim.mark.time_ns)
     }
 
-    /// When the last victim exited, if all have.
+    /// When the last of all who die exited, if they have.
     pub(super) fn exited_ns(&self) -> Option<u64> {
-        let exits = self.victims.iter().map(|victim| victim.exit.map(|exit| exit.time_ns));
+        let exits = self.exits().map(|exit| exit.map(|exit| exit.time_ns));
         exits.collect::<Option<Vec<_>>>()?.into_iter().max()
     }
 
+    /// When all victims' memory was back, if it is and could be seen.
+    pub(super) fn back_ns(&self) -> Option<Back> {
+        let mut latest = Back::Traced(0);
+        for victim in &self.victims {
+            let watched = victim.mark.memory_number.filter(|_| victim.mark.memory_watched);
+            let back = match watched {
+                Some(number) => Back::Traced(self.memories.get(&number).copied().flatten()?),
+                None => Back::ByExit(victim.exit.filter(|exit| exit.memory_let_go)?.time_ns),
+            };
+            latest = match (latest, back) {
+                (Back::Traced(one), Back::Traced(other)) => Back::Traced(one.max(other)),
+                (Back::Traced(one) | Back::ByExit(one), Back::Traced(other) | Back::ByExit(other)) => {
+                    Back::ByExit(one.max(other))
+                }
+            };
+        }
+        Some(latest)
+    }
+
+    fn exits(&self) -> impl Iterator<Item = Option<Exit>> {
+        let victims = self.victims.iter().map(|victim| victim.exit);
+        victims.chain(self.sharers.iter().map(|shared| shared.exit))
+    }
+
+    /// Whether it will be told when it is over.
+    fn end_is_watched(&self) -> bool {
+        matches!(self.key, Key::Call(..)) && self.victims.iter().all(|victim| victim.mark.end_watched)
+    }
+
     pub(super) fn need(&self, now_ns: u64) -> Need {
-        // Counted from when we saw it: a daemon that was held up still waits for the exits of what it reads.
-        let close_ns = self.first_seen_ns.saturating_add(CLOSE_NS);
+        // Counted from when we saw it: a daemon that was held up still waits for the exits of what it reads. A group
+        // kill of many takes longer than its first mark.
+        let close_ns =
+            self.last_seen_ns.saturating_add(CLOSE_NS).min(self.first_seen_ns.saturating_add(LONGEST_NS));
         if now_ns >= close_ns {
             return Need::Close;
         }
-        let read_ns = self.first_seen_ns.saturating_add(READ_NS);
-        let gone = self.victims.iter().all(Marked::is_gone);
+        let read_ns = close_ns.saturating_sub(CLOSE_NS - READ_NS);
+        // Another victim may still come: the first of a group can be gone before the last is marked.
+        let over = self.over || !self.end_is_watched();
+        let gone = over && self.exits().all(|exit| exit.is_some());
         match self.reading {
             Reading::NotAsked if gone || now_ns >= read_ns => Need::Counters,
             Reading::NotAsked => Need::Wait(read_ns),
             Reading::Asked => Need::Wait(close_ns),
+            Reading::Answered if !gone => Need::Wait(close_ns),
+            Reading::Answered if self.memories.values().any(Option::is_none) => Need::Wait(close_ns),
+            Reading::Answered if self.over => Need::Close,
             Reading::Answered => {
-                // Another victim may still come: the first of a group can be gone before the last is marked.
                 let folded_ns = self.last_mark_ns.saturating_add(FOLD_NS).min(close_ns);
                 if now_ns > folded_ns { Need::Close } else { Need::Wait(folded_ns.saturating_add(1)) }
             }
         }
     }
-}
-
-pub(super) fn key(mark: &Mark) -> Key {
-    (mark.limit, mark.trigger.tid)
 }

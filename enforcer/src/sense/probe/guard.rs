@@ -1,6 +1,7 @@
 //! Which of the guard's programs can be used.
 use enforcer_common::offsets::{ABSENT, Offsets};
 
+use super::words;
 use crate::sense::{Facts, PidNamespace, Sight};
 
 /// Chooses them, if tracing works at all, and notes what is missing: what, why, and what an operator loses.
@@ -15,23 +16,21 @@ pub(super) fn choose(
         missing(
             "scoreEdge",
             "BTF does not describe a task's score and cgroup".to_owned(),
-            "a process that comes into a container gets its score within seconds, not at once",
+            words::NO_SCORE_EDGE,
         );
     }
-    let writes = raw && facts.cgroup_file_write == Some(true) && offsets.is_some_and(writes_are_readable);
+    let described = facts.cgroup_file_write == Some(true) && offsets.is_some_and(writes_are_readable);
+    let writes = raw && described && facts.fentry != Some(false);
     if raw && !writes {
-        missing(
-            "writeEdge",
-            "BTF does not describe the function cgroup_file_write and what it works with".to_owned(),
-            "what others write to cgroup files is noticed by looking alone, without the writer",
-        );
+        let why = if described {
+            words::NO_FENTRY
+        } else {
+            "BTF does not describe the function cgroup_file_write and what it works with"
+        };
+        missing("writeEdge", why.to_owned(), words::NO_WRITE_EDGE);
     }
     if scores && !facts.pid_namespace.is_none_or(PidNamespace::is_initial) {
-        missing(
-            "pidNamespace",
-            "not in the machine's own PID namespace".to_owned(),
-            "a process with a wrong score is found by a look at its whole container",
-        );
+        missing("pidNamespace", "not in the machine's own PID namespace".to_owned(), words::OTHER_PIDS);
     }
     Sight { scores, writes }
 }

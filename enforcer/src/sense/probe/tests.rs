@@ -4,19 +4,22 @@ use enforcer_common::{
 };
 use rstest::rstest;
 
-use super::{Choice, Facts, MarkArgument, MarkProgram, choose, mark_argument, memory_hierarchy};
+use super::{
+    Choice, Explained, Facts, Lockdown, MarkArgument, MarkProgram, choose, mark_argument, memory_hierarchy,
+};
 use crate::sense::{
-    PidNamespace, Sight,
+    LimitArgument, PidNamespace, ReclaimChoice, ReclaimFacts, Sight,
     btf::{Btf, build::Builder},
     offsets::Resolved,
 };
 
 const FORMAT: PlainFormat = PlainFormat { pid: 8, ..PlainFormat::NONE };
 
-fn everything() -> Facts {
+pub(super) fn everything() -> Facts {
     let offsets = Offsets {
         oom_control_memcg: 16,
         task_tgid: 0,
+        task_mm: 0,
         task_group_leader: 0,
         task_signal: 0,
         signal_oom_score_adj: 0,
@@ -34,11 +37,20 @@ fn everything() -> Facts {
         mark_argument: Some(MarkArgument::Task),
         out_of_memory: Some(true),
         cgroup_file_write: Some(true),
+        exit_mmap: Some(true),
+        reclaim: ReclaimFacts {
+            event_argument: Some(2),
+            function_argument: Some(true),
+            over_high: Some("mem_cgroup_handle_over_high"),
+        },
         pid_namespace: Some(PidNamespace::new(4, 0xEFFF_FFFC)),
         tracefs: Some(true),
         plain_format: Some(FORMAT),
         ring_buffer: Some(true),
         bpffs: Some(true),
+        bpf_call: Some(true),
+        fentry: Some(true),
+        lockdown: Some(Lockdown::Off),
         cap_bpf: Some(true),
         cap_perfmon: Some(true),
         unified_memory: Some(true),
@@ -56,6 +68,7 @@ fn a_whole_kernel_loses_nothing() {
     assert_eq!(choice.mark, Some(MarkProgram::Task));
     assert!(choice.limit_owner && choice.raw && choice.unified_memory);
     assert_eq!(choice.sight, Sight { scores: true, writes: true });
+    assert_eq!(choice.explained, Explained { memory_back: true, life: true });
     assert_eq!(choice.lost, []);
 }
 
@@ -65,6 +78,10 @@ fn a_whole_kernel_loses_nothing() {
 #[case::no_ring(|f: &mut Facts| f.ring_buffer = Some(false), None, false, &["ringBuffer"])]
 #[case::no_cap_bpf(|f: &mut Facts| f.cap_bpf = Some(false), None, false, &["capBpf"])]
 #[case::no_cap_perfmon(|f: &mut Facts| f.cap_perfmon = Some(false), None, false, &["capPerfmon"])]
+#[case::bpf_refused(|f: &mut Facts| f.bpf_call = Some(false), None, false, &["bpfCall"])]
+#[case::locked_down(|f: &mut Facts| f.lockdown = Some(Lockdown::Confidentiality), None, false, &["lockdown"])]
+#[case::locked_down_for_integrity(|f: &mut Facts| f.lockdown = Some(Lockdown::Integrity), Some(MarkProgram::Task), true, &[])]
+#[case::no_fentry(|f: &mut Facts| f.fentry = Some(false), Some(MarkProgram::Task), false, &["limitOwner", "writeEdge", "memoryBack", "memoryHigh"])]
 #[case::no_bpffs(|f: &mut Facts| f.bpffs = Some(false), Some(MarkProgram::Task), true, &["bpffs"])]
 #[case::no_tracefs(|f: &mut Facts| { f.tracefs = Some(false); f.plain_format = None }, Some(MarkProgram::Task), true, &[])]
 #[case::odd_event(|f: &mut Facts| f.mark_argument = None, Some(MarkProgram::Plain), true, &["btf"])]
@@ -75,7 +92,15 @@ fn a_whole_kernel_loses_nothing() {
 #[case::no_write_function(|f: &mut Facts| f.cgroup_file_write = Some(false), Some(MarkProgram::Task), true, &["writeEdge"])]
 #[case::no_parents(
     |f: &mut Facts| f.resolved.as_mut().unwrap().offsets.kernfs_node_parent = ABSENT, Some(MarkProgram::Task), true,
-    &["scoreEdge", "writeEdge"]
+    &["scoreEdge", "writeEdge", "cgroupLife"]
+)]
+#[case::no_exit_mmap(|f: &mut Facts| f.exit_mmap = Some(false), Some(MarkProgram::Task), true, &["memoryBack"])]
+#[case::no_memory(
+    |f: &mut Facts| f.resolved.as_mut().unwrap().offsets.task_mm = ABSENT, Some(MarkProgram::Task), true, &["memoryBack"]
+)]
+#[case::no_names(
+    |f: &mut Facts| f.resolved.as_mut().unwrap().offsets.kernfs_node_name = ABSENT, Some(MarkProgram::Task), true,
+    &["writeEdge", "cgroupLife"]
 )]
 #[case::in_a_container(
     |f: &mut Facts| f.pid_namespace = Some(PidNamespace::new(4, 7)), Some(MarkProgram::Task), true, &["pidNamespace"]
@@ -83,6 +108,11 @@ fn a_whole_kernel_loses_nothing() {
 #[case::no_memcg_member(
     |f: &mut Facts| f.resolved.as_mut().unwrap().offsets.oom_control_memcg = ABSENT, Some(MarkProgram::Task), false, &["limitOwner"]
 )]
+#[case::no_limit_of_reclaim(
+    |f: &mut Facts| (f.reclaim.event_argument, f.reclaim.function_argument) = (None, Some(false)), Some(MarkProgram::Task),
+    true, &["reclaimLimit"]
+)]
+#[case::no_sleeps(|f: &mut Facts| f.reclaim.over_high = None, Some(MarkProgram::Task), true, &["memoryHigh"])]
 fn one_fact_flipped(
     #[case] flip: fn(&mut Facts),
     #[case] mark: Option<MarkProgram>,
@@ -99,11 +129,29 @@ fn one_fact_flipped(
 
 #[test]
 fn a_kernel_without_btf_uses_the_classic_tracepoint() {
-    let facts =
-        Facts { btf: Some(false), mark_argument: None, out_of_memory: None, resolved: None, ..everything() };
+    let facts = Facts {
+        btf: Some(false),
+        mark_argument: None,
+        out_of_memory: None,
+        reclaim: ReclaimFacts::default(),
+        resolved: None,
+        ..everything()
+    };
     let choice = choose(&facts);
     assert_eq!(choice.mark, Some(MarkProgram::Plain));
-    assert_eq!(words(&choice), ["btf", "limitOwner", "scoreEdge", "writeEdge"]);
+    assert_eq!(
+        words(&choice),
+        [
+            "btf",
+            "limitOwner",
+            "scoreEdge",
+            "writeEdge",
+            "memoryBack",
+            "cgroupLife",
+            "reclaimLimit",
+            "memoryHigh"
+        ]
+    );
     assert_eq!(choice.offsets, Offsets::NONE);
 }
 
@@ -113,6 +161,9 @@ fn what_is_unknown_is_tried() {
         ring_buffer: None,
         cap_bpf: None,
         cap_perfmon: None,
+        bpf_call: None,
+        fentry: None,
+        lockdown: None,
         bpffs: None,
         pid_namespace: None,
         ..everything()
@@ -155,4 +206,46 @@ fn the_events_argument_is_read_from_btf() {
     };
     assert_eq!(event(other), None);
     assert_eq!(mark_argument(&Btf::parse(Builder::default().blob()).unwrap()), None);
+}
+
+#[test]
+fn whose_limit_is_reclaimed_is_asked_of_the_event_first() {
+    let limit = |reclaim| choose(&Facts { reclaim, ..everything() }).reclaim.limit;
+    let both = everything().reclaim;
+    assert_eq!(limit(both), LimitArgument::Event(2));
+    assert_eq!(limit(ReclaimFacts { event_argument: None, ..both }), LimitArgument::Function);
+    assert_eq!(limit(ReclaimFacts::default()), LimitArgument::None);
+    let blocked = Facts { cap_bpf: Some(false), ..everything() };
+    assert_eq!(choose(&blocked).reclaim, ReclaimChoice::default());
+}
+
+#[test]
+fn the_place_of_the_reclaimed_cgroup_is_read_from_btf() {
+    // The event's arguments after the data pointer, where 'm' is the cgroup; and the function's first.
+    let facts = |event: &str, function: &str, over_high: &str| {
+        let mut b = Builder::default();
+        let (data, int) = (b.ptr(0), b.int("int", 4));
+        let memcg = b.structure("mem_cgroup", 8, &[]);
+        let memcg = b.ptr(memcg);
+        let types =
+            |words: &str| words.chars().map(|c| if c == 'm' { memcg } else { int }).collect::<Vec<_>>();
+        let proto = b.proto(&[vec![data], types(event)].concat());
+        let pointer = b.ptr(proto);
+        b.typedef("btf_trace_mm_vmscan_memcg_reclaim_begin", pointer);
+        let proto = b.proto(&types(function));
+        b.function("try_to_free_mem_cgroup_pages", proto);
+        b.function(over_high, proto);
+        ReclaimFacts::of(&Btf::parse(b.blob()).unwrap())
+    };
+    let old = facts("ii", "mii", "mem_cgroup_handle_over_high");
+    assert_eq!((old.event_argument, old.function_argument), (None, Some(true)));
+    assert_eq!(old.over_high, Some("mem_cgroup_handle_over_high"));
+    let new = facts("iim", "imi", "__mem_cgroup_handle_over_high");
+    assert_eq!((new.event_argument, new.function_argument), (Some(2), Some(false)));
+    assert_eq!(new.over_high, Some("__mem_cgroup_handle_over_high"));
+    assert_eq!(facts("iiim", "", "another").event_argument, None, "further back than the program can look");
+    assert_eq!(
+        facts("ii", "", "another"),
+        ReclaimFacts { function_argument: Some(false), ..ReclaimFacts::default() }
+    );
 }

@@ -1,10 +1,10 @@
 //! What the programs count, summed over the CPUs.
 use std::fmt;
 
-use aya::maps::{MapData, MapError, PerCpuArray};
+use aya::maps::{Array, MapData, MapError, PerCpuArray};
 use enforcer_common::{
     counter::{drops, seen},
-    reclaim::{DIRECT, MEMCG, ReclaimTotals},
+    reclaim::{DIRECT, KERNEL_THREAD, MEMCG, MEMORY_HIGH, ReclaimTotals, THROTTLED},
 };
 
 /// The programs' counters. They only grow, and start at 0 when the programs are loaded.
@@ -12,15 +12,30 @@ pub struct Counters {
     reclaim: PerCpuArray<MapData, ReclaimTotals>,
     drops: PerCpuArray<MapData, u64>,
     seen: PerCpuArray<MapData, u64>,
+    told: Told,
 }
 
-/// Reclaim of both kinds.
+/// How many losses of each stage have been told.
+enum Told {
+    /// Since these programs were loaded by this process.
+    Here([u64; drops::NAMES.len()]),
+    /// Since they were pinned, by whichever daemon.
+    Pinned(Array<MapData, u64>),
+}
+
+/// Reclaim, and waiting for it, of every kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReclaimCounters {
     /// By allocating tasks, because the machine is short.
     pub direct: ReclaimTotals,
     /// Against memory cgroups' own limits: no sign of shortage outside of them.
     pub memcg: ReclaimTotals,
+    /// Sleeps for `memory.high`.
+    pub memory_high: ReclaimTotals,
+    /// Waits within reclaim; their time is also in that of the reclaim.
+    pub throttled: ReclaimTotals,
+    /// Any of these by the kernel's own threads. Nobody waits for them.
+    pub kernel_threads: ReclaimTotals,
 }
 
 impl fmt::Debug for Counters {
@@ -35,13 +50,53 @@ impl Counters {
         drops: PerCpuArray<MapData, u64>,
         seen: PerCpuArray<MapData, u64>,
     ) -> Self {
-        Self { reclaim, drops, seen }
+        Self { reclaim, drops, seen, told: Told::Here([0; drops::NAMES.len()]) }
+    }
+
+    /// The counters are older than this process, and so is what was told of them.
+    pub(super) fn set_told(&mut self, told: Array<MapData, u64>) {
+        self.told = Told::Pinned(told);
+    }
+
+    /// Gives `tell` the losses that have not been told, by stage, and notes them as told.
+    pub fn tell_drops(&mut self, mut tell: impl FnMut(&'static str, u64)) -> Result<(), MapError> {
+        for (index, (stage, lost)) in (0..).zip(self.drops()?) {
+            let told = match &self.told {
+                Told::Here(told) => told
+                    .iter()
+                    .zip(drops::NAMES)
+                    .find(|(_, name)| *name == stage)
+                    .map_or(0, |(told, _)| *told),
+                Told::Pinned(told) => told.get(&index, 0)?,
+            };
+            if lost <= told {
+                continue;
+            }
+            tell(stage, lost - told);
+            match &mut self.told {
+                Told::Here(told) => {
+                    if let Some((told, _)) =
+                        told.iter_mut().zip(drops::NAMES).find(|(_, name)| *name == stage)
+                    {
+                        *told = lost;
+                    }
+                }
+                Told::Pinned(told) => told.set(index, lost, 0)?,
+            }
+        }
+        Ok(())
     }
 
     /// How often and how long tasks were in reclaim.
     pub fn reclaim(&self) -> Result<ReclaimCounters, MapError> {
         let kind = |index| Ok::<_, MapError>(total(self.reclaim.get(&index, 0)?.iter()));
-        Ok(ReclaimCounters { direct: kind(DIRECT)?, memcg: kind(MEMCG)? })
+        Ok(ReclaimCounters {
+            direct: kind(DIRECT)?,
+            memcg: kind(MEMCG)?,
+            memory_high: kind(MEMORY_HIGH)?,
+            throttled: kind(THROTTLED)?,
+            kernel_threads: kind(KERNEL_THREAD)?,
+        })
     }
 
     /// Losses by stage, with the stage's name.

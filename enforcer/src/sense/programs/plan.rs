@@ -1,7 +1,9 @@
 //! Which programs a choice comes to, where each is attached, and what is lost without it.
 use std::fmt;
 
-use crate::sense::{Choice, MarkProgram, Sight};
+use enforcer_common::{incident::watched, offsets::ABSENT};
+
+use crate::sense::{Choice, LimitArgument, MarkProgram, Sight};
 
 /// A place in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +40,17 @@ pub(super) struct Wanted {
     pub(super) consequence: &'static str,
 }
 
-/// The program whose presence makes a mark without a kill mean something.
-pub(super) const KILL_WATCHER: &str = "oom_signal";
+const KILL_WATCHER: &str = "oom_signal";
+
+/// Which flag of the `KILL_WATCH` map says that a program is attached, if its silence means something.
+pub(super) fn watcher_of(program: &str) -> Option<u32> {
+    match program {
+        KILL_WATCHER => Some(watched::KILLS),
+        "oom_over" => Some(watched::ENDS),
+        "memory_back" => Some(watched::MEMORY),
+        _ => None,
+    }
+}
 
 const NO_MARKS: &str = "OOM kills are told from counters alone, without victim or trigger";
 const NO_RECLAIM: &str = "stalls in reclaim are not counted";
@@ -51,15 +62,55 @@ const OUT_OF_MEMORY: Wanted = Wanted {
     consequence: "whose limit was hit is told from counters, which is a guess in a burst",
 };
 
-const RAW: [(&str, &str, &str); 7] = [
+const OOM_OVER: Wanted = Wanted {
+    program: "oom_over",
+    hook: Hook::Fexit("out_of_memory"),
+    consequence: "which kills belong to one OOM is told by the time between them",
+};
+
+const MEMORY_BACK: Wanted = Wanted {
+    program: "memory_back",
+    hook: Hook::Fexit("exit_mmap"),
+    consequence: "when a victim's memory was back is taken from its exit, or not told",
+};
+
+const NO_NAMES: &str = "an OOM kill in a cgroup that is gone within moments is told without its name";
+
+/// The life of cgroups: both, or names are kept for cgroups that are gone, or the other way round.
+const LIFE: [(&str, &str, &str); 2] =
+    [("cgroup_gone", "cgroup_rmdir", NO_NAMES), ("cgroup_made", "cgroup_mkdir", NO_NAMES)];
+
+const RAW: [(&str, &str, &str); 8] = [
     (KILL_WATCHER, "signal_generate", "a mark of a dying task is told from a kill by counters alone"),
     ("process_exit", "sched_process_exit", "when a victim was gone is not known"),
+    ("process_freed", "sched_process_free", "a victim's exit may be missing where many exit at once"),
     ("direct_reclaim_begin", "mm_vmscan_direct_reclaim_begin", NO_EDGES),
     ("direct_reclaim_end", "mm_vmscan_direct_reclaim_end", NO_RECLAIM),
-    ("memcg_reclaim_begin", "mm_vmscan_memcg_reclaim_begin", NO_RECLAIM),
+    ("reclaim_throttled", "mm_vmscan_throttled", NO_RECLAIM),
     ("memcg_reclaim_end", "mm_vmscan_memcg_reclaim_end", NO_RECLAIM),
     ("kswapd_wake", "mm_vmscan_kswapd_wake", NO_EDGES),
 ];
+
+/// The begin of a reclaim against a cgroup's limit: by the event, or by the function around it where only that tells whose
+/// limit it is.
+const fn memcg_begin(limit: LimitArgument) -> Wanted {
+    let (program, hook) = match limit {
+        LimitArgument::Event(_) | LimitArgument::None => {
+            ("memcg_reclaim_begin", Hook::RawTracepoint("mm_vmscan_memcg_reclaim_begin"))
+        }
+        LimitArgument::Function => ("memcg_reclaim_entered", Hook::Fentry("try_to_free_mem_cgroup_pages")),
+    };
+    Wanted { program, hook, consequence: NO_RECLAIM }
+}
+
+/// The sleeps of `memory.high`. The end first: a begin without it would be one for good.
+const fn over_high(function: &'static str) -> [Wanted; 2] {
+    const NO_SLEEPS: &str = "the sleeps of memory.high are not told as stalls";
+    [
+        Wanted { program: "memory_high_end", hook: Hook::Fexit(function), consequence: NO_SLEEPS },
+        Wanted { program: "memory_high_begin", hook: Hook::Fentry(function), consequence: NO_SLEEPS },
+    ]
+}
 
 const NO_SCORES: &str = "a process that comes into a container gets its score within seconds, not at once";
 
@@ -93,6 +144,8 @@ pub(super) fn wanted(choice: &Choice) -> Vec<Wanted> {
     let raw = |(program, name, consequence)| Wanted { program, hook: Hook::RawTracepoint(name), consequence };
     if choice.raw {
         all.extend(RAW.map(raw));
+        all.push(memcg_begin(choice.reclaim.limit));
+        all.extend(choice.reclaim.over_high.map(over_high).into_iter().flatten());
     }
     if choice.sight.scores {
         all.extend(SCORES.map(raw));
@@ -100,11 +153,26 @@ pub(super) fn wanted(choice: &Choice) -> Vec<Wanted> {
     if choice.sight.writes {
         all.push(WRITES);
     }
+    if choice.explained.life {
+        all.extend(LIFE.map(raw));
+    }
     if choice.limit_owner {
         all.push(OUT_OF_MEMORY);
+        all.push(OOM_OVER);
+    }
+    if choice.explained.memory_back {
+        all.push(MEMORY_BACK);
     }
     all.extend(MARKS.iter().filter(|(mark, _)| choice.mark == Some(*mark)).map(|(_, wanted)| *wanted));
     all
+}
+
+/// Which argument of the event that begins a reclaim is the cgroup, for the program.
+pub(super) const fn reclaimed_argument(choice: &Choice) -> u32 {
+    match choice.reclaim.limit {
+        LimitArgument::Event(argument) => argument,
+        LimitArgument::Function | LimitArgument::None => ABSENT,
+    }
 }
 
 /// What the guard sees with these programs.
@@ -113,6 +181,11 @@ pub(super) fn sight(attached: &[&'static str]) -> Sight {
         scores: SCORES.iter().all(|(program, ..)| attached.contains(program)),
         writes: attached.contains(&WRITES.program),
     }
+}
+
+/// Whether the life of cgroups is told with these programs.
+pub(super) fn tells_life(attached: &[&'static str]) -> bool {
+    LIFE.iter().all(|(program, ..)| attached.contains(program))
 }
 
 /// The classic tracepoint, if a program by BTF was wanted, is not attached, and the format is known.
@@ -130,9 +203,10 @@ pub(super) fn mark_of(program: &str) -> Option<MarkProgram> {
 
 #[cfg(test)]
 mod tests {
-    use enforcer_common::{offsets::Offsets, plain::PlainFormat};
+    use enforcer_common::{offsets::Offsets, plain::PlainFormat, stall::StallLimits};
 
     use super::*;
+    use crate::sense::{Explained, ReclaimChoice};
 
     fn choice(mark: Option<MarkProgram>) -> Choice {
         Choice {
@@ -141,6 +215,12 @@ mod tests {
             limit_owner: true,
             raw: true,
             sight: Sight { scores: true, writes: true },
+            explained: Explained { memory_back: true, life: true },
+            reclaim: ReclaimChoice {
+                limit: LimitArgument::Event(2),
+                over_high: Some("mem_cgroup_handle_over_high"),
+            },
+            stall_limits: StallLimits::DEFAULT,
             pid_namespace: None,
             unified_memory: true,
             offsets: Offsets::NONE,
@@ -157,15 +237,37 @@ mod tests {
         let names = names(&choice(Some(MarkProgram::Pid)));
         assert_eq!(names.last(), Some(&"mark_victim_pid"));
         assert_eq!(names.iter().filter(|name| mark_of(name).is_some()).count(), 1);
-        assert_eq!(names.len(), RAW.len() + SCORES.len() + 3);
+        assert_eq!(names.len(), RAW.len() + SCORES.len() + LIFE.len() + 8);
+        assert!(tells_life(&names) && !tells_life(&["cgroup_made"]));
         assert_eq!(sight(&names), Sight { scores: true, writes: true });
     }
 
     #[test]
     fn nothing_is_wanted_where_nothing_can_be() {
-        let none =
-            Choice { mark: None, limit_owner: false, raw: false, sight: Sight::default(), ..choice(None) };
+        let none = Choice {
+            mark: None,
+            limit_owner: false,
+            raw: false,
+            sight: Sight::default(),
+            explained: Explained::default(),
+            ..choice(None)
+        };
         assert_eq!(names(&none), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn memcg_reclaim_begins_once_wherever_its_limit_is_told() {
+        let hook = |limit| {
+            let choice = Choice { reclaim: ReclaimChoice { limit, over_high: None }, ..choice(None) };
+            let begins = wanted(&choice)
+                .into_iter()
+                .filter(|one| ["memcg_reclaim_begin", "memcg_reclaim_entered"].contains(&one.program));
+            begins.map(|one| one.hook.to_string()).collect::<Vec<_>>()
+        };
+        let event = ["raw_tp/mm_vmscan_memcg_reclaim_begin"];
+        assert_eq!(hook(LimitArgument::Event(0)), event);
+        assert_eq!(hook(LimitArgument::None), event);
+        assert_eq!(hook(LimitArgument::Function), ["fentry/try_to_free_mem_cgroup_pages"]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use enforcer_common::record::{
 use proptest::prelude::*;
 use zerocopy::IntoBytes as _;
 
-use super::{Limited, Record, Undecodable, decode};
+use super::{Limited, Record, Undecodable, decode, recorded};
 use crate::model::CgroupId;
 
 fn victim(flags: u32) -> MarkVictim {
@@ -83,12 +83,12 @@ fn torn_short_unknown_and_wrong_records_are_told_apart() {
     assert_eq!(decode(&raw.as_bytes()[..7]), Err(Undecodable::Torn(7)));
     assert_eq!(
         decode(&raw.as_bytes()[..40]),
-        Err(Undecodable::WrongSize { kind: KIND_MARK_VICTIM, actual_bytes: 40, expected_bytes: 160 })
+        Err(Undecodable::WrongSize { kind: KIND_MARK_VICTIM, actual_bytes: 40, expected_bytes: 184 })
     );
     let lying = Header::new(KIND_MARK_VICTIM, 8);
     assert_eq!(
         decode(lying.as_bytes()),
-        Err(Undecodable::WrongSize { kind: KIND_MARK_VICTIM, actual_bytes: 8, expected_bytes: 160 })
+        Err(Undecodable::WrongSize { kind: KIND_MARK_VICTIM, actual_bytes: 8, expected_bytes: 184 })
     );
     assert_eq!(decode(Header::new(99, 8).as_bytes()), Err(Undecodable::UnknownKind(99)));
     let old = Header { version: 0, ..Header::new(KIND_MARK_VICTIM, 8) };
@@ -107,6 +107,23 @@ proptest! {
             let mut bytes = Header::new(kind, len + 8).as_bytes().to_vec();
             bytes.extend_from_slice(&body[..usize::from(len)]);
             drop(decode(&bytes));
+        }
+    }
+}
+
+#[test]
+fn a_real_record_is_whole_or_none() {
+    for (kernel, text) in recorded::ALL {
+        for record in recorded::parse(text).records {
+            assert!(decode(&record).is_ok(), "{kernel}: {record:02x?}");
+            for length in 0..record.len() {
+                assert!(
+                    decode(&record[..length]).is_err(),
+                    "{kernel}: the first {length} bytes of {record:02x?}"
+                );
+            }
+            let longer = [&record[..], &[0; 8]].concat();
+            assert!(decode(&longer).is_err(), "{kernel}: more than {record:02x?}");
         }
     }
 }

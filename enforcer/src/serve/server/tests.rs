@@ -28,7 +28,7 @@ async fn serve() -> Served {
     let (ready, readies) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
     let observe = Observe::bind(&temp.path().join("run")).await.unwrap();
-    let task = tokio::spawn(observe.serve(journal.clone(), views, readies, stopping));
+    let task = tokio::spawn(observe.serve(journal.clone(), Doctor::default(), views, readies, stopping));
     Served { temp, journal, stop, _ready: ready, _view: view, task }
 }
 
@@ -106,5 +106,11 @@ async fn health_and_pods_are_told() {
     let served = serve().await;
     assert!(served.get("/livez").await.starts_with("HTTP/1.0 200"));
     assert!(served.get("/readyz").await.starts_with("HTTP/1.0 503"));
+    assert!(
+        served
+            .get("/v1/doctor")
+            .await
+            .ends_with(r#"{"facilities":[],"programs":{"error":null,"attached":[],"failed":[]}}"#)
+    );
     assert!(served.get("/v1/pods").await.ends_with(r#"{"mode":"observe","memoryPressure":false,"pods":[]}"#));
 }

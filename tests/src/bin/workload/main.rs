@@ -5,10 +5,13 @@
 //! about. Times are in microseconds or milliseconds, sizes in bytes, as the keys say.
 mod cache;
 mod fork;
+mod headless;
 mod memory;
 mod report;
+mod sharer;
 mod spin;
 mod units;
+mod usurper;
 
 use std::{
     io::{self, Write as _},
@@ -60,6 +63,26 @@ enum Load {
         #[arg(long, value_parser = parse_size)]
         size: u64,
     },
+    /// The same from a thread whose main thread has ended, so that the process has a zombie for a leader
+    Headless {
+        #[arg(long, value_parser = parse_size)]
+        size: u64,
+    },
+    /// Take memory in small steps and start children that share it until they run their program, which is none
+    Spawn {
+        #[arg(long, value_parser = parse_size)]
+        size: u64,
+    },
+    /// Take memory at real-time priority, and before that kill a process on the same processor: it cannot end meanwhile
+    Usurp {
+        #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(2..))]
+        victim: i32,
+        #[arg(long, value_parser = parse_size)]
+        size: u64,
+        /// The processor
+        #[arg(long, default_value_t = 1)]
+        cpu: usize,
+    },
     /// Fill the page cache: write a file and read it again, once a second
     Cache {
         #[arg(long)]
@@ -76,6 +99,9 @@ enum Load {
     Spin {
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
         threads: u32,
+        /// Take this processor at real-time priority, so that nobody else runs on it
+        #[arg(long, value_name = "CPU")]
+        seize: Option<usize>,
     },
     /// What `fork` starts: wait for the end, and no longer than the parent lives
     #[command(hide = true)]
@@ -91,18 +117,30 @@ fn main() -> ExitCode {
             Load::Hold { size, touch_every } => memory::hold(&clock()?, size, touch_every),
             Load::Ramp { rate, to } => memory::ramp(&clock()?, rate, to),
             Load::Spike { size } => memory::spike(&clock()?, size),
+            Load::Headless { size } => headless::spike(clock()?, size),
+            Load::Spawn { size } => sharer::spawn(&clock()?, size),
+            Load::Usurp { victim, size, cpu } => usurper::usurp(&clock()?, victim, cpu, size),
             Load::Cache { file, size } => cache::cache(&clock()?, &file, size),
             Load::Fork { count } => fork::fork(&clock()?, count),
-            Load::Spin { threads } => spin::spin(&clock()?, threads),
+            Load::Spin { threads, seize } => {
+                let clock = clock()?;
+                seize.map_or(Ok(()), usurper::seize)?;
+                spin::spin(&clock, threads)
+            }
             Load::Wait => fork::wait(),
         }
     };
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Standard error may be closed as well; the status says it then.
-            drop(writeln!(io::stderr(), "workload: {error:#}"));
+            complain(&error);
             ExitCode::FAILURE
         }
     }
+}
+
+/// Says what failed.
+fn complain(error: &anyhow::Error) {
+    // Standard error may be closed as well; the status says it then.
+    drop(writeln!(io::stderr(), "workload: {error:#}"));
 }

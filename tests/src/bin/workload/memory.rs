@@ -23,14 +23,14 @@ const RAMP_STEP: Duration = Duration::from_millis(5);
 
 /// Memory of which every page has been written.
 #[derive(Debug, Default)]
-struct Held {
+pub(crate) struct Held {
     pieces: Vec<Vec<u8>>,
     bytes: u64,
 }
 
 impl Held {
     /// Takes more memory until there are `bytes`, or the load is over.
-    fn grow_to(&mut self, bytes: u64, clock: &Clock) -> anyhow::Result<()> {
+    pub(crate) fn grow_to(&mut self, bytes: u64, clock: &Clock) -> anyhow::Result<()> {
         while self.bytes < bytes && !clock.is_over() {
             let piece_bytes = (bytes - self.bytes).min(PIECE_BYTES);
             let length = usize::try_from(piece_bytes)?;
@@ -43,6 +43,11 @@ impl Held {
             self.bytes += piece_bytes;
         }
         Ok(())
+    }
+
+    /// How much there is.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Writes to one page; they are numbered from 0, and the numbers begin anew at the end.
@@ -150,7 +155,12 @@ pub(crate) fn spike(clock: &Clock, bytes: u64) -> anyhow::Result<()> {
 }
 
 /// Reports until the end; the caller still holds the memory.
-fn keep(workload: &'static str, clock: &Clock, held_bytes: u64, complete: bool) -> anyhow::Result<()> {
+pub(crate) fn keep(
+    workload: &'static str,
+    clock: &Clock,
+    held_bytes: u64,
+    complete: bool,
+) -> anyhow::Result<()> {
     let kept = Kept { held_bytes };
     if complete {
         clock.report(workload, State::Ready, kept)?;

@@ -73,6 +73,7 @@ impl Tracer {
             match (self.next(end), marked.take()) {
                 (Record::Mark(mark), None) => marked = Some(mark),
                 (Record::Exit(exit), Some(mark)) => return (mark, exit),
+                (Record::MemoryBack(_) | Record::OomOver(_), before) => marked = before,
                 (record, marked) => panic!("{record:?} after {marked:?}"),
             }
         }

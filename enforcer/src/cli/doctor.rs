@@ -1,0 +1,119 @@
+//! `enforcer doctor`: what this host offers, what is used of it, what is lost, and how to get it.
+
+mod table;
+
+use std::io::{self, Write as _};
+
+use anyhow::anyhow;
+use serde::Serialize;
+
+use self::table::table;
+use super::{Context, Failure, client, format};
+use crate::{
+    sense::{self, Facility, Facts, HostFacts, State},
+    serve::{Doctor, Programs},
+};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Look at this host with this process's own rights, even if the daemon runs
+    #[arg(long, conflicts_with = "live")]
+    here: bool,
+}
+
+/// Who looked.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+enum Source {
+    /// The daemon, at its start.
+    Daemon,
+    /// This process, just now.
+    Here,
+}
+
+/// What is printed.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document {
+    /// Who looked.
+    source: Source,
+    /// Whether nothing is lost, as far as it could be told.
+    ok: bool,
+    /// Why this process could not tell everything.
+    limited: Option<&'static str>,
+    facilities: Vec<Facility>,
+    /// The daemon's programs; none if it was not asked.
+    programs: Option<Programs>,
+}
+
+impl Document {
+    fn new(
+        source: Source,
+        limited: Option<&'static str>,
+        facilities: Vec<Facility>,
+        programs: Option<Programs>,
+    ) -> Self {
+        let lost = facilities.iter().any(is_lost);
+        let refused =
+            programs.as_ref().is_some_and(|programs| programs.error.is_some() || !programs.failed.is_empty());
+        Self { source, ok: !lost && !refused, limited, facilities, programs }
+    }
+}
+
+fn is_lost(facility: &Facility) -> bool {
+    match facility.state {
+        State::Lesser | State::Missing => true,
+        State::Full | State::Unknown => false,
+    }
+}
+
+/// Exit status 1: something is lost. What could not be told is no loss.
+pub(super) fn doctor(context: &Context, args: &Args) -> Result<(), Failure> {
+    let document = if args.here { here() } else { from_daemon_or_here(context)? };
+    format::print(context.output, &document, || table(&document, context.color, context.verbose > 0))?;
+    if document.ok {
+        return Ok(());
+    }
+    let lost = document.facilities.iter().filter(|facility| is_lost(facility)).count();
+    Err(match lost {
+        0 => anyhow!("not every program could be attached"),
+        1 => anyhow!("1 thing is lost in part or whole; the rest works"),
+        lost => anyhow!("{lost} things are lost in part or whole; the rest works"),
+    }
+    .into())
+}
+
+fn from_daemon_or_here(context: &Context) -> Result<Document, Failure> {
+    match client::block_on(client::get_json::<Doctor>(&context.config.run_dir, "/v1/doctor")) {
+        Ok(Doctor { facilities, programs }) => {
+            Ok(Document::new(Source::Daemon, None, facilities, Some(programs)))
+        }
+        Err(failure) if failure.is_unreachable() && !context.live => {
+            let mut err = io::stderr().lock();
+            // Nobody is left to tell when this fails.
+            drop(writeln!(err, "the daemon cannot be asked: this is what this process finds"));
+            Ok(here())
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+fn here() -> Document {
+    let (mut facts, mut host, mut limited) = (Facts::gather(), HostFacts::gather(), None);
+    if host.root != Some(true) {
+        // Our own rights say nothing of the daemon's.
+        facts = Facts {
+            ring_buffer: None,
+            cap_bpf: None,
+            cap_perfmon: None,
+            bpf_call: None,
+            tracefs: None,
+            pid_namespace: facts.pid_namespace.filter(|namespace| namespace.is_initial()),
+            ..facts
+        };
+        host = host.of_the_host_alone();
+        limited = Some("not running as root, so not everything could be told; as root it can");
+    }
+    let facilities = sense::ladder(&facts, &host, &sense::choose(&facts));
+    Document::new(Source::Here, limited, facilities, None)
+}

@@ -1,0 +1,199 @@
+//! The table that people read, within 80 columns.
+
+use super::{Document, Source};
+use crate::{
+    cli::render::{escape, wrap},
+    sense::{Facility, Rung, State},
+    serve::{Programs, Refused},
+};
+
+const WIDTH: usize = 80;
+/// Where what is used begins.
+const USES: usize = 26;
+/// Where the lines below begin, and their text.
+const KEY: usize = 4;
+const TEXT: usize = 11;
+
+/// With `verbose`, what was found is said of everything, and each rung that there is.
+pub(super) fn table(document: &Document, color: bool, verbose: bool) -> String {
+    let Document { source, ok: _, limited, facilities, programs } = document;
+    let mut text = String::from(match source {
+        Source::Daemon => "What the daemon found at its start, and uses:\n\n",
+        Source::Here => "What this process finds:\n\n",
+    });
+    for one in facilities {
+        facility(&mut text, one, color, verbose);
+    }
+    if let Some(programs) = programs {
+        text.push('\n');
+        self::programs(&mut text, programs);
+    }
+    text.push_str(&format!("\n{}\n", summary(facilities)));
+    for line in limited.iter().flat_map(|limited| wrap(limited, WIDTH)) {
+        text.push_str(&format!("{line}\n"));
+    }
+    text
+}
+
+fn facility(text: &mut String, facility: &Facility, color: bool, verbose: bool) {
+    let Facility { name, state, found, uses, lost, remedy, rungs } = facility;
+    let (word, code) = match state {
+        State::Full => ("full", "32"),
+        State::Lesser => ("lesser", "33"),
+        State::Missing => ("missing", "31"),
+        State::Unknown => ("unknown", "36"),
+    };
+    let padded = format!("{word:<8}");
+    let painted = if color { format!("\u{1b}[{code}m{padded}\u{1b}[0m") } else { padded };
+    let mut uses = wrap(uses.as_deref().unwrap_or(found), WIDTH - USES).into_iter();
+    let first = uses.next().unwrap_or_default();
+    text.push_str(format!("{:<16} {painted} {first}", escape(name)).trim_end());
+    text.push('\n');
+    for line in uses {
+        text.push_str(&format!("{:USES$}{line}\n", ""));
+    }
+    let is_lost = matches!(state, State::Lesser | State::Missing);
+    let found = (is_lost || verbose).then_some(found);
+    for (key, value) in [("found", found), ("lost", lost.as_ref()), ("get it", remedy.as_ref())] {
+        if let Some(value) = value {
+            indented(text, key, value);
+        }
+    }
+    for (number, Rung { uses, loses }) in (1..).zip(rungs.iter().filter(|_| verbose)) {
+        let loses = loses.as_ref().map_or_else(String::new, |loses| format!(": {loses}"));
+        indented(text, &format!("rung {number}"), &format!("{uses}{loses}"));
+    }
+}
+
+/// A value under its key, at a second column.
+fn indented(text: &mut String, key: &str, value: &str) {
+    for (number, line) in wrap(value, WIDTH - TEXT - 1).into_iter().enumerate() {
+        let key = if number == 0 { key } else { "" };
+        let width = TEXT - KEY;
+        text.push_str(&format!("{:KEY$}{key:<width$} {line}\n", ""));
+    }
+}
+
+fn programs(text: &mut String, programs: &Programs) {
+    let Programs { error, attached, failed } = programs;
+    if let Some(error) = error {
+        text.push_str("programs: none\n");
+        indented(text, "why", error);
+        return;
+    }
+    text.push_str(&format!("programs: {} attached, {} refused\n", attached.len(), failed.len()));
+    for line in wrap(&attached.join(", "), WIDTH - KEY) {
+        text.push_str(&format!("{:KEY$}{line}\n", ""));
+    }
+    for Refused { program, hook, error, verifier_tail, lost } in failed {
+        text.push_str(&format!("refused: {} at {}\n", escape(program), escape(hook)));
+        indented(text, "why", error);
+        indented(text, "lost", lost);
+        // The verifier's own lines, whole: to be copied into a report.
+        for line in verifier_tail.iter().flat_map(|tail| tail.lines()) {
+            text.push_str(&format!("{:KEY$}| {}\n", "", escape(line)));
+        }
+    }
+}
+
+fn summary(facilities: &[Facility]) -> String {
+    let count = |state| facilities.iter().filter(|facility| facility.state == state).count();
+    format!(
+        "{} of {} in full, {} lesser, {} missing, {} unknown",
+        count(State::Full),
+        facilities.len(),
+        count(State::Lesser),
+        count(State::Missing),
+        count(State::Unknown)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(state: State, found: &str) -> Facility {
+        Facility {
+            name: "limitOwner".into(),
+            state,
+            found: found.into(),
+            uses: (state != State::Unknown).then(|| "counters".into()),
+            lost: (state == State::Lesser).then(|| "whose limit was hit is told from counters".into()),
+            remedy: (state == State::Lesser).then(|| "a kernel with ".to_owned() + &"OPTION=y ".repeat(12)),
+            rungs: Vec::new(),
+        }
+    }
+
+    fn document(facilities: Vec<Facility>, programs: Option<Programs>) -> Document {
+        Document::new(Source::Daemon, None, facilities, programs)
+    }
+
+    #[test]
+    fn what_is_lost_says_why_and_how_to_get_it() {
+        let document = document(
+            vec![
+                one(State::Full, "fentry"),
+                one(State::Unknown, "root can tell"),
+                one(State::Lesser, "no fentry"),
+            ],
+            None,
+        );
+        assert!(!document.ok);
+        assert_eq!(
+            table(&document, false, false),
+            "What the daemon found at its start, and uses:\n\n\
+             limitOwner       full     counters\n\
+             limitOwner       unknown  root can tell\n\
+             limitOwner       lesser   counters\n    \
+                 found   no fentry\n    \
+                 lost    whose limit was hit is told from counters\n    \
+                 get it  a kernel with OPTION=y OPTION=y OPTION=y OPTION=y OPTION=y OPTION=y\n            \
+                         OPTION=y OPTION=y OPTION=y OPTION=y OPTION=y OPTION=y\n\n\
+             1 of 3 in full, 1 lesser, 0 missing, 1 unknown\n"
+        );
+        assert!(table(&document, true, false).contains("\u{1b}[33mlesser  \u{1b}[0m"));
+        let rungs = vec![
+            Rung { uses: "fentry".into(), loses: None },
+            Rung { uses: "counters".into(), loses: Some("certainty".into()) },
+        ];
+        let document = self::document(vec![Facility { rungs, ..one(State::Full, "the function") }], None);
+        let more = table(&document, false, true);
+        assert!(
+            more.contains("    found   the function\n    rung 1  fentry\n    rung 2  counters: certainty\n"),
+            "{more}"
+        );
+    }
+
+    #[test]
+    fn hostile_and_long_text_stays_within_its_place() {
+        let hostile = "a\u{1b}[2J\nb\u{202e}".to_owned() + &" word".repeat(60);
+        let programs = Programs {
+            error: None,
+            attached: vec!["process_exit".into(); 20],
+            failed: vec![Refused {
+                program: "out_of_memory\u{7}".into(),
+                hook: "fentry/out_of_memory".into(),
+                error: hostile.clone(),
+                verifier_tail: Some("0: (b7) r0 = 0\n1: \u{1b}[31m".into()),
+                lost: hostile.clone(),
+            }],
+        };
+        let facilities = vec![Facility { lost: Some(hostile.clone()), ..one(State::Lesser, &hostile) }];
+        let text = table(&document(facilities, Some(programs)), false, false);
+        assert!(!text.chars().any(|one| one != '\n' && one.is_control()), "{text:?}");
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.contains("programs: 20 attached, 1 refused\n"), "{text}");
+        assert!(text.contains("\n    | 1: \\u{1b}[31m\n"), "{text}");
+    }
+
+    #[test]
+    fn a_refused_program_is_a_loss_and_the_unknown_is_none() {
+        assert!(document(vec![one(State::Full, ""), one(State::Unknown, "")], Some(Programs::default())).ok);
+        let none = Programs { error: Some("not built".into()), ..Programs::default() };
+        let document = document(vec![one(State::Full, "")], Some(none));
+        assert!(
+            !document.ok
+                && table(&document, false, false).contains("programs: none\n    why     not built\n")
+        );
+    }
+}

@@ -1,0 +1,455 @@
+//! What daemons before this one read, kept and told of OOMs: so that each is told once, whenever one of them was killed.
+//!
+//! A record goes through three places: the kernel's ring, the file of [`Untold`], the journal. It is in the second before it
+//! is out of the first, and in the third before it is out of the second. So after a kill it is in one of them at least;
+//! and what is in two is recognised, by the record itself and by the id of its incident.
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use aya::maps::{MapData, RingBuf};
+use serde_json::Value;
+use ulid::{Generator, Ulid};
+
+use super::telling;
+use crate::{
+    journal::{Batch, EventType, Filter, Journal, Untold},
+    sense::{Again, Mark, RecordRing, decode},
+};
+
+/// How far back the journal is read for what was told. A record waits for seconds at most until it is told.
+const LOOK_BACK: u64 = 20_000;
+
+/// More than a ring holds: if there are as many, the kernel is killing faster than we read.
+const MOST_AT_ONCE: usize = 16_384;
+
+/// The bits of an id that are not its time.
+const RANDOM: u128 = (1 << 80) - 1;
+
+/// What was left, and what keeps what we read.
+pub(super) struct Backlog {
+    journal: Journal,
+    boot: u128,
+    keeper: Keeper,
+    /// Records to begin with, in order.
+    left: Vec<Vec<u8>>,
+    again: Again,
+    told: Told,
+    ids: Generator,
+    /// The newest event of ours.
+    newest: u64,
+}
+
+/// The file, shared with the reader of the ring.
+#[derive(Clone, Debug)]
+struct Keeper {
+    state: Arc<Mutex<State>>,
+    journal: Journal,
+}
+
+#[derive(Debug)]
+struct State {
+    /// None where it cannot be written.
+    untold: Option<Untold>,
+    /// The ring was seen empty. Until then it may hold what was read before, and that must stay known.
+    has_caught_up: bool,
+}
+
+/// What the journal has of OOMs already.
+#[derive(Debug, Default)]
+struct Told {
+    /// Incidents by what is theirs alone of their id.
+    ids: HashMap<u128, Ulid>,
+    detected: HashSet<Ulid>,
+    closed: HashSet<Ulid>,
+    /// Victims that were dying: process id and start.
+    averted: HashSet<(u64, Option<u64>)>,
+}
+
+impl Backlog {
+    /// Reads what was left in the run directory, and if there is something, what the journal has of it.
+    pub(super) fn open(run_dir: &Path, boot_id: &str, journal: &Journal) -> Self {
+        let (untold, left) = match Untold::open(run_dir, boot_id) {
+            Ok((untold, left)) => (Some(untold), left),
+            Err(error) => {
+                tell_unprotected(journal, &error);
+                (None, Vec::new())
+            }
+        };
+        let told = if left.is_empty() { Told::default() } else { Told::read(journal) };
+        let mut again = Again::default();
+        for record in &left {
+            again.note(record);
+        }
+        Self {
+            journal: journal.clone(),
+            boot: spread(boot_id),
+            keeper: Keeper {
+                state: Arc::new(Mutex::new(State { untold, has_caught_up: false })),
+                journal: journal.clone(),
+            },
+            left,
+            again,
+            told,
+            ids: Generator::new(),
+            newest: 0,
+        }
+    }
+
+    /// Takes everything that is in the ring by now.
+    pub(super) fn catch_up(&mut self, ring: &mut RingBuf<MapData>) {
+        for _ in 0..MOST_AT_ONCE {
+            let Some(record) = ring.next() else {
+                self.keeper.lock().has_caught_up = true;
+                return;
+            };
+            self.inherit(&record);
+        }
+    }
+
+    /// Takes a record out of a ring; it is gone from there afterwards.
+    pub(super) fn inherit(&mut self, record: &[u8]) {
+        if self.again.is_one(record) {
+            return;
+        }
+        self.keeper.keep(record);
+        self.again.note(record);
+        self.left.push(record.to_vec());
+    }
+
+    /// The records to begin with, once.
+    pub(super) fn left(&mut self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.left)
+    }
+
+    /// The ring, with every record kept before it is taken out, and without those that were read before.
+    pub(super) fn ring<R: RecordRing>(&mut self, ring: R) -> KeptRing<R> {
+        KeptRing { ring, again: std::mem::take(&mut self.again), keeper: self.keeper.clone() }
+    }
+
+    /// One of the records of the ring has gone through the incidents.
+    pub(super) fn taken(&mut self) {
+        if let Some(untold) = &mut self.keeper.lock().untold {
+            untold.taken();
+        }
+    }
+
+    /// The id of an incident that begins with this mark: the same for every daemon that reads it.
+    pub(super) fn id(&mut self, first: &Mark) -> Ulid {
+        let own = (u128::from(first.time_ns) << 16 | u128::from(first.tid & 0xffff)) ^ self.boot;
+        if let Some(told) = self.told.ids.get(&(own & RANDOM)) {
+            return *told;
+        }
+        let now = self.fresh_id();
+        Ulid::from((u128::from(now) & !RANDOM) | (own & RANDOM))
+    }
+
+    /// The id of an incident that no mark began: it is told from counters, and nobody else will tell it.
+    pub(super) fn fresh_id(&mut self) -> Ulid {
+        match self.ids.generate() {
+            Ok(id) => id,
+            Err(overflow) => overflow.commit_overflow_increment(),
+        }
+    }
+
+    /// Whether an earlier daemon has told this event.
+    pub(super) fn has_told(&self, kind: EventType, data: &Value) -> bool {
+        let Told { ids: _, detected, closed, averted } = &self.told;
+        let is_in = |ids: &HashSet<Ulid>| incident(data).is_some_and(|id| ids.contains(&id));
+        match kind {
+            EventType::OomDetected => is_in(detected),
+            EventType::OomIncident => is_in(closed),
+            EventType::OomAverted => {
+                is_in(closed) || dying(data).is_some_and(|victim| averted.contains(&victim))
+            }
+            _ => false,
+        }
+    }
+
+    /// Notes the newest event that was appended.
+    pub(super) fn appended(&mut self, sequence: u64) {
+        self.newest = self.newest.max(sequence);
+    }
+
+    /// No incident is open. What was read needs to be kept no longer, if a kill cannot take its events any more.
+    pub(super) fn settle(&mut self) {
+        let mut state = self.keeper.lock();
+        if state.has_caught_up
+            && state.untold.as_ref().is_some_and(Untold::can_settle)
+            && self.journal.range().newest >= self.newest
+            && let Some(Err(error)) = state.untold.as_mut().map(Untold::settle)
+        {
+            tell_unprotected(&self.journal, &error);
+            state.untold = None;
+        }
+    }
+}
+
+impl Keeper {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a record that can be told.
+    fn keep(&self, record: &[u8]) {
+        if decode(record).is_err() {
+            return;
+        }
+        let mut state = self.lock();
+        if let Some(Err(error)) =
+            state.untold.as_mut().map(|untold| untold.keep(record, super::ooms::now_ns()))
+        {
+            tell_unprotected(&self.journal, &error);
+            state.untold = None;
+        }
+    }
+}
+
+impl Told {
+    fn read(journal: &Journal) -> Self {
+        let mut told = Self::default();
+        let kinds = vec![EventType::OomDetected, EventType::OomIncident, EventType::OomAverted];
+        let from = journal.range().newest.saturating_sub(LOOK_BACK);
+        let mut reader = journal.reader(Some(from), Filter { kinds, ..Filter::default() });
+        while let Some(batch) = reader.read() {
+            let Batch::Records(records) = batch else { continue };
+            for record in records {
+                if let Ok(event) = serde_json::from_slice::<Value>(&record.line) {
+                    told.note(record.kind, &event["data"]);
+                }
+            }
+        }
+        told
+    }
+
+    fn note(&mut self, kind: EventType, data: &Value) {
+        if let Some(id) = incident(data) {
+            self.ids.insert(u128::from(id) & RANDOM, id);
+            match kind {
+                EventType::OomDetected => self.detected.insert(id),
+                _ => self.closed.insert(id),
+            };
+        } else {
+            self.averted.extend(dying(data));
+        }
+    }
+}
+
+/// The event's incident.
+fn incident(data: &Value) -> Option<Ulid> {
+    data["incidentId"].as_str()?.parse().ok()
+}
+
+/// Who was dying: process id and start.
+fn dying(data: &Value) -> Option<(u64, Option<u64>)> {
+    let victim = &data["victims"][0];
+    Some((victim["pid"].as_u64()?, victim["startTimeMs"].as_u64()))
+}
+
+/// A boot's id as bits for its incidents' ids.
+fn spread(boot_id: &str) -> u128 {
+    let hash = |salt: u32| {
+        let mut hasher = crc32fast::Hasher::new_with_initial(salt);
+        hasher.update(boot_id.as_bytes());
+        u128::from(hasher.finalize())
+    };
+    hash(0) << 48 | hash(1) << 16 | hash(2) & 0xffff
+}
+
+fn tell_unprotected(journal: &Journal, error: &io::Error) {
+    telling::degraded(
+        journal,
+        "untold",
+        &format!(
+            "an OOM kill that is just being told is lost if the daemon is killed: the run directory: {error}"
+        ),
+    );
+}
+
+/// A ring whose records are kept until they are told.
+#[derive(Debug)]
+pub(super) struct KeptRing<R> {
+    ring: R,
+    again: Again,
+    keeper: Keeper,
+}
+
+impl<R: RecordRing> RecordRing for KeptRing<R> {
+    async fn readable(&mut self) -> io::Result<()> {
+        self.ring.readable().await
+    }
+
+    fn next<T>(&mut self, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        let Self { ring, again, keeper } = self;
+        let mut read = Some(read);
+        loop {
+            let taken = ring.next(|record| {
+                if again.is_one(record) {
+                    return None;
+                }
+                keeper.keep(record);
+                read.take().map(|read| read(record))
+            });
+            match taken {
+                Some(None) => {}
+                Some(taken) => return taken,
+                None => {
+                    keeper.lock().has_caught_up = true;
+                    return None;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use enforcer_common::record::{Header, MarkVictim};
+    use serde_json::json;
+    use zerocopy::IntoBytes as _;
+
+    use super::*;
+    use crate::{
+        journal::{Event, Subject},
+        sense::Record,
+    };
+
+    /// A ring that outlives its readers.
+    #[derive(Clone, Debug, Default)]
+    struct Ring(Arc<Mutex<VecDeque<Vec<u8>>>>);
+
+    impl Ring {
+        fn put(&self, records: &[&[u8]]) {
+            self.0.lock().unwrap().extend(records.iter().map(|record| record.to_vec()));
+        }
+    }
+
+    impl RecordRing for Ring {
+        async fn readable(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn next<T>(&mut self, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
+            let mut records = self.0.lock().unwrap();
+            let read = read(records.front()?);
+            records.pop_front();
+            Some(read)
+        }
+    }
+
+    fn mark(tid: u32) -> MarkVictim {
+        MarkVictim { tid, tgid: tid, time_ns: u64::from(tid) * 1_000_000_000, ..MarkVictim::EMPTY }
+    }
+
+    fn read(backlog: &mut Backlog, ring: &Ring) -> Vec<u32> {
+        let mut ring = backlog.ring(ring.clone());
+        std::iter::from_fn(|| ring.next(tid)).collect()
+    }
+
+    fn tid(record: &[u8]) -> u32 {
+        match decode(record) {
+            Ok(Record::Mark(mark)) => mark.tid,
+            _ => 0,
+        }
+    }
+
+    fn left(backlog: &mut Backlog) -> Vec<u32> {
+        backlog.left().iter().map(|record| tid(record)).collect()
+    }
+
+    fn decoded(record: &MarkVictim) -> Mark {
+        match decode(record.as_bytes()) {
+            Ok(Record::Mark(mark)) => mark,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_was_read_and_not_told_is_left_until_it_is_settled() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::new("node", "boot");
+        let open = || Backlog::open(dir.path(), "boot", &journal);
+        let ring = Ring::default();
+        ring.put(&[mark(1).as_bytes(), Header::new(99, 8).as_bytes(), mark(2).as_bytes()]);
+        let mut first = open();
+        assert_eq!(read(&mut first, &ring), [1, 0, 2]);
+        first.taken();
+        first.settle();
+        drop(first);
+
+        let mut second = open();
+        assert_eq!(left(&mut second), [1, 2], "the second was still on its way");
+        ring.put(&[mark(3).as_bytes()]);
+        assert_eq!(read(&mut second, &ring), [3]);
+        (0..3).for_each(|_| second.taken());
+        second.settle();
+        drop(second);
+        assert_eq!(left(&mut open()), [0; 0]);
+    }
+
+    #[test]
+    fn a_kill_between_keeping_and_taking_out_makes_no_second_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::new("node", "boot");
+        let ring = Ring::default();
+        ring.put(&[mark(1).as_bytes(), mark(2).as_bytes()]);
+        let first = Backlog::open(dir.path(), "boot", &journal);
+        first.keeper.keep(mark(1).as_bytes());
+        drop(first);
+        let mut second = Backlog::open(dir.path(), "boot", &journal);
+        assert_eq!(left(&mut second), [1]);
+        second.settle();
+        assert_eq!(read(&mut second, &ring), [2]);
+        let again = Backlog::open(dir.path(), "boot", &journal).left();
+        assert_eq!(again.len(), 2, "nothing is given up before the ring was seen empty");
+    }
+
+    #[test]
+    fn what_two_versions_tell_is_taken_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::new("node", "boot");
+        let mut backlog = Backlog::open(dir.path(), "boot", &journal);
+        backlog.inherit(mark(1).as_bytes());
+        backlog.inherit(mark(2).as_bytes());
+        backlog.inherit(mark(2).as_bytes());
+        assert_eq!(left(&mut backlog), [1, 2]);
+        let ring = Ring::default();
+        let later = |tid| MarkVictim { time_ns: mark(tid).time_ns + 3_000, ..mark(tid) };
+        ring.put(&[later(2).as_bytes(), later(3).as_bytes()]);
+        assert_eq!(read(&mut backlog, &ring), [3]);
+    }
+
+    #[test]
+    fn an_incident_keeps_its_id_and_is_told_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::new("node", "boot");
+        let mut first = Backlog::open(dir.path(), "boot", &journal);
+        let (one, other) = (decoded(&mark(1)), decoded(&mark(2)));
+        let id = first.id(&one);
+        assert_ne!(id, first.id(&other));
+        first.keeper.keep(mark(1).as_bytes());
+        let data = json!({"incidentId": id});
+        let averted = json!({"victims": [{"pid": 7, "startTimeMs": 70}]});
+        for (kind, data) in [(EventType::OomDetected, &data), (EventType::OomAverted, &averted)] {
+            assert!(!first.has_told(kind, data));
+            journal.append(Event { kind, subject: Subject::Node, data: data.clone() });
+        }
+        drop(first);
+
+        let mut second = Backlog::open(dir.path(), "boot", &journal);
+        assert_eq!(second.id(&one), id);
+        assert!(second.has_told(EventType::OomDetected, &data));
+        assert!(!second.has_told(EventType::OomIncident, &data), "it has not been closed");
+        let other = json!({"incidentId": second.id(&other)});
+        assert!(!second.has_told(EventType::OomDetected, &other));
+        assert!(second.has_told(EventType::OomAverted, &averted));
+        assert!(
+            !second.has_told(EventType::OomAverted, &json!({"victims": [{"pid": 7, "startTimeMs": 71}]}))
+        );
+    }
+}

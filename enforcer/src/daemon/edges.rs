@@ -1,0 +1,192 @@
+use std::{
+    collections::BTreeSet,
+    os::fd::BorrowedFd,
+    path::Path,
+    sync::{Arc, Weak},
+    time::{Duration, Instant},
+};
+
+use rustix::thread::CapabilitySet;
+
+use super::telling;
+use crate::{
+    cgroup::{self, CgroupDir},
+    evict::Reflex,
+    journal::Journal,
+    model::{CgroupId, CgroupPath},
+    sense::{Edge, EdgeSource, MemoryEvents, Pressure, PsiError, Readiness, SourceState, Trigger},
+};
+
+/// How soon to try again what could not be had.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// How often to look whether kubepods is there, unless there is another reason to.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Has the reflex woken by the node's pressure, and by kubepods' own and the limits breached below it, whenever kubepods
+/// is there: it may be made after us, removed, and made again.
+pub(super) struct Edges {
+    journal: Journal,
+    /// The whole hierarchy; none without cgroup v2, which is told with everything else that the host lacks.
+    root: Option<CgroupDir>,
+    path: CgroupPath,
+    due: Instant,
+    wishes: &'static [Trigger],
+    node: Kept,
+    pressure: Kept,
+    limits: Kept,
+    /// The kubepods that the latter two are of.
+    kubepods: Option<CgroupId>,
+    told: BTreeSet<String>,
+}
+
+/// A source that the reflex has, as far as we know.
+#[derive(Default)]
+struct Kept {
+    /// Dropped with the source.
+    alive: Weak<()>,
+    /// When it may be tried again.
+    retry_at: Option<Instant>,
+}
+
+impl Kept {
+    /// Whether it is to be made now.
+    fn is_due(&self, now: Instant) -> bool {
+        self.alive.strong_count() == 0 && self.retry_at.is_none_or(|at| now >= at)
+    }
+
+    /// Takes note of a try.
+    fn tried(&mut self, source: Option<Weak<()>>, now: Instant) {
+        self.alive = source.unwrap_or_default();
+        // One that is gone at once, whatever the reason, is not made again and again.
+        self.retry_at = now.checked_add(RETRY);
+    }
+}
+
+impl Edges {
+    /// `path` is where kubepods is, or would be.
+    pub(super) fn new(journal: &Journal, path: &CgroupPath) -> Self {
+        let capabilities = rustix::thread::capabilities(None).ok();
+        let may_be_short = capabilities.map(|sets| sets.effective.contains(CapabilitySet::SYS_RESOURCE));
+        Self {
+            journal: journal.clone(),
+            root: CgroupDir::mount(Path::new(cgroup::MOUNT)).ok(),
+            path: path.clone(),
+            due: Instant::now(),
+            wishes: Trigger::wishes(may_be_short),
+            node: Kept::default(),
+            pressure: Kept::default(),
+            limits: Kept::default(),
+            kubepods: None,
+            told: BTreeSet::new(),
+        }
+    }
+
+    /// When it is to be called again, though nothing else happens: whoever makes kubepods need not tell us.
+    pub(super) fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// Makes what is missing; where nothing is, that is a look whether kubepods is still the same.
+    pub(super) fn keep(&mut self, reflex: &Reflex) {
+        let now = Instant::now();
+        self.due = now + LOOK;
+        if self.node.is_due(now) {
+            let armed = Pressure::arm(Pressure::open_node, self.wishes);
+            let source = self.pressure(armed, "the node", reflex);
+            self.node.tried(source, now);
+        }
+        let dir = self.root.as_ref().and_then(|root| root.open(&self.path).ok());
+        let id = dir.as_ref().map(CgroupDir::id);
+        if self.kubepods != id {
+            self.kubepods = id;
+            // Of those of another one the kernel tells that they are gone.
+            (self.pressure, self.limits) = (Kept::default(), Kept::default());
+        }
+        let Some(dir) = dir else { return };
+        if self.pressure.is_due(now) {
+            let armed = Pressure::arm(|| dir.open_pressure(), self.wishes);
+            let source = self.pressure(armed, "kubepods", reflex);
+            self.pressure.tried(source, now);
+        }
+        if self.limits.is_due(now) {
+            let source = self.limits(&dir, reflex);
+            self.limits.tried(source, now);
+        }
+    }
+
+    fn pressure(&mut self, armed: Result<Pressure, PsiError>, of: &str, reflex: &Reflex) -> Option<Weak<()>> {
+        match armed {
+            Ok(pressure) => {
+                let trigger = pressure.trigger();
+                if trigger.window_us > Trigger::SHORTEST.window_us {
+                    self.tell(
+                        "psiWindow",
+                        format!(
+                            "pressure is told of after up to {} ms, by a trigger of `{trigger}`: grant CAP_SYS_RESOURCE for a window of 500 ms",
+                            trigger.window_us / 10_000
+                        ),
+                    );
+                }
+                tracing::debug!(of, %trigger, "pressure trigger armed");
+                Some(hand_over(pressure, reflex))
+            }
+            // What the whole host lacks is told of at the start.
+            Err(PsiError::Missing) => None,
+            Err(error) => {
+                self.tell("psiTrigger", format!("no edges of pressure of {of}: {error}"));
+                None
+            }
+        }
+    }
+
+    fn limits(&mut self, dir: &CgroupDir, reflex: &Reflex) -> Option<Weak<()>> {
+        let events = dir.open_read("memory.events");
+        let events = events.map_err(anyhow::Error::from).and_then(|fd| Ok(MemoryEvents::new(fd)?));
+        match events {
+            Ok(events) => Some(hand_over(events, reflex)),
+            Err(error) => {
+                self.tell(
+                    "memoryEvents",
+                    format!("no edges of limits that are breached below kubepods: {error:#}"),
+                );
+                None
+            }
+        }
+    }
+
+    /// Once is enough.
+    fn tell(&mut self, what: &str, message: String) {
+        if !self.told.contains(&message) {
+            telling::degraded(&self.journal, what, &message);
+            self.told.insert(message);
+        }
+    }
+}
+
+fn hand_over(source: impl EdgeSource + 'static, reflex: &Reflex) -> Weak<()> {
+    let alive = Arc::new(());
+    let weak = Arc::downgrade(&alive);
+    reflex.add_edges(Box::new(Held { source, _alive: alive }));
+    weak
+}
+
+/// A source whose end we see.
+struct Held<S> {
+    source: S,
+    _alive: Arc<()>,
+}
+
+impl<S: EdgeSource> EdgeSource for Held<S> {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.source.fd()
+    }
+
+    fn is_priority(&self) -> bool {
+        self.source.is_priority()
+    }
+
+    fn drain(&mut self, ready: Readiness, tell: &mut dyn FnMut(Edge)) -> SourceState {
+        self.source.drain(ready, tell)
+    }
+}

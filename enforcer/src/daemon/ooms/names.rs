@@ -1,0 +1,342 @@
+use std::{
+    collections::{HashMap, VecDeque},
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use ulid::Ulid;
+
+use super::{super::backlog::Backlog, evicting::BeingEvicted};
+use crate::{
+    cgroup::{CgroupDir, Index},
+    model::{CgroupId, CgroupPath, Owner, OwnerLevel},
+    sense::{
+        Life, Mark,
+        incident::{OomCounts, World},
+    },
+};
+
+/// The most cgroups of the whole hierarchy whose names are kept.
+const MAX_CGROUPS: usize = 65_536;
+/// How long a cgroup that is gone keeps its name, for late records.
+const KEEP: Duration = Duration::from_mins(2);
+/// Nobody nests cgroups deeper.
+const MAX_DEPTH: usize = 64;
+/// The file that counts OOM kills.
+pub(super) const COUNTERS: &str = "memory.events.local";
+
+/// Names for cgroup ids, from memory: those of pods from the index, all others from a look at the hierarchy at start,
+/// and from what the kernel tells of cgroups made and removed since.
+pub(super) struct Names {
+    index: Index,
+    being_evicted: BeingEvicted,
+    pub(super) root: Option<Arc<CgroupDir>>,
+    nodes: HashMap<CgroupId, Node>,
+    graves: VecDeque<(Instant, CgroupId)>,
+    pub(super) backlog: Backlog,
+}
+
+/// A cgroup in its parent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Node {
+    parent: CgroupId,
+    name: Box<str>,
+}
+
+/// What a look at the whole hierarchy found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    nodes: HashMap<CgroupId, Node>,
+    counts: Vec<(CgroupId, OomCounts)>,
+}
+
+impl Names {
+    pub(super) fn new(index: Index, being_evicted: BeingEvicted, backlog: Backlog) -> Self {
+        let root = CgroupDir::mount(Path::new(crate::cgroup::MOUNT)).ok().map(Arc::new);
+        Self::below(root, index, being_evicted, backlog)
+    }
+
+    fn below(
+        root: Option<Arc<CgroupDir>>,
+        index: Index,
+        being_evicted: BeingEvicted,
+        backlog: Backlog,
+    ) -> Self {
+        Self { index, being_evicted, root, nodes: HashMap::new(), graves: VecDeque::new(), backlog }
+    }
+
+    pub(super) fn index(&self) -> &Index {
+        &self.index
+    }
+
+    pub(super) fn knows(&self, cgroup: CgroupId) -> bool {
+        self.nodes.contains_key(&cgroup) || self.index.resolve(cgroup).is_some() || self.is_root(cgroup)
+    }
+
+    fn is_root(&self, cgroup: CgroupId) -> bool {
+        self.root.as_ref().is_some_and(|root| root.id() == cgroup)
+    }
+
+    /// Looks at all cgroups. Takes a while; what it finds is to be given to [`take`](Self::take).
+    pub(super) async fn scan(&self) -> Found {
+        let Some(root) = self.root.clone() else { return Found::default() };
+        match tokio::task::spawn_blocking(move || walk(&root)).await {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::error!(%error, "looking through the cgroups panicked");
+                Found::default()
+            }
+        }
+    }
+
+    /// Takes the names that a look found, and answers the counters of those that have the memory controller.
+    pub(super) fn take(&mut self, found: Found) -> Vec<(CgroupId, OomCounts)> {
+        for (cgroup, node) in found.nodes {
+            self.insert(cgroup, node);
+        }
+        found.counts
+    }
+
+    /// Learns of a cgroup made or removed; false if it lies in one that is not known.
+    pub(super) fn learn(&mut self, life: &Life, now: Instant) -> bool {
+        while self.graves.front().is_some_and(|(until, _)| *until <= now) || self.nodes.len() > MAX_CGROUPS {
+            let Some((_, cgroup)) = self.graves.pop_front() else { break };
+            self.nodes.remove(&cgroup);
+        }
+        match life {
+            Life::Made { cgroup, parent, name } => {
+                self.insert(*cgroup, Node { parent: *parent, name: name.as_str().into() });
+                self.knows(*parent)
+            }
+            Life::Gone(cgroup) => {
+                self.graves.push_back((now + KEEP, *cgroup));
+                true
+            }
+        }
+    }
+
+    fn insert(&mut self, cgroup: CgroupId, node: Node) {
+        // Nobody has as many; who makes them all the same loses names, not the daemon's memory.
+        if self.nodes.len() < MAX_CGROUPS || self.nodes.contains_key(&cgroup) {
+            self.nodes.insert(cgroup, node);
+        }
+    }
+
+    fn find(&self, cgroup: CgroupId) -> Option<CgroupPath> {
+        let of_pod = self.index.resolve(cgroup).map(|resolved| resolved.owner.path.clone());
+        of_pod.or_else(|| self.path_of(cgroup))
+    }
+
+    fn path_of(&self, cgroup: CgroupId) -> Option<CgroupPath> {
+        let mut names = Vec::new();
+        let mut at = cgroup;
+        while !self.is_root(at) {
+            if names.len() == MAX_DEPTH {
+                return None;
+            }
+            // A cgroup of the index has its path there, whoever is below it.
+            if let Some(resolved) = self.index.resolve(at) {
+                return join(resolved.owner.path.clone(), &names);
+            }
+            let node = self.nodes.get(&at)?;
+            names.push(&*node.name);
+            at = node.parent;
+        }
+        join(CgroupPath::root(), &names)
+    }
+
+    /// Its directory, if it still is the same.
+    pub(super) fn open(&self, cgroup: CgroupId) -> Option<CgroupDir> {
+        let dir = self.root.as_ref()?.open(&self.find(cgroup)?).ok()?;
+        // Another cgroup may stand under its name by now.
+        (dir.id() == cgroup).then_some(dir)
+    }
+
+    /// Its counters, if they can be read.
+    pub(super) fn counters(&self, cgroup: CgroupId) -> Option<OomCounts> {
+        read_counters(&self.open(cgroup)?)
+    }
+}
+
+pub(super) fn read_counters(dir: &CgroupDir) -> Option<OomCounts> {
+    dir.read(COUNTERS).ok().map(|text| OomCounts::parse(&text))
+}
+
+/// A path and the names below it, lowest first.
+fn join(above: CgroupPath, names: &[&str]) -> Option<CgroupPath> {
+    names.iter().rev().try_fold(above, |path, name| path.child(name).ok())
+}
+
+/// Every cgroup's name and counters, from the root down.
+fn walk(root: &CgroupDir) -> Found {
+    let mut found = Found::default();
+    let mut pending = vec![(root.id(), CgroupPath::root())];
+    while let Some((parent, path)) = pending.pop() {
+        // One that went away meanwhile has no children either.
+        let children = root.open(&path).and_then(|dir| dir.children()).unwrap_or_default();
+        for name in children {
+            let Ok(child) = path.child(&name) else { continue };
+            let Ok(dir) = root.open(&child) else { continue };
+            found.nodes.insert(dir.id(), Node { parent, name: name.into() });
+            found.counts.extend(read_counters(&dir).map(|counts| (dir.id(), counts)));
+            pending.push((dir.id(), child));
+        }
+        if found.nodes.len() > MAX_CGROUPS {
+            break;
+        }
+    }
+    found
+}
+
+impl World for Names {
+    /// A cgroup in a container belongs to that container; one that a pod has and the roster does not name yet is a
+    /// container by its own name.
+    fn owner(&self, cgroup: CgroupId) -> Option<Owner> {
+        if let Some(resolved) = self.index.resolve(cgroup) {
+            return Some(Owner::clone(&resolved.owner));
+        }
+        let mut at = cgroup;
+        for _ in 0..MAX_DEPTH {
+            let node = self.nodes.get(&at)?;
+            let Some(above) = self.index.resolve(node.parent) else {
+                at = node.parent;
+                continue;
+            };
+            let level = match &above.owner.level {
+                OwnerLevel::Node | OwnerLevel::Qos(_) => return None,
+                OwnerLevel::Pod { pod, uid } => OwnerLevel::Container {
+                    pod: pod.clone(),
+                    uid: uid.clone(),
+                    container: node.name.to_string(),
+                },
+                container @ OwnerLevel::Container { .. } => container.clone(),
+            };
+            return Some(Owner { path: self.path_of(cgroup)?, level });
+        }
+        None
+    }
+
+    fn path(&self, cgroup: CgroupId) -> Option<CgroupPath> {
+        self.find(cgroup)
+    }
+
+    fn parent(&self, cgroup: CgroupId) -> Option<CgroupId> {
+        if let Some(node) = self.nodes.get(&cgroup) {
+            return Some(node.parent);
+        }
+        // Only where neither a look nor the kernel told of it.
+        let parent = self.find(cgroup)?.parent()?;
+        Some(self.root.as_ref()?.open(&parent).ok()?.id())
+    }
+
+    fn is_being_evicted(&self, cgroup: CgroupId) -> bool {
+        self.being_evicted.covers(cgroup, || self.find(cgroup))
+    }
+
+    fn new_id(&mut self, first: Option<&Mark>) -> Ulid {
+        match first {
+            Some(mark) => self.backlog.id(mark),
+            None => self.backlog.fresh_id(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::{
+        journal::Journal,
+        model::{PodName, PodUid},
+    };
+
+    const POD: CgroupId = CgroupId(10);
+
+    fn made(cgroup: u64, parent: CgroupId, name: &str) -> Life {
+        Life::Made { cgroup: CgroupId(cgroup), parent, name: name.to_owned() }
+    }
+
+    fn names() -> (tempfile::TempDir, Names, CgroupId) {
+        let temp = tempfile::tempdir().unwrap();
+        let root = CgroupDir::unchecked(temp.path()).unwrap();
+        let id = root.id();
+        let index = Index::new();
+        let pod = PodName { namespace: "default".into(), name: "p".into() };
+        let level = OwnerLevel::Pod { pod, uid: PodUid::new("u").unwrap() };
+        index.insert(POD, Owner { path: CgroupPath::parse("/kubepods/podu").unwrap(), level });
+        let backlog = Backlog::open(temp.path(), "boot", &Journal::new("node", "boot"));
+        (temp, Names::below(Some(Arc::new(root)), index, BeingEvicted::default(), backlog), id)
+    }
+
+    #[test]
+    fn a_container_of_a_moment_keeps_its_pod_and_path() {
+        let (_temp, mut names, _) = names();
+        let now = Instant::now();
+        assert!(names.learn(&made(11, POD, "app"), now));
+        assert!(names.learn(&made(12, CgroupId(11), "inner"), now));
+        assert!(names.learn(&Life::Gone(CgroupId(12)), now));
+        assert!(names.learn(&Life::Gone(CgroupId(11)), now));
+        for (cgroup, path) in [(11, "/kubepods/podu/app"), (12, "/kubepods/podu/app/inner")] {
+            let owner = names.owner(CgroupId(cgroup)).unwrap();
+            assert_eq!(owner.path.as_str(), path);
+            assert_eq!(
+                (owner.level.container(), owner.level.pod().map(|pod| pod.name.as_str())),
+                (Some("app"), Some("p"))
+            );
+        }
+        assert_eq!(names.parent(CgroupId(12)), Some(CgroupId(11)));
+    }
+
+    #[test]
+    fn what_is_gone_is_kept_for_a_while_only() {
+        let (_temp, mut names, root) = names();
+        let now = Instant::now();
+        names.learn(&made(7, root, "a"), now);
+        names.learn(&Life::Gone(CgroupId(7)), now);
+        names.learn(&made(8, root, "b"), now + KEEP.saturating_sub(Duration::from_millis(1)));
+        assert_eq!(names.path(CgroupId(7)).unwrap().as_str(), "/a");
+        names.learn(&made(9, root, "c"), now + KEEP);
+        assert_eq!(names.path(CgroupId(7)), None);
+    }
+
+    #[test]
+    fn a_flood_of_cgroups_costs_names_and_no_memory() {
+        let (_temp, mut names, root) = names();
+        let now = Instant::now();
+        let most = u64::try_from(MAX_CGROUPS).unwrap();
+        for cgroup in 100..100 + most + 50 {
+            names.learn(&made(cgroup, root, "x"), now);
+        }
+        assert!(names.nodes.len() <= MAX_CGROUPS);
+        names.learn(&Life::Gone(CgroupId(100)), now);
+        for cgroup in 1..5 {
+            names.learn(&made(cgroup, root, "y"), now);
+        }
+        assert!(names.nodes.len() <= MAX_CGROUPS);
+    }
+
+    #[test]
+    fn one_in_an_unknown_cgroup_says_so() {
+        let (_temp, mut names, _) = names();
+        assert!(!names.learn(&made(7, CgroupId(6), "a"), Instant::now()));
+        assert_eq!(names.path(CgroupId(7)), None);
+    }
+
+    #[test]
+    fn a_look_finds_all_with_their_counters() {
+        let (temp, mut names, root) = names();
+        fs::create_dir_all(temp.path().join("system.slice/db.service")).unwrap();
+        fs::write(temp.path().join("system.slice/db.service").join(COUNTERS), "oom 2\noom_kill 1\n").unwrap();
+        let found = walk(names.root.as_ref().unwrap());
+        let counts = names.take(found);
+        assert_eq!(counts.len(), 1);
+        let (db, counts) = counts[0];
+        assert_eq!((counts.oom, counts.oom_kill), (2, 1));
+        assert_eq!(names.path(db).unwrap().as_str(), "/system.slice/db.service");
+        assert_eq!(names.parent(names.parent(db).unwrap()), Some(root));
+        assert_eq!(names.counters(db), Some(counts));
+        assert!(names.owner(db).is_none());
+    }
+}

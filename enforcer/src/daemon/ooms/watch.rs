@@ -1,0 +1,191 @@
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    io,
+    os::fd::{AsFd as _, AsRawFd as _},
+    time::Duration,
+};
+
+use futures_util::{FutureExt as _, StreamExt as _};
+use inotify::{EventMask, EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
+use tokio::time::Instant;
+
+use super::names::COUNTERS;
+use crate::{cgroup::CgroupDir, model::CgroupId};
+
+/// The most cgroups whose counters are watched. Each watch takes about 1 KiB of the kernel's memory.
+pub(super) const MAX_WATCHES: usize = 8192;
+/// The most events that are taken at once.
+const MAX_EVENTS: usize = 4096;
+/// How long events are left to gather, after some were taken.
+const REST: Duration = Duration::from_millis(100);
+/// How long a cgroup is left alone after a look at it: one that lives at its limit changes its counters all the time.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Tells when the OOM counters of cgroups may have changed.
+///
+/// The file also counts how often limits were reached, so that most changes are none of OOM.
+#[derive(Debug)]
+pub(super) struct CounterWatch {
+    watches: Watches,
+    stream: EventStream<Vec<u8>>,
+    cgroups: HashMap<WatchDescriptor, CgroupId>,
+    descriptors: HashMap<CgroupId, WatchDescriptor>,
+    rest_until: Instant,
+    looked: BTreeMap<CgroupId, Instant>,
+    /// Those that changed within their pause, by its end.
+    later: BTreeSet<(Instant, CgroupId)>,
+}
+
+/// What may have changed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Changed {
+    /// Those to be looked at.
+    pub(super) cgroups: BTreeSet<CgroupId>,
+    /// Changes were lost: all are to be looked at.
+    pub(super) overflow: bool,
+}
+
+/// Why a cgroup is not watched.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unwatched {
+    /// There are too many.
+    #[error("more than {MAX_WATCHES} cgroups")]
+    Full,
+    /// The kernel refused.
+    #[error("the kernel takes no further watch (fs.inotify.max_user_watches)")]
+    Refused(#[source] io::Error),
+}
+
+impl CounterWatch {
+    /// Watches nothing yet. Must be called inside a tokio runtime.
+    pub(super) fn new() -> io::Result<Self> {
+        let inotify = Inotify::init()?;
+        Ok(Self {
+            watches: inotify.watches(),
+            stream: inotify.into_event_stream(vec![0_u8; 4096])?,
+            cgroups: HashMap::new(),
+            descriptors: HashMap::new(),
+            rest_until: Instant::now(),
+            looked: BTreeMap::new(),
+            later: BTreeSet::new(),
+        })
+    }
+
+    /// Watches a cgroup, which may be gone already; answers whether it is watched now and was not before.
+    pub(super) fn add(&mut self, dir: &CgroupDir) -> Result<bool, Unwatched> {
+        if self.descriptors.contains_key(&dir.id()) {
+            return Ok(false);
+        }
+        if self.descriptors.len() >= MAX_WATCHES {
+            return Err(Unwatched::Full);
+        }
+        // By way of the handle: the name can lead nowhere else.
+        let file = format!("/proc/self/fd/{}/{COUNTERS}", dir.as_fd().as_raw_fd());
+        match self.watches.add(file, WatchMask::MODIFY) {
+            Ok(descriptor) => {
+                self.cgroups.insert(descriptor.clone(), dir.id());
+                self.descriptors.insert(dir.id(), descriptor);
+                Ok(true)
+            }
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) =>
+            {
+                Ok(false)
+            }
+            // ENODEV: it is being removed.
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => Ok(false),
+            Err(error) => Err(Unwatched::Refused(error)),
+        }
+    }
+
+    /// Watches a cgroup no longer: it is gone.
+    pub(super) fn remove(&mut self, cgroup: CgroupId) {
+        if let Some(descriptor) = self.descriptors.remove(&cgroup) {
+            self.cgroups.remove(&descriptor);
+            // EINVAL: the kernel dropped it together with the cgroup.
+            drop(self.watches.remove(descriptor));
+        }
+        if let Some(looked) = self.looked.remove(&cgroup) {
+            self.later.remove(&(looked + PAUSE, cgroup));
+        }
+    }
+
+    /// Those that are watched.
+    pub(super) fn cgroups(&self) -> impl Iterator<Item = CgroupId> {
+        self.descriptors.keys().copied()
+    }
+
+    /// Waits for changes. Safe to cancel.
+    pub(super) async fn changed(&mut self) -> io::Result<Changed> {
+        loop {
+            let due = self.later.first().map(|(due, _)| *due);
+            tokio::select! {
+                () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
+                taken = next(&mut self.stream, self.rest_until) => {
+                    let mut changed = Changed::default();
+                    self.take(&taken?, &mut changed);
+                    for _ in 0..MAX_EVENTS {
+                        let Some(Some(event)) = self.stream.next().now_or_never() else { break };
+                        self.take(&event?, &mut changed);
+                    }
+                    self.rest_until = Instant::now() + REST;
+                    self.pause(&mut changed);
+                    if changed != Changed::default() {
+                        return Ok(changed);
+                    }
+                }
+            }
+            let changed = self.due();
+            if changed != Changed::default() {
+                return Ok(changed);
+            }
+        }
+    }
+
+    fn take(&mut self, event: &inotify::Event<std::ffi::OsString>, changed: &mut Changed) {
+        if event.mask.contains(EventMask::Q_OVERFLOW) {
+            changed.overflow = true;
+        } else if event.mask.contains(EventMask::MODIFY) {
+            changed.cgroups.extend(self.cgroups.get(&event.wd));
+        } else if event.mask.contains(EventMask::IGNORED)
+            && let Some(cgroup) = self.cgroups.remove(&event.wd)
+        {
+            self.descriptors.remove(&cgroup);
+        }
+    }
+
+    /// Leaves those for later that were looked at just now.
+    fn pause(&mut self, changed: &mut Changed) {
+        let now = Instant::now();
+        changed.cgroups.retain(|cgroup| match self.looked.get(cgroup) {
+            Some(looked) if now < *looked + PAUSE => {
+                self.later.insert((*looked + PAUSE, *cgroup));
+                false
+            }
+            Some(_) | None => {
+                self.looked.insert(*cgroup, now);
+                true
+            }
+        });
+    }
+
+    /// Those whose pause is over.
+    fn due(&mut self) -> Changed {
+        let now = Instant::now();
+        let mut changed = Changed::default();
+        while let Some((due, cgroup)) = self.later.first().copied().filter(|(due, _)| *due <= now) {
+            self.later.remove(&(due, cgroup));
+            self.looked.insert(cgroup, now);
+            changed.cgroups.insert(cgroup);
+        }
+        changed
+    }
+}
+
+async fn next(
+    stream: &mut EventStream<Vec<u8>>,
+    rest_until: Instant,
+) -> io::Result<inotify::Event<std::ffi::OsString>> {
+    tokio::time::sleep_until(rest_until).await;
+    stream.next().await.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))
+}

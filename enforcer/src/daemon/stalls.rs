@@ -1,0 +1,173 @@
+//! Stalls that are much, told as pressure of pods.
+use std::{
+    collections::HashSet,
+    future,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use super::telling;
+use crate::{
+    cgroup::{Handles, Index, Sought},
+    journal::{Event, EventType, Journal},
+    model::{CgroupId, CgroupPath, Owner},
+    sense::{ByKind, PressureEvent, Pressures, Stall, StallRing, StallWorld, Stalls},
+};
+
+/// How often cgroups that are gone are forgotten. Nothing else is done at rest.
+const SWEEP: Duration = Duration::from_mins(1);
+
+/// For how long what was read of the map is good enough for telling.
+const FRESH: Duration = Duration::from_millis(500);
+
+/// The most levels above a cgroup in which its pod is looked for: containers may make cgroups of their own.
+const MAX_LEVELS: usize = 16;
+
+/// The telling of stalls.
+pub(super) struct Stalling {
+    journal: Journal,
+    ring: StallRing,
+    pressures: Pressures,
+    known: Known,
+    untold: u64,
+}
+
+impl Stalling {
+    pub(super) fn new(journal: Journal, index: Index, stalls: Stalls, ring: StallRing) -> Self {
+        let handles = Handles::of(Path::new(crate::cgroup::MOUNT)).ok();
+        let known = Known { index, handles, stalls, read: None };
+        Self { journal, ring, pressures: Pressures::default(), known, untold: 0 }
+    }
+
+    /// Turns records into events until it is aborted.
+    pub(super) async fn run(mut self) {
+        let begin = Instant::now();
+        let now_ns = || u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let mut sweep = tokio::time::interval(SWEEP);
+        loop {
+            let due = self.pressures.due_ns().map(|due_ns| due_ns.saturating_sub(now_ns()));
+            tokio::select! {
+                stall = self.ring.next() => match stall {
+                    Ok(stall) => {
+                        let event = self.pressures.stalled(now_ns(), &stall, &mut self.known);
+                        if let Some(event) = event {
+                            self.tell(event);
+                        }
+                    }
+                    Err(error) => {
+                        let message = format!("stalls in reclaim are told no longer: the ring buffer cannot be read: {error}");
+                        telling::degraded(&self.journal, "stalls", &message);
+                        return;
+                    }
+                },
+                () = sleep(due.map(Duration::from_nanos)) => {
+                    for event in self.pressures.quiet(now_ns(), &mut self.known) {
+                        self.tell(event);
+                    }
+                }
+                _ = sweep.tick() => self.sweep(),
+            }
+        }
+    }
+
+    fn tell(&self, event: PressureEvent) {
+        let subject = event.subject();
+        let (kind, data) = match event {
+            PressureEvent::Rising(rising) => (EventType::PressureRising, serde_json::to_value(rising)),
+            PressureEvent::Cleared(cleared) => (EventType::PressureCleared, serde_json::to_value(cleared)),
+        };
+        match data {
+            Ok(data) => {
+                self.journal.append(Event { kind, subject, data });
+            }
+            Err(error) => tracing::error!(%error, "a stall cannot be written as JSON"),
+        }
+    }
+
+    fn sweep(&mut self) {
+        self.known.forget_gone();
+        let untold = self.pressures.untold();
+        if untold > self.untold {
+            let message =
+                format!("{} stalls were not told: too many pods are stalled at a time", untold - self.untold);
+            telling::degraded(&self.journal, "stallsUntold", &message);
+            self.untold = untold;
+        }
+    }
+}
+
+async fn sleep(duration: Option<Duration>) {
+    match duration {
+        Some(duration) => tokio::time::sleep(duration).await,
+        None => future::pending().await,
+    }
+}
+
+/// What is known of cgroups and their stalls.
+struct Known {
+    index: Index,
+    handles: Option<Handles>,
+    stalls: Stalls,
+    read: Option<(Instant, Vec<Stall>)>,
+}
+
+impl Known {
+    /// Removes what the map holds of cgroups that are no longer there.
+    fn forget_gone(&mut self) {
+        let Self { index, handles, stalls, read } = self;
+        *read = None;
+        let Some(handles) = handles else { return };
+        let found = match stalls.read() {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::debug!(error = %crate::chain(&error), "stalls cannot be read");
+                return;
+            }
+        };
+        let ids: HashSet<_> =
+            found.iter().flat_map(|stall| [Some(stall.cgroup), stall.limit]).flatten().collect();
+        let is_alive = |id: &CgroupId| index.resolve(*id).is_some_and(|resolved| resolved.alive);
+        let gone: HashSet<_> =
+            ids.into_iter().filter(|id| !is_alive(id) && matches!(handles.find(*id), Sought::Gone)).collect();
+        if gone.is_empty() {
+            return;
+        }
+        match stalls.forget(|id| gone.contains(&id)) {
+            Ok(removed) => tracing::debug!(removed, "stalls of cgroups that are gone were removed"),
+            Err(error) => {
+                tracing::debug!(error = %crate::chain(&error), "stalls of cgroups that are gone stay");
+            }
+        }
+    }
+}
+
+impl StallWorld for Known {
+    fn owner(&mut self, cgroup: CgroupId) -> Option<Owner> {
+        if let Some(resolved) = self.index.resolve(cgroup) {
+            return Some(Owner::clone(&resolved.owner));
+        }
+        let handles = self.handles.as_ref()?;
+        let above = handles.above(cgroup, MAX_LEVELS);
+        above.into_iter().find_map(|id| self.index.resolve(id)).map(|resolved| Owner::clone(&resolved.owner))
+    }
+
+    fn path(&mut self, cgroup: CgroupId) -> Option<CgroupPath> {
+        let of_pod = self.index.resolve(cgroup).map(|resolved| resolved.owner.path.clone());
+        of_pod.or_else(|| match self.handles.as_ref()?.find(cgroup) {
+            Sought::Found(path) => Some(path),
+            Sought::Gone | Sought::Unknown => None,
+        })
+    }
+
+    fn stalled_ns(&mut self, cgroup: CgroupId) -> ByKind {
+        if self.read.as_ref().is_none_or(|(at, _)| at.elapsed() > FRESH) {
+            let read = self.stalls.read().unwrap_or_else(|error| {
+                tracing::debug!(error = %crate::chain(&error), "stalls cannot be read");
+                Vec::new()
+            });
+            self.read = Some((Instant::now(), read));
+        }
+        let read = self.read.as_ref().map_or(&[][..], |(_, read)| read);
+        Stall::sum_ns(read.iter().filter(|stall| stall.cgroup == cgroup))
+    }
+}

@@ -1,0 +1,607 @@
+//! The rows of the table: each thing with its rungs, and the rule that says on which one a host stands.
+use rustix::thread::CapabilitySet;
+
+use super::super::{Choice, Facts, Hierarchy, HostFacts, LimitArgument, Lockdown, MarkProgram, Psi, words};
+
+/// What a rule looks at.
+pub(super) struct Seen<'a> {
+    pub(super) facts: &'a Facts,
+    pub(super) host: &'a HostFacts,
+    pub(super) choice: &'a Choice,
+}
+
+/// Where a host stands.
+pub(super) enum Stand {
+    /// On that rung, for this reason.
+    On(usize, String),
+    /// It could not be told.
+    Unknown,
+}
+
+/// One thing.
+pub(super) struct Row {
+    pub(super) name: &'static str,
+    /// What is used on each rung and what is lost there, from the best on.
+    pub(super) rungs: &'static [(&'static str, &'static str)],
+    /// How to come to the best.
+    pub(super) remedy: &'static str,
+    pub(super) stand: fn(&Seen<'_>) -> Stand,
+    /// Why it can be unknown.
+    pub(super) unknown: &'static str,
+    /// The words by which what is missing is told in events, if not by its name.
+    pub(super) words: &'static [&'static str],
+    /// The last rung is to do without.
+    pub(super) last_is_nothing: bool,
+    /// The programs that it is made of.
+    pub(super) programs: &'static [&'static str],
+    /// Those are one for each rung but the last, and not all for the first.
+    pub(super) program_a_rung: bool,
+    /// Without any program it is on its last rung.
+    pub(super) needs_programs: bool,
+}
+
+const NOTHING: &str = "nothing";
+const NEEDS_ROOT: &str = "could not be told; root can";
+
+/// A row in which most things are as usual.
+const ROW: Row = Row {
+    name: "",
+    rungs: &[],
+    remedy: "",
+    stand: |_| Stand::Unknown,
+    unknown: NEEDS_ROOT,
+    words: &[],
+    last_is_nothing: true,
+    programs: &[],
+    program_a_rung: false,
+    needs_programs: false,
+};
+
+/// What needs programs in the kernel.
+pub(super) const TRACING: &[Row] = &[
+    Row {
+        name: "ebpf",
+        rungs: &[("eBPF programs and ring buffers", ""), (NOTHING, words::NO_EBPF)],
+        remedy: "Linux 5.8 with CONFIG_BPF_SYSCALL=y; CAP_BPF and CAP_PERFMON; a seccomp profile that allows bpf(2); no lockdown=confidentiality",
+        stand: ebpf,
+        words: &["ringBuffer", "capBpf", "capPerfmon", "bpfCall", "lockdown"],
+        needs_programs: true,
+        ..ROW
+    },
+    Row {
+        name: "oomVictims",
+        rungs: &[
+            ("the event mark_victim with the victim's task", ""),
+            ("the event mark_victim with a thread id, by BTF", words::PID_ALONE),
+            ("the event mark_victim with a thread id, by its format", words::CLASSIC_EVENT),
+            ("counters alone", words::NO_MARKS),
+        ],
+        remedy: "a kernel with CONFIG_DEBUG_INFO_BTF=y, and Linux 6.9 or a backport of its event mark_victim; at the least, mount -t tracefs tracefs /sys/kernel/tracing",
+        stand: oom_victims,
+        words: &["markVictim", "markVictimTask", "btf"],
+        last_is_nothing: false,
+        programs: &["mark_victim_task", "mark_victim_pid", "mark_victim_plain"],
+        program_a_rung: true,
+        needs_programs: true,
+        ..ROW
+    },
+    Row {
+        name: "oomKills",
+        rungs: &[
+            ("the event of the signal, and of the victim's end", ""),
+            (
+                "counters",
+                "whether a marked task was killed or was dying already is told from counters, and not when it was gone",
+            ),
+        ],
+        remedy: "what ebpf needs",
+        stand: |seen| {
+            programs(
+                seen,
+                "the kernel has the events signal_generate, sched_process_exit and sched_process_free",
+            )
+        },
+        last_is_nothing: false,
+        programs: &["oom_signal", "process_exit", "process_freed"],
+        needs_programs: true,
+        ..ROW
+    },
+    Row {
+        name: "limitOwner",
+        rungs: &[("the entry of out_of_memory", ""), ("counters", words::LIMIT_BY_COUNTERS)],
+        remedy: "a kernel with CONFIG_DEBUG_INFO_BTF=y and CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y",
+        stand: |seen| {
+            by_choice(
+                seen,
+                seen.choice.limit_owner,
+                &["limitOwner"],
+                "the kernel has out_of_memory and fentry",
+            )
+        },
+        last_is_nothing: false,
+        programs: &["out_of_memory", "oom_over"],
+        needs_programs: true,
+        ..ROW
+    },
+    Row {
+        name: "memoryBack",
+        rungs: &[("the return from exit_mmap", ""), ("the victim's exit", words::BACK_BY_EXIT)],
+        remedy: "what limitOwner needs",
+        stand: |seen| {
+            by_choice(
+                seen,
+                seen.choice.explained.memory_back,
+                &["memoryBack"],
+                "the kernel has exit_mmap and fentry",
+            )
+        },
+        last_is_nothing: false,
+        programs: &["memory_back"],
+        needs_programs: true,
+        ..ROW
+    },
+    Row {
+        name: "cgroupLife",
+        rungs: &[
+            ("the events cgroup_mkdir and cgroup_rmdir", ""),
+            ("looks at the hierarchy", words::NAMES_BY_LOOKS),
+        ],
+        remedy: "a kernel with CONFIG_DEBUG_INFO_BTF=y, and memory on the unified hierarchy",
+        stand: |seen| {
+            by_choice(
+                seen,
+                seen.choice.explained.life,
+                &["cgroupLife"],
+                "the kernel has cgroup_mkdir and cgroup_rmdir",
+            )
+        },
+        last_is_nothing: false,
+        programs: &["cgroup_made", "cgroup_gone"],
+        needs_programs: true,
+        ..ROW
+    },
+    Row {
+        name: "victimDetails",
+        rungs: &[
+            ("all that is told of a victim", ""),
+            ("what the kernel's types describe", words::FIELDS_MISSING),
+        ],
+        remedy: "a kernel whose types this release knows: report the names that are missing",
+        stand: |seen| {
+            let whole = seen.choice.mark.is_some()
+                && seen.facts.resolved.as_ref().is_some_and(|resolved| resolved.absent.is_empty());
+            by_choice(seen, whole, &["offsets", "btf", "markVictim"], "the kernel's types are known")
+        },
+        words: &["offsets"],
+        last_is_nothing: false,
+        ..ROW
+    },
+    Row {
+        name: "scoreEdge",
+        rungs: &[
+            ("the events of attaching, forking, executing and writing scores", ""),
+            ("a look at each container", words::NO_SCORE_EDGE),
+        ],
+        remedy: "what ebpf needs, and a kernel with CONFIG_DEBUG_INFO_BTF=y",
+        stand: |seen| {
+            by_choice(
+                seen,
+                seen.choice.sight.scores,
+                &["scoreEdge"],
+                "the kernel tells a task's score and cgroup",
+            )
+        },
+        last_is_nothing: false,
+        programs: &["score_attached", "score_forked", "score_executed", "score_written"],
+        needs_programs: true,
+        ..ROW
+    },
+    Row {
+        name: "writeEdge",
+        rungs: &[("the exit of cgroup_file_write", ""), ("file events and looks", words::NO_WRITE_EDGE)],
+        remedy: "a kernel with CONFIG_DEBUG_INFO_BTF=y and CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y",
+        stand: |seen| {
+            by_choice(
+                seen,
+                seen.choice.sight.writes,
+                &["writeEdge"],
+                "the kernel has cgroup_file_write and fentry",
+            )
+        },
+        last_is_nothing: false,
+        programs: &["cgroup_written"],
+        needs_programs: true,
+        ..ROW
+    },
+    Row {
+        name: "processIds",
+        rungs: &[("the machine's own process ids", ""), ("looks at whole containers", words::OTHER_PIDS)],
+        remedy: "run it in the machine's own PID namespace (hostPID: true, --pid=host)",
+        stand: |seen| match seen.facts.pid_namespace.map(super::super::PidNamespace::is_initial) {
+            Some(true) => Stand::On(0, String::from("the machine's own PID namespace")),
+            Some(false) => Stand::On(1, String::from("not in the machine's own PID namespace")),
+            None => Stand::Unknown,
+        },
+        words: &["pidNamespace"],
+        last_is_nothing: false,
+        ..ROW
+    },
+    Row {
+        name: "reclaimEdges",
+        rungs: &[
+            ("the events of reclaim and of kswapd", ""),
+            (
+                "those that are left, and sampling",
+                "falling memory is noticed later, and not all reclaim is counted",
+            ),
+        ],
+        remedy: "what ebpf needs",
+        stand: |seen| programs(seen, "the kernel has the events of vmscan"),
+        last_is_nothing: false,
+        programs: &[
+            "direct_reclaim_begin",
+            "direct_reclaim_end",
+            "memcg_reclaim_begin",
+            "memcg_reclaim_end",
+            "kswapd_wake",
+        ],
+        needs_programs: true,
+        ..ROW
+    },
+    Row {
+        name: "stalls",
+        rungs: &[
+            ("the waits within reclaim, added up by cgroup", ""),
+            ("reclaim alone, added up by cgroup", "what reclaiming tasks wait for is not told apart"),
+        ],
+        remedy: "what ebpf needs",
+        stand: |seen| programs(seen, "the kernel has the event mm_vmscan_throttled"),
+        last_is_nothing: false,
+        programs: &["reclaim_throttled"],
+        needs_programs: true,
+        ..ROW
+    },
+    Row {
+        name: "reclaimLimit",
+        rungs: &[("what the kernel passes where reclaim begins", ""), ("a guess", words::LIMIT_BY_TASK)],
+        remedy: "a kernel with CONFIG_DEBUG_INFO_BTF=y, and CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y or Linux 7.1",
+        stand: |seen| {
+            by_choice(
+                seen,
+                seen.choice.reclaim.limit != LimitArgument::None,
+                &["reclaimLimit"],
+                "the kernel passes the cgroup that is reclaimed",
+            )
+        },
+        last_is_nothing: false,
+        needs_programs: true,
+        ..ROW
+    },
+    Row {
+        name: "memoryHigh",
+        rungs: &[("entry and exit of the function in which tasks sleep", ""), (NOTHING, words::NO_SLEEPS)],
+        remedy: "a kernel with CONFIG_DEBUG_INFO_BTF=y and CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y",
+        stand: |seen| {
+            by_choice(
+                seen,
+                seen.choice.reclaim.over_high.is_some(),
+                &["memoryHigh"],
+                "the kernel names the function in which tasks sleep for memory.high",
+            )
+        },
+        programs: &["memory_high_begin", "memory_high_end"],
+        needs_programs: true,
+        ..ROW
+    },
+    Row {
+        name: PINS,
+        rungs: &[("programs pinned in /sys/fs/bpf", ""), (NOTHING, words::NO_PINS)],
+        remedy: "mount -t bpf bpf /sys/fs/bpf",
+        stand: |seen| match seen.facts.bpffs {
+            Some(true) => Stand::On(0, String::from("bpffs at /sys/fs/bpf")),
+            Some(false) => Stand::On(1, String::from("no bpffs at /sys/fs/bpf")),
+            None => Stand::Unknown,
+        },
+        ..ROW
+    },
+];
+
+/// The row of what survives the daemon.
+pub(super) const PINS: &str = "bpffs";
+
+/// What the host and the process have.
+pub(super) const HOST: &[Row] = &[
+    Row {
+        name: "root",
+        rungs: &[("root", ""), (NOTHING, "scores and cgroups cannot be written, nor eBPF programs loaded")],
+        remedy: "run as root",
+        stand: |seen| fact(seen.host.root, "running as root", "not running as root"),
+        ..ROW
+    },
+    Row {
+        name: "psi",
+        rungs: &[
+            ("pressure triggers with windows of 500 ms", ""),
+            ("pressure triggers with windows of 2 s", "pressure is noticed within 200 ms, not within 50"),
+            (NOTHING, "pressure is sensed by sampling and eBPF alone"),
+        ],
+        remedy: "boot with psi=1, on a kernel with CONFIG_PSI=y; grant CAP_SYS_RESOURCE",
+        stand: psi,
+        ..ROW
+    },
+    Row {
+        name: "cgroup2",
+        rungs: &[("cgroup v2", ""), (NOTHING, "nothing can be enforced and nobody evicted")],
+        remedy: "boot with systemd.unified_cgroup_hierarchy=1, or mount -t cgroup2 none /sys/fs/cgroup",
+        stand: cgroup2,
+        ..ROW
+    },
+    Row {
+        name: "controllers",
+        rungs: &[
+            ("the controllers cpu, memory and pids", ""),
+            ("those that are there", "limits of the missing controllers are not enforced"),
+        ],
+        remedy: "boot without cgroup_disable=, and without the controller on cgroup v1 (cgroup_no_v1=all)",
+        stand: controllers,
+        unknown: "could not be told: there is no cgroup v2",
+        last_is_nothing: false,
+        ..ROW
+    },
+    Row {
+        name: "cgroupKill",
+        rungs: &[("cgroup.kill", ""), (NOTHING, "no pod can be evicted")],
+        remedy: "Linux 5.14",
+        stand: |seen| fact(seen.host.kill, "cgroups have cgroup.kill", "cgroups have no cgroup.kill"),
+        unknown: "could not be told: no cgroup but the root",
+        ..ROW
+    },
+    Row {
+        name: "oomGroup",
+        rungs: &[
+            ("memory.oom.group", ""),
+            (NOTHING, "of a container that runs out of memory one process is killed, not all"),
+        ],
+        remedy: "Linux 4.19",
+        stand: |seen| {
+            fact(seen.host.oom_group, "cgroups have memory.oom.group", "cgroups have no memory.oom.group")
+        },
+        unknown: NO_MEMORY_CGROUP,
+        ..ROW
+    },
+    Row {
+        name: "localEvents",
+        rungs: &[
+            ("memory.events.local", ""),
+            (NOTHING, "OOM kills are not compared with the kernel's own counters"),
+        ],
+        remedy: "Linux 5.2",
+        stand: |seen| {
+            fact(
+                seen.host.local_events,
+                "cgroups have memory.events.local",
+                "cgroups have no memory.events.local",
+            )
+        },
+        unknown: NO_MEMORY_CGROUP,
+        ..ROW
+    },
+    Row {
+        name: "reclaim",
+        rungs: &[
+            ("memory.reclaim", ""),
+            ("memory.high", "lowering a memory limit takes longer, and fails more often"),
+        ],
+        remedy: "Linux 5.19",
+        stand: |seen| {
+            fact(seen.host.reclaim, "cgroups have memory.reclaim", "cgroups have no memory.reclaim")
+        },
+        unknown: NO_MEMORY_CGROUP,
+        last_is_nothing: false,
+        ..ROW
+    },
+    Row {
+        name: "release",
+        rungs: &[
+            ("process_mrelease", ""),
+            ("the victim's own exit", "a victim's memory comes back later, by half of the time or more"),
+        ],
+        remedy: "Linux 5.15; a seccomp profile that allows pidfd_open(2) and process_mrelease(2)",
+        stand: release,
+        last_is_nothing: false,
+        ..ROW
+    },
+    Row {
+        name: "capSysResource",
+        rungs: &[("CAP_SYS_RESOURCE", ""), (NOTHING, "an oom_score_adj cannot be lowered")],
+        remedy: "grant CAP_SYS_RESOURCE",
+        stand: |seen| capability(seen, CapabilitySet::SYS_RESOURCE, "CAP_SYS_RESOURCE"),
+        ..ROW
+    },
+    Row {
+        name: "capKill",
+        rungs: &[
+            ("CAP_KILL", ""),
+            (NOTHING, "processes of other users cannot be asked to end within their grace period"),
+        ],
+        remedy: "grant CAP_KILL",
+        stand: |seen| capability(seen, CapabilitySet::KILL, "CAP_KILL"),
+        ..ROW
+    },
+    Row {
+        name: "capDacOverride",
+        rungs: &[
+            ("CAP_DAC_OVERRIDE", ""),
+            (
+                NOTHING,
+                "scores of other users' processes cannot be written, nor cgroups that belong to others",
+            ),
+        ],
+        remedy: "grant CAP_DAC_OVERRIDE",
+        stand: |seen| capability(seen, CapabilitySet::DAC_OVERRIDE, "CAP_DAC_OVERRIDE"),
+        ..ROW
+    },
+    Row {
+        name: "capSysPtrace",
+        rungs: &[
+            ("CAP_SYS_PTRACE", ""),
+            (
+                NOTHING,
+                "node components are not known by their executables, and a container's init not by its namespace",
+            ),
+        ],
+        remedy: "grant CAP_SYS_PTRACE",
+        stand: |seen| capability(seen, CapabilitySet::SYS_PTRACE, "CAP_SYS_PTRACE"),
+        ..ROW
+    },
+    Row {
+        name: "memoryLock",
+        rungs: &[("locked memory", ""), (NOTHING, "the daemon may react late when memory is short")],
+        remedy: "grant CAP_IPC_LOCK, or set LimitMEMLOCK=infinity",
+        stand: memory_lock,
+        ..ROW
+    },
+];
+
+const NO_MEMORY_CGROUP: &str = "could not be told: no cgroup with the memory controller";
+
+/// The row by its name.
+pub(super) fn of_name(name: &str) -> Option<&'static Row> {
+    TRACING.iter().chain(HOST).find(|row| row.name == name)
+}
+
+/// The row by a word of an event.
+pub(super) fn of_word(word: &str) -> Option<&'static Row> {
+    of_name(word).or_else(|| TRACING.iter().chain(HOST).find(|row| row.words.contains(&word)))
+}
+
+/// The row that a program belongs to.
+pub(super) fn of_program(program: &str) -> Option<&'static Row> {
+    TRACING.iter().find(|row| row.programs.contains(&program))
+}
+
+fn fact(fact: Option<bool>, yes: &str, no: &str) -> Stand {
+    match fact {
+        Some(true) => Stand::On(0, yes.to_owned()),
+        Some(false) => Stand::On(1, no.to_owned()),
+        None => Stand::Unknown,
+    }
+}
+
+fn capability(seen: &Seen<'_>, one: CapabilitySet, name: &str) -> Stand {
+    let has = seen.host.capabilities.map(|have| have.contains(one));
+    fact(has, &format!("we have {name}"), &format!("no {name}"))
+}
+
+/// What these words of the choice's losses say, if any of them was lost.
+fn why(seen: &Seen<'_>, words: &[&str]) -> Option<String> {
+    let lost: Vec<_> = seen
+        .choice
+        .lost
+        .iter()
+        .filter(|lost| words.contains(&lost.what))
+        .map(|lost| lost.why.as_str())
+        .collect();
+    (!lost.is_empty()).then(|| lost.join("; "))
+}
+
+/// What was decided by the choice: the first of two rungs or the second.
+fn by_choice(seen: &Seen<'_>, chosen: bool, words: &[&str], yes: &str) -> Stand {
+    if chosen {
+        return Stand::On(0, yes.to_owned());
+    }
+    let no = if seen.choice.raw { "its event cannot be had" } else { "no eBPF" };
+    Stand::On(1, why(seen, words).unwrap_or_else(|| no.to_owned()))
+}
+
+fn programs(seen: &Seen<'_>, yes: &str) -> Stand {
+    by_choice(seen, seen.choice.raw, &[], yes)
+}
+
+fn ebpf(seen: &Seen<'_>) -> Stand {
+    let Facts { ring_buffer, cap_bpf, cap_perfmon, lockdown, .. } = seen.facts;
+    match why(seen, &["ringBuffer", "capBpf", "capPerfmon", "bpfCall", "lockdown"]) {
+        Some(why) if seen.host.seccomp == Some(true) => {
+            Stand::On(1, format!("{why}; a seccomp filter is at work"))
+        }
+        Some(why) => Stand::On(1, why),
+        None if [ring_buffer, cap_bpf, cap_perfmon].iter().any(|fact| fact.is_none()) => Stand::Unknown,
+        None => {
+            let lockdown = match lockdown {
+                Some(Lockdown::Integrity) => ", locked down for integrity",
+                Some(Lockdown::Off | Lockdown::Confidentiality) | None => "",
+            };
+            Stand::On(0, format!("ring buffers, CAP_BPF and CAP_PERFMON{lockdown}"))
+        }
+    }
+}
+
+fn oom_victims(seen: &Seen<'_>) -> Stand {
+    let found =
+        |found: &str| why(seen, &["markVictimTask", "markVictim", "btf"]).unwrap_or_else(|| found.to_owned());
+    match seen.choice.mark {
+        Some(MarkProgram::Task) => Stand::On(0, found("BTF says that the event passes the task")),
+        Some(MarkProgram::Pid) => Stand::On(1, found("BTF says that the event passes a thread id")),
+        Some(MarkProgram::Plain) => Stand::On(2, found("no BTF")),
+        None => Stand::On(3, found("no eBPF")),
+    }
+}
+
+fn psi(seen: &Seen<'_>) -> Stand {
+    let (rung, found) = match seen.host.psi {
+        Some(Psi::Full) => (0, "pressure stall information, with windows of 500 ms"),
+        Some(Psi::Limited) => {
+            (1, "pressure stall information, with windows of 2 s alone: no CAP_SYS_RESOURCE")
+        }
+        Some(Psi::ReadOnly) => (2, "pressure stall information, but no trigger can be set"),
+        Some(Psi::Off) => (2, "pressure stall information is switched off"),
+        Some(Psi::Absent) => (2, "no pressure stall information: off, or not compiled in"),
+        None => return Stand::Unknown,
+    };
+    Stand::On(rung, found.to_owned())
+}
+
+fn cgroup2(seen: &Seen<'_>) -> Stand {
+    let (rung, found) = match seen.host.hierarchy {
+        Some(Hierarchy::Unified) => (0, "cgroup v2 at /sys/fs/cgroup"),
+        Some(Hierarchy::Hybrid) => (1, "a hybrid host: cgroup v2 is at /sys/fs/cgroup/unified, beside v1"),
+        Some(Hierarchy::Legacy) => (1, "no cgroup v2 at /sys/fs/cgroup, but v1"),
+        Some(Hierarchy::Absent) => (1, "no cgroup v2 at /sys/fs/cgroup"),
+        None => return Stand::Unknown,
+    };
+    Stand::On(rung, found.to_owned())
+}
+
+fn controllers(seen: &Seen<'_>) -> Stand {
+    let Some(have) = &seen.host.controllers else { return Stand::Unknown };
+    let missing: Vec<_> =
+        ["cpu", "memory", "pids"].into_iter().filter(|name| !have.iter().any(|have| have == name)).collect();
+    if missing.is_empty() {
+        Stand::On(0, have.join(" "))
+    } else {
+        Stand::On(1, format!("not on cgroup v2: {}", missing.join(", ")))
+    }
+}
+
+fn release(seen: &Seen<'_>) -> Stand {
+    let HostFacts { pidfd_open, process_mrelease, .. } = seen.host;
+    let (call, has) = match (pidfd_open, process_mrelease) {
+        (Some(false), _) => ("pidfd_open(2)", Some(false)),
+        (_, has) => ("process_mrelease(2)", *has),
+    };
+    let refused =
+        if seen.host.seccomp == Some(true) { ", perhaps by the seccomp filter at work" } else { "" };
+    fact(has, &format!("{call} is answered"), &format!("{call} is refused{refused}"))
+}
+
+fn memory_lock(seen: &Seen<'_>) -> Stand {
+    let capable = seen.host.capabilities.map(|have| have.contains(CapabilitySet::IPC_LOCK));
+    match (capable, seen.host.memlock) {
+        (Some(true), _) => Stand::On(0, String::from("we have CAP_IPC_LOCK")),
+        (_, Some(true)) => Stand::On(0, String::from("the limit of locked memory is high enough")),
+        (Some(false), Some(false)) => {
+            Stand::On(1, String::from("no CAP_IPC_LOCK, and the limit of locked memory is below 64 MiB"))
+        }
+        (None, _) | (_, None) => Stand::Unknown,
+    }
+}

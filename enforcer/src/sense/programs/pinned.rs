@@ -1,0 +1,181 @@
+//! The programs and maps of one version, pinned.
+use std::path::PathBuf;
+
+use aya::{
+    maps::{Array, HashMap, Map, MapData, MapError, MapInfo},
+    programs::{
+        links::{FdLink, LinkError, PinnedLink},
+        loaded_programs,
+    },
+};
+use enforcer_common::{counter::drops, reclaim::TaskReclaim};
+
+use super::{
+    Attached, Inherited, Lost, Pins, PinsError, Version, kept,
+    pins::VersionDir,
+    takeover::{self, DROPS_TOLD},
+};
+
+/// How much of a program's or map's name the kernel keeps (`BPF_OBJ_NAME_LEN`, less the terminating zero).
+const KERNEL_NAME: usize = 15;
+
+const NOT_KEPT: &str =
+    "OOM kills that happen while the daemon is not running are not told, or from counters alone";
+const NOT_READ: &str = "OOM kills that an earlier daemon's programs saw are not told";
+const LEFT_ALONE: &str = "it is left alone, and in the way of removing the folder";
+
+/// What is pinned of this version.
+#[derive(Debug)]
+pub(super) struct Pinned {
+    pins: Pins,
+    version: Version,
+    dir: VersionDir,
+    /// Held, so that their programs stay attached even if somebody removes the files.
+    links: Vec<FdLink>,
+    inherited: Vec<&'static str>,
+    lost: Vec<Lost>,
+}
+
+/// As data of `degraded.entered`.
+pub(super) fn lost(error: &(dyn std::error::Error + 'static)) -> Lost {
+    Lost { what: "pins", why: crate::chain(error), consequence: NOT_KEPT }
+}
+
+impl Pinned {
+    /// Opens the folder of that version, and has a look at what is pinned there.
+    pub(super) fn open(pins: Pins, version: Version) -> Result<Self, PinsError> {
+        let dir = pins.version(version)?;
+        for name in kept::maps() {
+            let path = dir.map(name);
+            if path.exists() && !MapInfo::from_pin(&path).is_ok_and(|info| is_named(info.name(), name)) {
+                return Err(PinsError::Foreign { path, why: "is not the map that its name says" });
+            }
+        }
+        let pinned = Self { pins, version, dir, links: Vec::new(), inherited: Vec::new(), lost: Vec::new() };
+        pinned.forget_reclaim();
+        Ok(pinned)
+    }
+
+    /// Where the kept maps are pinned, or are to be.
+    pub(super) fn map_paths(&self) -> impl Iterator<Item = (&'static str, PathBuf)> {
+        kept::maps().map(|name| (name, self.dir.map(name)))
+    }
+
+    /// Whether that program is at work already; then it is taken on.
+    pub(super) fn has(&mut self, program: &'static str) -> bool {
+        let path = self.dir.link(program);
+        if !path.exists() {
+            return false;
+        }
+        let link = match PinnedLink::from_pin(&path) {
+            Ok(link) => FdLink::from(link),
+            Err(error) => {
+                self.lost.push(lost(&error));
+                return false;
+            }
+        };
+        if !is_of(&link, program) {
+            let why = format!("{} is not the link that its name says", path.display());
+            self.lost.push(Lost { what: "pins", why, consequence: NOT_KEPT });
+            return false;
+        }
+        self.links.push(link);
+        self.inherited.push(program);
+        true
+    }
+
+    /// Pins what keeps a program attached, and whether that worked. If not, the program is detached.
+    pub(super) fn keep(&mut self, program: &str, link: FdLink) -> bool {
+        match link.pin(self.dir.link(program)) {
+            Ok(link) => {
+                self.links.push(link.into());
+                true
+            }
+            Err(error) => {
+                self.lost.push(lost(&error));
+                false
+            }
+        }
+    }
+
+    /// Notes a program that can be attached, but not be pinned.
+    pub(super) fn cannot_keep(&mut self, error: &LinkError) {
+        self.lost.push(lost(error));
+    }
+
+    /// The programs that were taken on.
+    pub(super) fn inherited(&mut self) -> Inherited {
+        Inherited { programs: std::mem::take(&mut self.inherited), ..Inherited::default() }
+    }
+
+    /// Takes over what other versions left, and says what could not be done.
+    pub(super) fn take_over(&mut self, attached: &mut Attached, take: &mut dyn FnMut(&[u8])) {
+        let lost = &mut attached.unpinned;
+        lost.append(&mut self.lost);
+        let foreign = |path: PathBuf| Lost {
+            what: "pins",
+            why: format!("{} is none of our pins", path.display()),
+            consequence: LEFT_ALONE,
+        };
+        let (others, mut unknown) = match self.pins.others(self.version) {
+            Ok(found) => found,
+            Err(error) => {
+                lost.push(Lost { consequence: NOT_READ, ..self::lost(&error) });
+                return;
+            }
+        };
+        unknown.extend(self.dir.foreign().unwrap_or_default());
+        if !others.is_empty() {
+            match self.map("MARKED", HashMap::<_, u32, u64>::try_from) {
+                Ok(mut marked) => {
+                    for old in others {
+                        match takeover::take_over(&old, &mut marked, take, &mut attached.inherited) {
+                            Ok(left) => unknown.extend(left),
+                            Err(error) => lost.push(Lost { consequence: NOT_READ, ..self::lost(&error) }),
+                        }
+                    }
+                }
+                Err(error) => lost.push(Lost { consequence: NOT_READ, ..self::lost(&error) }),
+            }
+        }
+        lost.extend(unknown.into_iter().map(foreign));
+    }
+
+    /// How many losses of each stage have been told: made where it is missing.
+    pub(super) fn drops_told(&self) -> Result<Array<MapData, u64>, MapError> {
+        let path = self.dir.map(DROPS_TOLD);
+        if path.exists() {
+            return self.map(DROPS_TOLD, Array::try_from);
+        }
+        let told = Array::<_, u64>::create(drops::COUNT, 0)?;
+        told.pin(&path).map_err(|error| MapError::PinError { name: Some(DROPS_TOLD.to_owned()), error })?;
+        self.map(DROPS_TOLD, Array::try_from)
+    }
+
+    /// Nobody watched reclaim meanwhile: who began one may have ended it, and its thread id may be another's.
+    fn forget_reclaim(&self) {
+        type State = [u8; size_of::<TaskReclaim>()];
+        let Ok(mut tasks) = self.map("RECLAIMING", HashMap::<_, u32, State>::try_from) else { return };
+        let known: Vec<u32> = tasks.keys().flatten().collect();
+        for tid in known {
+            // One that is gone already is as good.
+            let _gone = tasks.remove(&tid);
+        }
+    }
+
+    fn map<T>(&self, name: &str, convert: impl FnOnce(Map) -> Result<T, MapError>) -> Result<T, MapError> {
+        MapData::from_pin(self.dir.map(name)).and_then(Map::from_map_data).and_then(convert)
+    }
+}
+
+/// Whether the kernel has that link for a program of that name. Where we may not ask, the folder's owner answers for it.
+fn is_of(link: &FdLink, program: &str) -> bool {
+    let Ok(info) = link.info() else { return false };
+    let Ok(programs) = loaded_programs().collect::<Result<Vec<_>, _>>() else { return true };
+    programs.iter().any(|loaded| loaded.id() == info.program_id() && is_named(loaded.name(), program))
+}
+
+/// Whether the kernel's name for something is this one, as far as it keeps names.
+fn is_named(known: &[u8], name: &str) -> bool {
+    known == name.as_bytes().get(..KERNEL_NAME).unwrap_or(name.as_bytes())
+}

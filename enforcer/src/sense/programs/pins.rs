@@ -1,0 +1,352 @@
+//! Where links and maps are pinned, so that they outlive the daemon: `/sys/fs/bpf/enforcer`.
+//!
+//! One folder a version, one file a map or link. Everything there is root's alone, and only one daemon at a time uses
+//! it. What is not ours is neither used nor removed.
+use std::{
+    fs::{self, DirBuilder, Metadata},
+    io,
+    os::{
+        fd::OwnedFd,
+        unix::fs::{DirBuilderExt as _, MetadataExt as _},
+    },
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{FlockOperation, Mode, OFlags, flock, fstat, open, statfs},
+    io::Errno,
+    process::geteuid,
+};
+
+use super::kept::{self, Version};
+
+/// Where bpffs is mounted by systemd and everybody else.
+const MOUNT: &str = "/sys/fs/bpf";
+/// Our folder in there.
+const FOLDER: &str = "enforcer";
+/// File system type of bpffs (`BPF_FS_MAGIC`, linux/magic.h).
+const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
+
+const MAP: &str = "map_";
+const LINK: &str = "link_";
+
+/// Why nothing can be pinned, or something cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PinsError {
+    /// There is no bpffs.
+    #[error("{} is no bpffs; mount one: mount -t bpf bpf {}", path.display(), path.display())]
+    NoBpffs {
+        /// Where one was expected.
+        path: PathBuf,
+    },
+    /// The system refused something.
+    #[error("cannot {what} {}", path.display())]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// On which file or folder.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// Something is there that is not as we make it.
+    #[error("{} {why}; look at it, and remove it if nobody needs it", path.display())]
+    Foreign {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// Another daemon uses it.
+    #[error("another enforcer uses {}", path.display())]
+    Busy {
+        /// The folder.
+        path: PathBuf,
+    },
+}
+
+/// The folder of pins, used by us alone as long as this lives.
+#[derive(Debug)]
+pub struct Pins {
+    folder: PathBuf,
+    /// Holds the lock.
+    _handle: OwnedFd,
+}
+
+/// What removing pins came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unpinned {
+    /// The files that were removed.
+    pub removed: Vec<PathBuf>,
+    /// What is not ours, or not as we make it, and was left.
+    pub left: Vec<PathBuf>,
+}
+
+/// The folder of one version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct VersionDir {
+    pub(super) path: PathBuf,
+}
+
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PinsError {
+    move |source| PinsError::Io { what, path: path.to_owned(), source }
+}
+
+impl Pins {
+    /// Opens the folder in `/sys/fs/bpf`, and makes it where it is missing.
+    pub fn open() -> Result<Self, PinsError> {
+        let mount = Path::new(MOUNT);
+        let is_bpffs = statfs(mount)
+            .is_ok_and(|stat| u64::try_from(stat.f_type).is_ok_and(|magic| magic == BPF_FS_MAGIC));
+        if !is_bpffs {
+            return Err(PinsError::NoBpffs { path: mount.to_owned() });
+        }
+        Self::open_at(mount.join(FOLDER))
+    }
+
+    fn open_at(folder: PathBuf) -> Result<Self, PinsError> {
+        make(&folder)?;
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
+        let handle = match open(&folder, flags, Mode::empty()) {
+            Ok(handle) => handle,
+            Err(Errno::NOTDIR | Errno::LOOP) => {
+                return Err(PinsError::Foreign { path: folder, why: "is no folder" });
+            }
+            Err(error) => return Err(failed("open", &folder)(error.into())),
+        };
+        let stat = fstat(&handle).map_err(|error| failed("look at", &folder)(error.into()))?;
+        check_owner(&folder, stat.st_uid, stat.st_mode)?;
+        match flock(&handle, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self { folder, _handle: handle }),
+            Err(Errno::WOULDBLOCK) => Err(PinsError::Busy { path: folder }),
+            Err(error) => Err(failed("lock", &folder)(error.into())),
+        }
+    }
+
+    /// The folder of this version, made where it is missing.
+    pub(super) fn version(&self, version: Version) -> Result<VersionDir, PinsError> {
+        let path = self.folder.join(version.folder());
+        make(&path)?;
+        check_folder(&path)?;
+        Ok(VersionDir { path })
+    }
+
+    /// The folders of other versions, and what else is there.
+    pub(super) fn others(&self, version: Version) -> Result<(Vec<VersionDir>, Vec<PathBuf>), PinsError> {
+        let ours = version.folder();
+        let (mut versions, mut foreign) = (Vec::new(), Vec::new());
+        for name in names(&self.folder)? {
+            let path = self.folder.join(&name);
+            if name == ours {
+                continue;
+            }
+            if kept::is_version(&name) && check_folder(&path).is_ok() {
+                versions.push(VersionDir { path });
+            } else {
+                foreign.push(path);
+            }
+        }
+        Ok((versions, foreign))
+    }
+
+    /// Removes every pin of every version. Programs that no daemon holds are detached by it, and what they told and
+    /// nobody read is lost. What is not ours is left, with the folders that it is in.
+    pub fn remove(self) -> Result<Unpinned, PinsError> {
+        let mut unpinned = Unpinned::default();
+        for name in names(&self.folder)? {
+            let path = self.folder.join(&name);
+            if !kept::is_version(&name) || check_folder(&path).is_err() {
+                unpinned.left.push(path);
+                continue;
+            }
+            let version = VersionDir { path };
+            let foreign = version.remove(&mut unpinned.removed)?;
+            unpinned.left.extend(foreign);
+        }
+        if unpinned.left.is_empty() {
+            fs::remove_dir(&self.folder).map_err(failed("remove", &self.folder))?;
+        }
+        Ok(unpinned)
+    }
+}
+
+/// Removes every pin, if there are any: see [`Pins::remove`].
+pub fn unpin() -> Result<Unpinned, PinsError> {
+    // Where there is nothing, nothing is made.
+    match fs::symlink_metadata(Path::new(MOUNT).join(FOLDER)) {
+        Ok(_) => Pins::open()?.remove(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Unpinned::default()),
+        Err(error) => Err(failed("look at", &Path::new(MOUNT).join(FOLDER))(error)),
+    }
+}
+
+impl VersionDir {
+    /// Where that map is pinned.
+    pub(super) fn map(&self, name: &str) -> PathBuf {
+        self.path.join(format!("{MAP}{name}"))
+    }
+
+    /// Where that program's link is pinned.
+    pub(super) fn link(&self, program: &str) -> PathBuf {
+        self.path.join(format!("{LINK}{program}"))
+    }
+
+    /// What is there that we would not have pinned.
+    pub(super) fn foreign(&self) -> Result<Vec<PathBuf>, PinsError> {
+        let names = names(&self.path)?.into_iter();
+        Ok(names.filter(|name| !is_pin(name)).map(|name| self.path.join(name)).collect())
+    }
+
+    /// Removes the pins of links, which detaches the programs unless somebody holds them, then those of maps, then the
+    /// folder. What is not ours is returned, and stays.
+    pub(super) fn remove(&self, removed: &mut Vec<PathBuf>) -> Result<Vec<PathBuf>, PinsError> {
+        let (mut pins, mut foreign) = (Vec::new(), Vec::new());
+        for name in names(&self.path)? {
+            let path = self.path.join(&name);
+            let is_file = fs::symlink_metadata(&path).is_ok_and(|file| file.is_file());
+            if is_pin(&name) && is_file { pins.push(path) } else { foreign.push(path) }
+        }
+        // Links come before maps by their names.
+        pins.sort();
+        for path in pins {
+            fs::remove_file(&path).map_err(failed("remove", &path))?;
+            removed.push(path);
+        }
+        if foreign.is_empty() {
+            fs::remove_dir(&self.path).map_err(failed("remove", &self.path))?;
+        }
+        Ok(foreign)
+    }
+}
+
+fn is_pin(name: &str) -> bool {
+    let rest = name.strip_prefix(LINK).or_else(|| name.strip_prefix(MAP));
+    rest.is_some_and(|rest| {
+        !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    })
+}
+
+/// Makes a folder of ours, if it is missing.
+fn make(folder: &Path) -> Result<(), PinsError> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(failed("create", folder)(error)),
+    }
+}
+
+fn check_folder(folder: &Path) -> Result<(), PinsError> {
+    let metadata: Metadata = fs::symlink_metadata(folder).map_err(failed("look at", folder))?;
+    if !metadata.is_dir() {
+        return Err(PinsError::Foreign { path: folder.to_owned(), why: "is no folder" });
+    }
+    check_owner(folder, metadata.uid(), metadata.mode())
+}
+
+/// Nobody else may have put anything there.
+fn check_owner(folder: &Path, uid: u32, mode: u32) -> Result<(), PinsError> {
+    if uid != geteuid().as_raw() {
+        return Err(PinsError::Foreign { path: folder.to_owned(), why: "belongs to another user" });
+    }
+    if mode & 0o077 != 0 {
+        return Err(PinsError::Foreign { path: folder.to_owned(), why: "is open to other users" });
+    }
+    Ok(())
+}
+
+fn names(folder: &Path) -> Result<Vec<String>, PinsError> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed("read", folder))? {
+        let name = entry.map_err(failed("read", folder))?.file_name();
+        names.push(name.to_string_lossy().into_owned());
+    }
+    names.sort();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    /// Any file system serves here: only pinning itself needs bpffs.
+    fn pins(dir: &Path) -> Result<Pins, PinsError> {
+        Pins::open_at(dir.join(FOLDER))
+    }
+
+    fn pin(folder: &VersionDir, names: &[&str]) {
+        for name in names {
+            fs::write(folder.path.join(name), "").unwrap();
+        }
+    }
+
+    #[test]
+    fn only_one_uses_it_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = pins(dir.path()).unwrap();
+        assert!(matches!(pins(dir.path()), Err(PinsError::Busy { .. })));
+        drop(first);
+        pins(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn removing_leaves_nothing_of_ours() {
+        let dir = tempfile::tempdir().unwrap();
+        let pins = pins(dir.path()).unwrap();
+        for number in [1, 2] {
+            pin(&pins.version(Version::numbered(number)).unwrap(), &["map_EVENTS", "link_process_exit"]);
+        }
+        let unpinned = pins.remove().unwrap();
+        assert_eq!((unpinned.removed.len(), unpinned.left.len()), (4, 0));
+        let order: Vec<_> = unpinned.removed.iter().filter_map(|path| path.file_name()).collect();
+        assert_eq!(order[..2], ["link_process_exit", "map_EVENTS"], "programs go before what they write to");
+        assert!(!dir.path().join(FOLDER).exists());
+    }
+
+    #[test]
+    fn what_is_not_ours_stays_and_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let pins = pins(dir.path()).unwrap();
+        let folder = pins.folder.clone();
+        let version = pins.version(Version::numbered(1)).unwrap();
+        pin(&version, &["map_EVENTS", "notes", "map_", "link_a-b"]);
+        fs::create_dir(version.path.join("map_folder")).unwrap();
+        fs::write(folder.join("readme"), "").unwrap();
+        fs::create_dir(folder.join("others")).unwrap();
+        symlink("/etc", folder.join("v1-00000000000000aa")).unwrap();
+
+        let (versions, foreign) = pins.others(Version::numbered(2)).unwrap();
+        assert_eq!(versions, std::slice::from_ref(&version));
+        assert_eq!(foreign.len(), 3, "{foreign:?}");
+        assert_eq!(version.foreign().unwrap().len(), 3);
+
+        let unpinned = pins.remove().unwrap();
+        assert_eq!(unpinned.removed, [version.map("EVENTS")]);
+        assert_eq!(unpinned.left.len(), 7, "{unpinned:?}");
+        assert!(unpinned.left.iter().all(|path| fs::symlink_metadata(path).is_ok()));
+    }
+
+    #[test]
+    fn a_folder_that_others_can_reach_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join(FOLDER);
+        fs::create_dir(&folder).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(matches!(pins(dir.path()), Err(PinsError::Foreign { .. })));
+        fs::remove_dir(&folder).unwrap();
+        symlink("/etc", &folder).unwrap();
+        assert!(matches!(pins(dir.path()), Err(PinsError::Foreign { .. })));
+    }
+
+    #[test]
+    fn a_version_folder_that_is_not_ours_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let pins = pins(dir.path()).unwrap();
+        let version = pins.version(Version::numbered(1)).unwrap();
+        fs::set_permissions(&version.path, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(pins.version(Version::numbered(1)), Err(PinsError::Foreign { .. })));
+    }
+}

@@ -1,0 +1,131 @@
+//! Takes over what another version of the daemon left at work.
+//!
+//! By now the new programs are attached, beside the old ones: from here on the new ring has everything, and the old one
+//! has everything until it is detached. What both have is told once, as [`Again`](super::Again) recognises it. So there is no
+//! moment without a program, and nothing hangs on two programs' seeing the same time.
+use std::{path::PathBuf, thread, time::Duration};
+
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
+use enforcer_common::counter::drops;
+
+use super::pins::{PinsError, VersionDir};
+use crate::sense::record::{Undecodable, decode};
+
+/// How long a program that was running when the new ones were attached may take to end. It takes microseconds.
+const RUNNING: Duration = Duration::from_millis(20);
+
+/// `BPF_NOEXIST` of linux/bpf.h: what is there already stays.
+const NO_EXIST: u64 = 1;
+
+/// The stage at which records are lost whose layout this daemon does not know.
+const OTHER_VERSION: &str = "other_version";
+
+/// What was found of daemons before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inherited {
+    /// The programs that were at work, and are taken on.
+    pub programs: Vec<&'static str>,
+    /// Folders of other versions that were read to their end and removed.
+    pub versions: Vec<PathBuf>,
+    /// Records that were in their rings.
+    pub records: u64,
+    /// Their losses that nobody has told, by stage.
+    pub drops: Vec<(&'static str, u64)>,
+}
+
+/// Why another version was not taken over; it stays as it is.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TakeoverError {
+    #[error("cannot read {}", path.display())]
+    Map {
+        path: PathBuf,
+        #[source]
+        source: MapError,
+    },
+    #[error(transparent)]
+    Pins(#[from] PinsError),
+}
+
+/// Gives `take` every record that another version's ring holds, has the new programs wait for the victims of the old
+/// ones, and removes the old version.
+pub(super) fn take_over(
+    old: &VersionDir,
+    marked: &mut HashMap<MapData, u32, u64>,
+    take: &mut dyn FnMut(&[u8]),
+    inherited: &mut Inherited,
+) -> Result<Vec<PathBuf>, TakeoverError> {
+    copy_marked(old, marked)?;
+    thread::sleep(RUNNING);
+    copy_marked(old, marked)?;
+    if let Some(mut ring) = open(old, "EVENTS", RingBuf::try_from)? {
+        let mut unreadable = 0;
+        while let Some(record) = ring.next() {
+            inherited.records += 1;
+            if matches!(decode(&record), Err(Undecodable::OtherVersion(_))) {
+                unreadable += 1;
+            } else {
+                take(&record);
+            }
+        }
+        if unreadable > 0 {
+            inherited.drops.push((OTHER_VERSION, unreadable));
+        }
+    }
+    if let Some(drops) = open(old, "DROPS", PerCpuArray::<_, u64>::try_from)? {
+        let told = open(old, DROPS_TOLD, Array::<_, u64>::try_from)?;
+        for (stage, lost) in untold_drops(&drops, told.as_ref()) {
+            match inherited.drops.iter_mut().find(|(name, _)| *name == stage) {
+                Some((_, sum)) => *sum += lost,
+                None => inherited.drops.push((stage, lost)),
+            }
+        }
+    }
+    let foreign = old.remove(&mut Vec::new())?;
+    inherited.versions.push(old.path.clone());
+    Ok(foreign)
+}
+
+/// Victims that are marked and have not exited: from now on their exits are told by the new programs.
+fn copy_marked(old: &VersionDir, marked: &mut HashMap<MapData, u32, u64>) -> Result<(), TakeoverError> {
+    let Some(before) = open(old, "MARKED", HashMap::<_, u32, u64>::try_from)? else { return Ok(()) };
+    // One that goes while it is looked at has exited.
+    for (pid, marked_ns) in before.iter().flatten() {
+        // One that the new programs have marked is theirs.
+        let _known = marked.insert(pid, marked_ns, NO_EXIST);
+    }
+    Ok(())
+}
+
+/// How many losses of each stage have been told: a map of the daemon's own, which lives as long as the counters.
+pub(super) const DROPS_TOLD: &str = "DROPS_TOLD";
+
+/// The losses that have not been told, by stage.
+fn untold_drops(
+    drops: &PerCpuArray<MapData, u64>,
+    told: Option<&Array<MapData, u64>>,
+) -> Vec<(&'static str, u64)> {
+    let stages = (0..).zip(drops::NAMES);
+    stages
+        // A version before may not have had this stage yet.
+        .filter_map(|(index, name)| {
+            let lost: u64 = drops.get(&index, 0).ok()?.iter().sum();
+            let told = told.and_then(|told| told.get(&index, 0).ok()).unwrap_or(0);
+            Some((name, lost.saturating_sub(told)))
+        })
+        .filter(|(_, lost)| *lost > 0)
+        .collect()
+}
+
+/// A map of that version; none if it has none of that name.
+fn open<T>(
+    version: &VersionDir,
+    name: &str,
+    convert: impl FnOnce(Map) -> Result<T, MapError>,
+) -> Result<Option<T>, TakeoverError> {
+    let path = version.map(name);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let map = MapData::from_pin(&path).and_then(Map::from_map_data).and_then(convert);
+    map.map(Some).map_err(|source| TakeoverError::Map { path, source })
+}

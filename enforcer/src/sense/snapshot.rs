@@ -1,0 +1,54 @@
+//! One immutable, typed picture of the node and its guarded cgroups.
+//!
+//! [`Snapshots`] takes them: every file is open beforehand and read in place, nothing is allocated, and two snapshots
+//! change places, so that the one before is at hand. What cannot be read is a typed [`Missing`], never a zero.
+
+mod cgroup;
+mod charge;
+mod node;
+mod observer;
+mod pace;
+mod slope;
+mod stalls;
+mod take;
+mod zones;
+
+pub use self::{
+    cgroup::{CgroupView, EventCounts, Guarded},
+    charge::{ChargeFiles, Split},
+    node::{NodeFiles, NodePaths, NodeView},
+    observer::Observer,
+    pace::next_look,
+    slope::Slope,
+    stalls::{Stall, Stalls},
+    take::{Snapshot, Snapshots},
+    zones::{Zone, ZoneKind, Zones},
+};
+
+/// Why there is no value.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Missing {
+    /// The kernel, or this cgroup, has no such file.
+    Absent,
+    /// The cgroup is gone.
+    Gone,
+    /// It was not worth reading this time.
+    Unread,
+    /// Reading failed with this error number.
+    Failed(i32),
+    /// The text is not what it should be.
+    Malformed,
+}
+
+/// A value, or why there is none.
+pub type Seen<T> = Result<T, Missing>;
+
+impl From<rustix::io::Errno> for Missing {
+    fn from(errno: rustix::io::Errno) -> Self {
+        match errno {
+            rustix::io::Errno::NODEV | rustix::io::Errno::NOENT => Self::Gone,
+            rustix::io::Errno::OPNOTSUPP => Self::Absent,
+            errno => Self::Failed(errno.raw_os_error()),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+use std::{
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::{Missing, Seen, Slope, Split, Stalls, Zones, stalls};
+use crate::sense::{
+    Meminfo, MeminfoError, MemoryInfo, NODE_PRESSURE, PROC_MEMINFO, ROOT_MEMORY_STAT, page_bytes,
+    text::{keyed, read_into},
+};
+
+/// Where the node's files are.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct NodePaths {
+    /// The memory summary.
+    pub meminfo: PathBuf,
+    /// Pressure of memory.
+    pub pressure: PathBuf,
+    /// The zones.
+    pub zoneinfo: PathBuf,
+    /// The root cgroup's `memory.stat`.
+    pub root_stat: PathBuf,
+}
+
+impl Default for NodePaths {
+    fn default() -> Self {
+        Self {
+            meminfo: PROC_MEMINFO.into(),
+            pressure: NODE_PRESSURE.into(),
+            zoneinfo: PathBuf::from("/proc/zoneinfo"),
+            root_stat: ROOT_MEMORY_STAT.into(),
+        }
+    }
+}
+
+/// What the node showed.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct NodeView {
+    /// The memory summary.
+    pub memory: Seen<MemoryInfo>,
+    /// Its pressure of memory.
+    pub pressure: Seen<Stalls>,
+    /// The zones with their watermarks. They keep their room where there is no reading.
+    pub zones: Zones,
+    /// Why there are no zones, if there are none.
+    pub zones_missing: Option<Missing>,
+    /// What all cgroups are charged for, by the root's `memory.stat`: what the kubelet reckons from.
+    pub root: Seen<Split>,
+    /// How fast `MemAvailable` changes, in bytes a second; falling is below zero.
+    pub available_slope_bytes_per_second: Option<i64>,
+}
+
+impl NodeView {
+    pub(super) fn unread() -> Self {
+        Self {
+            memory: Err(Missing::Unread),
+            pressure: Err(Missing::Unread),
+            zones: Zones::with_room(),
+            zones_missing: Some(Missing::Unread),
+            root: Err(Missing::Unread),
+            available_slope_bytes_per_second: None,
+        }
+    }
+}
+
+/// The node's files, open.
+#[derive(Debug)]
+pub struct NodeFiles {
+    meminfo: Meminfo,
+    pressure: Option<OwnedFd>,
+    zoneinfo: Option<OwnedFd>,
+    root_stat: Option<OwnedFd>,
+    page_bytes: u64,
+    slope: Slope,
+}
+
+impl NodeFiles {
+    /// Opens them; without the memory summary there is nothing to go by, and the others may be missing.
+    pub fn open(paths: &NodePaths) -> Result<Self, MeminfoError> {
+        Ok(Self {
+            meminfo: Meminfo::open(&paths.meminfo)?,
+            pressure: open(&paths.pressure),
+            zoneinfo: open(&paths.zoneinfo),
+            root_stat: open(&paths.root_stat),
+            page_bytes: page_bytes(),
+            slope: Slope::default(),
+        })
+    }
+
+    /// Looks at the node.
+    pub(super) fn look(&mut self, now_ns: u64, buffer: &mut [u8], view: &mut NodeView) {
+        view.memory = self.meminfo.read().map_err(|error| match error {
+            MeminfoError::Read(errno) => errno.into(),
+            MeminfoError::Malformed => Missing::Malformed,
+        });
+        view.available_slope_bytes_per_second = if let Ok(memory) = view.memory {
+            self.slope.observe(now_ns, memory.available_bytes)
+        } else {
+            self.slope.reset();
+            None
+        };
+        view.pressure = match &self.pressure {
+            None => Err(Missing::Absent),
+            Some(fd) => read_into(fd, buffer).map_err(Missing::from).and_then(stalls::parse),
+        };
+        view.root = match &self.root_stat {
+            None => Err(Missing::Absent),
+            Some(fd) => read_into(fd, buffer).map_err(Missing::from).and_then(split),
+        };
+        view.zones_missing = match &self.zoneinfo {
+            None => Some(Missing::Absent),
+            Some(fd) => match read_whole(fd, buffer) {
+                Err(missing) => Some(missing),
+                Ok(text) => (!view.zones.read(text, self.page_bytes)).then_some(Missing::Malformed),
+            },
+        };
+    }
+
+    /// What is available, and how fast that changes.
+    pub(super) fn available(&mut self, now_ns: u64) -> (Option<u64>, Option<i64>) {
+        match self.meminfo.read() {
+            Ok(memory) => (Some(memory.available_bytes), self.slope.observe(now_ns, memory.available_bytes)),
+            Err(_) => (None, None),
+        }
+    }
+
+    /// How large a buffer must be for every file: the zones of a machine with many processors are the longest by far.
+    pub(super) fn buffer_bytes(&self) -> usize {
+        let least = 8 * 1_024;
+        let Some(fd) = &self.zoneinfo else { return least };
+        let mut room = vec![0; least];
+        while room.len() < MAX_BUFFER_BYTES && read_whole(fd, &mut room) == Err(Missing::Malformed) {
+            room.resize(room.len() * 2, 0);
+        }
+        // It grows a little with the counters.
+        if room.len() == least { least } else { room.len() + least }
+    }
+}
+
+/// A machine with more to tell about its zones tells nothing about them.
+const MAX_BUFFER_BYTES: usize = 1 << 20;
+
+/// Reads a file that the kernel gives piece by piece; malformed if it does not fit.
+fn read_whole<'a>(fd: &OwnedFd, buffer: &'a mut [u8]) -> Seen<&'a [u8]> {
+    let mut end = 0;
+    loop {
+        let Some(room) = buffer.get_mut(end..).filter(|room| !room.is_empty()) else {
+            return Err(Missing::Malformed);
+        };
+        let offset = u64::try_from(end).or(Err(Missing::Malformed))?;
+        match rustix::io::retry_on_intr(|| rustix::io::pread(fd, &mut *room, offset))? {
+            0 => break,
+            count => end += count,
+        }
+    }
+    buffer.get(..end).ok_or(Missing::Malformed)
+}
+
+fn open(path: &Path) -> Option<OwnedFd> {
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+}

@@ -1,0 +1,115 @@
+//! What was told, compared with what was done.
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use enforcer_tests::{figures::float, stream::is};
+use serde_json::Value;
+
+use super::{pool::Container, reader::Line};
+
+/// The figures of one series.
+#[derive(Debug)]
+pub(super) struct Tally {
+    /// Processes that were to die.
+    pub(super) started: usize,
+    /// Kills by the kernel's counters.
+    pub(super) killed: usize,
+    /// Kills that were told by an incident, each once.
+    pub(super) told: usize,
+    /// Of those, the ones told of the pod and container in which the process was, with its limit.
+    pub(super) right: usize,
+    /// Told of another place, told twice, told of a process that nobody started, or told as no kill.
+    pub(super) wrong: usize,
+    /// Told by what was counted, without a record.
+    pub(super) reconstructed: usize,
+    /// Kills that the kernel's log tells.
+    pub(super) logged: usize,
+    /// From the opening of the gates to the last end.
+    pub(super) took: Duration,
+    /// From the kernel's mark to the reader's line.
+    pub(super) latencies_ms: Vec<f64>,
+    /// Whether they came one at a time.
+    pub(super) is_single: bool,
+}
+
+impl Tally {
+    pub(super) fn new(
+        killed: u64,
+        started: &HashMap<u32, Container>,
+        marked_us: &HashMap<u32, u64>,
+        lines: &[Line],
+        logged: usize,
+        took: Duration,
+        is_single: bool,
+    ) -> anyhow::Result<Self> {
+        let mut tally = Self {
+            started: started.len(),
+            killed: usize::try_from(killed)?,
+            told: 0,
+            right: 0,
+            wrong: 0,
+            reconstructed: 0,
+            logged,
+            took,
+            latencies_ms: Vec::new(),
+            is_single,
+        };
+        let mut told = HashSet::new();
+        for line in lines {
+            let event = line.event()?;
+            let data = &event["data"];
+            if is(&event, "oom.detected") {
+                if let Some(marked_us) = pid(&data["victim"]).and_then(|pid| marked_us.get(&pid)) {
+                    // Below zero if the clocks disagree.
+                    tally.latencies_ms.push((float(line.time_us) - float(*marked_us)) / 1e3);
+                }
+            } else if is(&event, "oom.incident") && data["reconstructed"] == true {
+                let kills = data["kills"].as_u64().context("an incident without its number of kills")?;
+                let kills = usize::try_from(kills)?;
+                tally.told += kills;
+                tally.reconstructed += kills;
+                let owner = data["limitOwner"].as_str();
+                if started.values().any(|container| Some(container.cgroup.as_str()) == owner) {
+                    tally.right += kills;
+                } else {
+                    tally.wrong += kills;
+                }
+            } else if is(&event, "oom.incident") {
+                for victim in data["victims"].as_array().context("an incident without victims")? {
+                    let fresh = pid(victim).is_some_and(|pid| told.insert(pid));
+                    let container = pid(victim).and_then(|pid| started.get(&pid));
+                    tally.told += usize::from(fresh);
+                    match container {
+                        Some(container)
+                            if fresh
+                                && is_of(victim, container)
+                                && data["limitOwner"] == container.cgroup.as_str() =>
+                        {
+                            tally.right += 1;
+                        }
+                        Some(_) | None => tally.wrong += 1,
+                    }
+                }
+            } else if is(&event, "oom.averted") {
+                tally.wrong += 1;
+            } else {
+                println!("        told beside: {}", data["message"]);
+            }
+        }
+        Ok(tally)
+    }
+}
+
+fn pid(task: &Value) -> Option<u32> {
+    task["pid"].as_u64()?.try_into().ok()
+}
+
+fn is_of(victim: &Value, container: &Container) -> bool {
+    victim["namespace"] == "default"
+        && victim["pod"] == container.pod.as_str()
+        && victim["container"] == container.name.as_str()
+        && victim["cgroup"] == container.cgroup.as_str()
+}

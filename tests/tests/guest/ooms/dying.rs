@@ -1,0 +1,120 @@
+//! Victims that somebody else had killed already: the kernel marks them all the same, and kills nobody.
+use std::{
+    fs,
+    process::{Command, Stdio},
+    thread,
+};
+
+use enforcer_tests::{
+    kernel,
+    process::Process,
+    wait::{PATIENCE, wait_until},
+};
+use rustix::{
+    process::Pid,
+    thread::{CpuSet, sched_setaffinity},
+};
+use serde_json::json;
+
+use super::{
+    Scene, assert_holds, pod_with,
+    scene::{MIB, Running, SILENCE, counters, dir, merged, place},
+};
+
+#[test]
+fn by_another_hand_is_no_kill() {
+    let mut scene = Scene::open("dying", "singleProcessOOMKill: true");
+    scene.manifest("p", &pod_with("p", "64Mi", &[("c1", ""), ("c2", "")]));
+    let pod = "/kubepods/burstable/podp";
+    let mut victim = scene.ready("default/p/c1", &["workload", "hold", "--size", "48Mi"]);
+    let pid = victim.pid().to_string();
+    // Together they are too much; alone, each fits.
+    let usurp = ["workload", "usurp", "--victim", &pid, "--size", "40Mi", "--cpu", "1"];
+    let mut usurper = scene.ready("default/p/c2", &usurp);
+    victim.killed();
+
+    let averted = scene.averted("default/p");
+    let task = |pid, container: &str| {
+        let cgroup = format!("{pod}/{container}");
+        merged(&json!({"pid": pid, "comm": "workload"}), &place("p", container, &cgroup))
+    };
+    assert_holds(
+        &averted,
+        &json!({
+            "cause": "alreadyDying",
+            "trigger": task(usurper.pid(), "c2"),
+            "victims": [task(victim.pid(), "c1")],
+        }),
+    );
+    victim.assert_is(&averted["victims"][0]);
+    // The kernel agrees: the limit was hit, often, and nobody was killed for it.
+    assert!(counters(pod)["oom"].as_u64().unwrap() >= 1, "{}", counters(pod));
+    for cgroup in [pod, &format!("{pod}/c1"), &format!("{pod}/c2")] {
+        assert_eq!(counters(cgroup)["oomKill"], 0, "{cgroup}");
+    }
+    assert!(usurper.process.lives().unwrap());
+    drop(usurper);
+    scene.close(1);
+}
+
+#[test]
+fn by_our_own_eviction_is_no_kill() {
+    const PREY_BYTES: u64 = 120 * MIB;
+    let threshold = kernel::meminfo_bytes("MemAvailable").unwrap() - 2 * PREY_BYTES - 200 * MIB;
+    let mut scene = Scene::open("own", &format!("evictionHard: {{memory.available: \"{threshold}\"}}"));
+    scene.pod("prey", &[("a", ""), ("b", "")]);
+    let pod = "/kubepods/besteffort/podprey";
+    let mut prey: Vec<Running> = ["a", "b"]
+        .iter()
+        .map(|container| {
+            let size = PREY_BYTES.to_string();
+            scene.ready(&format!("default/prey/{container}"), &["workload", "hold", "--size", &size])
+        })
+        .collect();
+    let mut second = CpuSet::new();
+    second.set(1);
+    for running in &prey {
+        sched_setaffinity(Pid::from_raw(running.pid().try_into().unwrap()), &second).unwrap();
+    }
+    // Nobody else runs there from now on, so that no victim of the eviction comes to its end.
+    let usurper = Command::new("workload")
+        .args(["spin", "--threads", "1", "--seize", "1"])
+        .stdout(Stdio::null())
+        .spawn();
+    let usurper = Process::new(usurper.unwrap());
+    let size = (400 * MIB).to_string();
+    let hog = Command::new("workload").args(["spike", "--size", &size]).stdout(Stdio::null()).spawn();
+    let hog = Process::new(hog.unwrap());
+    scene.stream.wait_for_pod("eviction.decided", "default/prey", PATIENCE).unwrap();
+    wait_until("the signal", || {
+        let pending = fs::read_to_string(format!("/proc/{}/status", prey[1].pid())).unwrap();
+        let pending = pending
+            .lines()
+            .filter_map(|line| line.strip_prefix("SigPnd:\t").or(line.strip_prefix("ShdPnd:\t")));
+        pending.map(|set| u64::from_str_radix(set.trim(), 16).unwrap()).any(|set| set & (1 << 8) != 0)
+    });
+    // The kernel looks for a victim in the writer's own call, and finds those that are dying.
+    let writer = thread::spawn(move || fs::write(dir(pod).join("memory.max"), "1"));
+    let averted = scene.averted("default/prey");
+    drop((usurper, hog));
+    for running in &mut prey {
+        running.killed();
+    }
+    // The cgroup may be removed under the writer.
+    drop(writer.join().unwrap());
+    assert_holds(
+        &averted,
+        &json!({
+            "cause": "ownEviction",
+            "trigger": {"pid": std::process::id(), "pod": null},
+            "victims": [{"namespace": "default", "pod": "prey", "uid": "prey", "comm": "workload"}],
+        }),
+    );
+    let victim = &averted["victims"][0];
+    assert!(prey.iter().any(|running| victim["pid"] == running.pid()), "{victim:#}");
+    scene.stream.drain(SILENCE);
+    let all: Vec<_> = scene.stream.of("oom.averted").collect();
+    assert!(all.iter().all(|event| event["data"]["cause"] == "ownEviction"), "{all:#?}");
+    let count = all.len();
+    scene.close(count);
+}

@@ -1,0 +1,57 @@
+//! Cgroups that die as a whole.
+use serde_json::json;
+
+use super::{
+    Scene, assert_holds,
+    scene::{kills, merged, place, victims, wait_for_processes},
+};
+
+/// A container of that many processes, of which the last runs into the limit.
+fn whole_container(name: &str, processes: usize, limit: &str, spike: &str) {
+    let mut scene = Scene::open(name, "");
+    scene.pod("many", &[("app", limit), ("side", "32Mi")]);
+    let cgroup = "/kubepods/burstable/podmany/app";
+    // None of them asks to die with its parent: each is there until the kernel comes to it.
+    let script = format!("i=0; while [ $i -lt {} ]; do sleep 600 & i=$((i+1)); done; wait", processes - 2);
+    let mut parent = scene.run("default/many/app", &["sh", "-c", &script]);
+    let mut members = wait_for_processes(cgroup, processes - 1);
+    let mut hog = scene.run("default/many/app", &["workload", "spike", "--size", spike]);
+    members.push(u64::from(hog.pid()));
+    members.sort_unstable();
+
+    let incident = scene.incident("default/many");
+    hog.killed();
+    parent.killed();
+    assert_eq!(victims(&incident), members, "one incident with every process of the container");
+    let member = merged(&json!({"exitCode": 9}), &place("many", "app", cgroup));
+    assert_holds(
+        &incident,
+        &json!({
+            "scope": "container",
+            "limitOwner": cgroup,
+            "limitSource": "traced",
+            "trigger": {"pid": hog.pid(), "container": "app"},
+            "victims": vec![member; processes],
+            "counters": kills(cgroup),
+            "reconciled": true,
+            "reconciliation": "matched",
+            "reconstructed": false,
+        }),
+    );
+    assert_eq!(incident["counters"]["oomGroupKill"], 1);
+    let killed = incident["counters"]["oomKill"].as_u64().unwrap();
+    let told = u64::try_from(processes).unwrap();
+    // The kernel counts the first one twice.
+    assert!((told..=told + 1).contains(&killed), "{killed} of {told}");
+    scene.close(0);
+}
+
+#[test]
+fn of_five_processes() {
+    whole_container("five", 5, "32Mi", "128Mi");
+}
+
+#[test]
+fn of_two_hundred_processes() {
+    whole_container("two-hundred", 200, "192Mi", "512Mi");
+}

@@ -1,0 +1,99 @@
+//! Cgroups outside of kubepods.
+use std::{
+    fs,
+    process::{Command, Stdio},
+};
+
+use enforcer_tests::{
+    cgroup::Cgroup,
+    process::Process,
+    wait::{PATIENCE, wait_until},
+};
+use serde_json::{Value, json};
+
+use super::{
+    Scene, assert_holds,
+    scene::{MIB, Running, counters, current_bytes, dir, merged, victims, wait_for_processes},
+};
+
+fn start(cgroup: &Cgroup, script: &str) -> Running {
+    let script = format!("echo 0 > {}/cgroup.procs || exit 1; {script}", cgroup.path().display());
+    let mut command = Command::new("sh");
+    Running::new(Process::new(command.args(["-c", &script]).stdout(Stdio::null()).spawn().unwrap()))
+}
+
+#[test]
+fn spares_who_is_exempt() {
+    let mut scene = Scene::open("system", "");
+    let group = Cgroup::create("ooms-system").unwrap();
+    group.write("memory.max", "33554432").unwrap();
+    group.write("memory.oom.group", "1").unwrap();
+    let start = |script: &str| start(&group, script);
+    let mut exempt = start("echo -1000 > /proc/self/oom_score_adj; exec sleep 600");
+    let mut bystander = start("exec sleep 600");
+    wait_for_processes("/ooms-system", 2);
+    let mut hog = start("exec workload spike --size 128Mi");
+
+    let incident = scene.incident_of_no_pod();
+    hog.killed();
+    bystander.killed();
+    let mut expected = vec![u64::from(bystander.pid()), u64::from(hog.pid())];
+    expected.sort_unstable();
+    assert_eq!(victims(&incident), expected);
+    let nobody = json!({"namespace": null, "pod": null, "container": null, "cgroup": "/ooms-system"});
+    assert_holds(
+        &incident,
+        &json!({
+            "scope": "system",
+            "limitOwner": "/ooms-system",
+            "limitSource": "traced",
+            "trigger": merged(&json!({"pid": hog.pid()}), &nobody),
+            "victims": vec![merged(&nobody, &json!({"exitCode": 9, "oomScoreAdj": 0})); 2],
+            "reconstructed": false,
+        }),
+    );
+    let counted: Value = counters("/ooms-system");
+    assert_eq!(counted["oomGroupKill"], 1);
+    assert!(exempt.process.lives().unwrap(), "a score of -1000 exempts it");
+    assert!(
+        fs::read_to_string(dir("/ooms-system").join("cgroup.procs"))
+            .unwrap()
+            .contains(&exempt.pid().to_string())
+    );
+    drop(exempt.process);
+    scene.close(0);
+    drop((bystander.process.wait_for_end(PATIENCE), group));
+}
+
+#[test]
+fn two_kills_for_one_allocator_are_two_incidents() {
+    let mut scene = Scene::open("two-kills", "");
+    let group = Cgroup::create("ooms-two").unwrap();
+    group.write("memory.max", "67108864").unwrap();
+    // The scores say who dies, and in which order.
+    let hold = |score: u32| {
+        start(&group, &format!("echo {score} > /proc/self/oom_score_adj; exec workload hold --size 20Mi"))
+    };
+    let (mut first, mut second) = (hold(1000), hold(900));
+    wait_until("their memory", || current_bytes("/ooms-two") > 40 * MIB);
+    let mut allocator = start(&group, "exec workload ramp --rate 32Mi --to 56Mi");
+    for running in [&mut first, &mut second] {
+        let incident = scene.incident_of_no_pod();
+        running.killed();
+        running.assert_is(&incident["victims"][0]);
+        assert_holds(
+            &incident,
+            &json!({
+                "scope": "system",
+                "limitOwner": "/ooms-two",
+                "trigger": {"pid": allocator.pid()},
+                "victims": [{"cgroup": "/ooms-two", "exitCode": 9}],
+                "reconstructed": false,
+            }),
+        );
+    }
+    wait_until("all that it takes", || current_bytes("/ooms-two") > 56 * MIB);
+    assert!(allocator.process.lives().unwrap());
+    assert_eq!(counters("/ooms-two")["oomKill"], 2);
+    scene.close(0);
+}

@@ -1,0 +1,55 @@
+//! Kills of which no record came: what the kernel counted is told all the same.
+use std::{path::Path, thread};
+
+use enforcer_tests::{daemon::Daemon, stream::is, wait::PATIENCE};
+use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
+use serde_json::json;
+
+use super::{
+    Scene, assert_holds,
+    scene::{counters, kills, merged, place},
+};
+
+/// What eBPF takes; without them the kernel refuses every program.
+const FOR_BPF: [CapabilitySet; 3] = [CapabilitySet::BPF, CapabilitySet::PERFMON, CapabilitySet::SYS_ADMIN];
+
+#[test]
+fn where_no_program_can_be_loaded() {
+    // What a thread may not have, the processes that it starts may not either.
+    let daemon = thread::spawn(|| {
+        for capability in FOR_BPF {
+            remove_capability_from_bounding_set(capability).unwrap();
+        }
+        Daemon::start(Path::new("/tmp/ooms/untraced"), "mode: enforce").unwrap()
+    })
+    .join()
+    .unwrap();
+    let mut scene = Scene::of(daemon);
+    let said = |what: &'static str| {
+        move |event: &serde_json::Value| is(event, "degraded.entered") && event["data"]["what"] == what
+    };
+    scene.stream.wait_for("the lack of eBPF", PATIENCE, said("ebpf")).unwrap();
+    scene.pod("web", &[("app", "32Mi"), ("log", "32Mi")]);
+    let cgroup = "/kubepods/burstable/podweb/app";
+    for before in [0, 1] {
+        let mut hog = scene.run("default/web/app", &["workload", "spike", "--size", "128Mi"]);
+        hog.killed();
+        let incident = scene.incident("default/web");
+        let now = counters(cgroup);
+        assert_eq!(now["oomGroupKill"], before + 1, "one OOM at a time");
+        // Whose it was is known, who it was is not: nobody is made up.
+        let expected = json!({
+            "reconstructed": true,
+            "scope": "container",
+            "limitOwner": cgroup,
+            "limitSource": "counters",
+            "trigger": null,
+            "victims": [],
+            "counters": {"oomGroupKill": 1},
+            "countersBefore": {"oomGroupKill": before},
+            "countersAfter": kills(cgroup),
+        });
+        assert_holds(&incident, &merged(&expected, &place("web", "app", cgroup)));
+    }
+    scene.close(0);
+}

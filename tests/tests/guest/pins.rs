@@ -1,0 +1,473 @@
+//! What outlives the daemon in the kernel: OOM kills while nobody runs, and while one version takes over from another.
+#![expect(clippy::unwrap_used, reason = "a scenario's helpers may panic like the scenario itself")]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use aya::{
+    maps::loaded_maps,
+    programs::{loaded_links, loaded_programs},
+};
+use enforcer::sense::{
+    Again, Attached, Choice, Facts, Inherited, Pins, PinsError, Programs, Record, Version, choose, decode,
+};
+use enforcer_tests::{
+    daemon::Daemon,
+    pods::{Container, pod},
+    process::Process,
+    random::Random,
+    stream::{Stream, is},
+    wait::wait_until,
+};
+use rustix::{
+    fs::FlockOperation,
+    mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount},
+};
+use serde_json::Value;
+
+/// How long anything may take: what is told, is told within seconds.
+const PATIENCE: Duration = Duration::from_secs(40);
+const MOUNT: &str = "/sys/fs/bpf";
+const PINS: &str = "/sys/fs/bpf/enforcer";
+
+fn folder(name: &str) -> PathBuf {
+    Path::new("/tmp/pins").join(name)
+}
+
+fn daemon(name: &str) -> Daemon {
+    Daemon::start(&folder(name), "mode: enforce").unwrap()
+}
+
+/// A pod of one container with a small limit; its container's folder, once it stands. The name is one scenario's alone:
+/// a pod whose cgroup stands already is not told of.
+fn small_pod(daemon: &Daemon, name: &str) -> PathBuf {
+    let manifest = pod(name, 0, &[Container { name: "app", requests: "", limits: "memory: 8Mi" }]);
+    daemon.manifest(&format!("{name}.yaml"), &manifest).unwrap();
+    let mut stream = daemon.follow().unwrap();
+    let applied = stream.wait_for_pod("limits.applied", &format!("default/{name}"), PATIENCE).unwrap();
+    let cgroup = applied["data"]["cgroup"].as_str().unwrap();
+    let cgroup = cgroup.strip_suffix("/app").unwrap_or(cgroup);
+    let app = Path::new("/sys/fs/cgroup").join(cgroup.trim_start_matches('/')).join("app");
+    wait_until("the container's limit", || {
+        fs::read_to_string(app.join("memory.max")).is_ok_and(|max| max.trim() == (8 << 20).to_string())
+    });
+    app
+}
+
+/// Has the kernel kill a process in that cgroup; its id.
+fn killed_in(cgroup: &Path) -> u32 {
+    let script = format!("echo $$ > {}/cgroup.procs; exec tail /dev/zero", cgroup.display());
+    let mut eater = Process::new(Command::new("sh").args(["-c", &script]).spawn().unwrap());
+    let pid = eater.id();
+    let status = eater.wait_for_end(PATIENCE).unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "{status}");
+    pid
+}
+
+/// How often each process was told as a victim in events of that type.
+fn told(stream: &Stream, kind: &str) -> BTreeMap<u64, usize> {
+    let mut told = BTreeMap::new();
+    for event in stream.of(kind) {
+        let data = &event["data"];
+        let victims = data["victims"].as_array().cloned().unwrap_or_else(|| vec![data["victim"].clone()]);
+        for victim in victims {
+            *told.entry(victim["pid"].as_u64().unwrap()).or_default() += 1;
+        }
+    }
+    told
+}
+
+fn once(pids: &[u32]) -> BTreeMap<u64, usize> {
+    pids.iter().map(|pid| (u64::from(*pid), 1)).collect()
+}
+
+/// Waits until as many victims are told in each way, and some time more.
+fn assert_told_once(daemon: &Daemon, pids: &[u32]) -> Stream {
+    let mut stream = daemon.follow().unwrap();
+    let last = pids.iter().copied().collect::<BTreeSet<_>>();
+    for pid in &last {
+        stream
+            .wait_for("an incident", PATIENCE, |event| {
+                is(event, "oom.incident")
+                    && event["data"]["victims"]
+                        .as_array()
+                        .is_some_and(|victims| victims.iter().any(|victim| victim["pid"] == *pid))
+            })
+            .unwrap();
+    }
+    stream.drain(Duration::from_secs(2));
+    assert_eq!(told(&stream, "oom.incident"), once(pids));
+    assert_eq!(told(&stream, "oom.detected").values().sum::<usize>(), stream.of("oom.incident").count());
+    let ids = |kind| -> BTreeSet<String> {
+        stream.of(kind).map(|event| event["data"]["incidentId"].to_string()).collect()
+    };
+    assert_eq!(ids("oom.detected"), ids("oom.incident"));
+    assert_eq!(ids("oom.detected").len(), stream.of("oom.detected").count());
+    stream
+}
+
+fn versions() -> Vec<String> {
+    let Ok(entries) = fs::read_dir(PINS) else { return Vec::new() };
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+fn unpin() -> Output {
+    Command::new("enforcer").args(["run", "--unpin"]).output().unwrap()
+}
+
+fn choice() -> Choice {
+    choose(&Facts::gather())
+}
+
+/// The folder of pins. A process that is just being started by another thread holds its lock until it is itself.
+fn pins() -> Pins {
+    let mut pins = None;
+    wait_until("the pins", || {
+        let opened = Pins::open();
+        let is_busy = matches!(opened, Err(PinsError::Busy { .. }));
+        if !is_busy {
+            pins = Some(opened.unwrap());
+        }
+        !is_busy
+    });
+    pins.unwrap()
+}
+
+/// The programs pinned as that version's; nobody reads them.
+fn leave(version: u64) {
+    let attached =
+        Programs::load_pinned(&choice(), pins(), Version::numbered(version), &mut |_record| ()).unwrap();
+    assert_eq!(attached.inherited, Inherited::default());
+    assert_eq!(attached.unpinned, []);
+    assert!(attached.failed.is_empty(), "{:#?}", attached.failed);
+}
+
+fn links() -> usize {
+    loaded_links().count()
+}
+
+#[test]
+fn kills_while_the_daemon_is_dead_are_told_by_the_next() {
+    let first = daemon("dead");
+    let app = small_pod(&first, "pins-dead");
+    let before = killed_in(&app);
+    drop(assert_told_once(&first, &[before]));
+    // SIGKILL.
+    drop(first);
+    let mut pids = vec![before];
+    pids.extend((0..5).map(|_| killed_in(&app)));
+
+    let second = daemon("dead");
+    let stream = assert_told_once(&second, &pids);
+    for event in stream.of("oom.incident") {
+        let victim = &event["data"]["victims"][0];
+        assert_eq!(
+            (&victim["namespace"], &victim["pod"], &victim["container"]),
+            (&"default".into(), &"pins-dead".into(), &"app".into()),
+            "{event}"
+        );
+        // The pod's limit is its one container's.
+        assert_eq!(event["data"]["scope"], "pod", "{event}");
+        assert!(event["data"]["timelineMs"]["exited"].is_number(), "{event}");
+    }
+    drop(stream);
+
+    // In order, and once more.
+    second.stop().unwrap();
+    pids.push(killed_in(&app));
+    let third = daemon("dead");
+    drop(assert_told_once(&third, &pids));
+    third.stop().unwrap();
+    let fourth = daemon("dead");
+    drop(assert_told_once(&fourth, &pids));
+    fourth.stop().unwrap();
+}
+
+#[test]
+fn a_storm_through_kills_of_the_daemon_is_told_once() {
+    const ROUNDS: usize = 8;
+    let mut random = Random::of_this_run();
+    println!("seed {}", random.seed());
+    let first = daemon("storm");
+    let app = small_pod(&first, "pins-storm");
+    let mut first = Some(first);
+    let storm = Storm::begin(&app);
+    for _ in 0..ROUNDS {
+        thread::sleep(Duration::from_millis(random.below(1_500)));
+        drop(first.take());
+        thread::sleep(Duration::from_millis(random.below(500)));
+        // It may be killed before it is ready.
+        first = Some(Daemon::launch(&folder("storm"), "mode: enforce", &[]).unwrap());
+    }
+    let pids = storm.end();
+    drop(first);
+    let last = daemon("storm");
+    println!("{} kills", pids.len());
+    assert!(pids.len() > 20, "no storm: {}", pids.len());
+    drop(assert_told_once(&last, &pids));
+    last.stop().unwrap();
+}
+
+/// Kills by the kernel, one after another.
+struct Storm {
+    goes_on: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<Vec<u32>>>,
+}
+
+impl Storm {
+    fn begin(cgroup: &Path) -> Self {
+        let goes_on = Arc::new(AtomicBool::new(true));
+        let (still, cgroup) = (Arc::clone(&goes_on), cgroup.to_owned());
+        let thread = thread::spawn(move || {
+            let mut pids = Vec::new();
+            while still.load(Ordering::Relaxed) {
+                pids.push(killed_in(&cgroup));
+            }
+            pids
+        });
+        Self { goes_on, thread: Some(thread) }
+    }
+
+    fn end(mut self) -> Vec<u32> {
+        self.goes_on.store(false, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Storm {
+    /// A scenario that fails takes its storm with it.
+    fn drop(&mut self) {
+        self.goes_on.store(false, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+#[test]
+fn a_storm_through_a_change_of_versions_is_read_once() {
+    drop(unpin());
+    let cgroup = Path::new("/sys/fs/cgroup/pins-swap");
+    fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+memory").unwrap();
+    fs::create_dir(cgroup).unwrap();
+    fs::write(cgroup.join("memory.max"), "4M").unwrap();
+    fs::write(cgroup.join("memory.swap.max"), "0").unwrap();
+    leave(1);
+    let storm = Storm::begin(cgroup);
+    let mut again = Again::default();
+    let mut marks: Vec<u32> = Vec::new();
+    let mut exits: Vec<u32> = Vec::new();
+    let mut read = |again: Option<&mut Again>, record: &[u8]| {
+        if let Some(again) = again {
+            again.note(record);
+        }
+        match decode(record).unwrap() {
+            Record::Mark(mark) => marks.push(mark.tid),
+            Record::Exit(exit) => exits.push(exit.tid),
+            other => drop(other),
+        }
+    };
+    let mut doubles = 0;
+    let mut last: Option<Attached> = None;
+    for version in 2..8 {
+        thread::sleep(Duration::from_millis(700));
+        // The one before ended without reading another record.
+        drop(last.take());
+        let mut taken: Vec<Vec<u8>> = Vec::new();
+        let attached = Programs::load_pinned(&choice(), pins(), Version::numbered(version), &mut |record| {
+            taken.push(record.to_vec());
+        })
+        .unwrap();
+        assert_eq!(attached.unpinned, []);
+        assert_eq!(attached.inherited.versions.len(), 1, "{:?}", attached.inherited);
+        assert_eq!(versions().len(), 1, "{:?}", versions());
+        for record in taken {
+            if again.is_one(&record) {
+                doubles += 1;
+            } else {
+                read(Some(&mut again), &record);
+            }
+        }
+        last = Some(attached);
+    }
+    let pids = storm.end();
+    thread::sleep(Duration::from_millis(200));
+    let mut attached = last.unwrap();
+    while let Some(record) = attached.events.next() {
+        if again.is_one(&record) {
+            doubles += 1;
+        } else {
+            read(None, &record);
+        }
+    }
+    println!("{} kills, {doubles} records that two versions had", pids.len());
+    marks.sort_unstable();
+    let mut expected = pids.clone();
+    expected.sort_unstable();
+    assert_eq!(marks, expected);
+    exits.sort_unstable();
+    assert_eq!(exits, expected);
+    drop(attached);
+    fs::remove_dir(cgroup).unwrap();
+    assert!(unpin().status.success());
+}
+
+#[test]
+fn what_another_version_saw_is_told_by_the_daemon() {
+    let first = daemon("takeover");
+    let app = small_pod(&first, "pins-takeover");
+    drop(first);
+    assert!(unpin().status.success());
+    leave(0xabc);
+    let pids: Vec<_> = (0..3).map(|_| killed_in(&app)).collect();
+    let second = daemon("takeover");
+    let stream = assert_told_once(&second, &pids);
+    assert!(stream.of("oom.incident").all(|event| event["subject"] == "default/pins-takeover"));
+    assert_eq!(versions().len(), 1);
+    assert!(!versions().iter().any(|version| version.ends_with("0abc")), "{:?}", versions());
+    drop(stream);
+    second.stop().unwrap();
+}
+
+#[test]
+fn unpinning_leaves_nothing_and_waits_for_no_daemon() {
+    drop(unpin());
+    // Those of daemons before go a moment after them.
+    wait_until("the end of other programs", || loaded_programs().count() == 0);
+    let links_before = links();
+    let daemon = daemon("unpin");
+    assert_eq!(versions().len(), 1);
+    let refused = unpin();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("another enforcer"), "{refused:?}");
+    daemon.stop().unwrap();
+    assert!(links() > links_before, "stopping keeps them attached");
+    let removed = unpin();
+    assert!(removed.status.success(), "{removed:?}");
+    let shown = String::from_utf8(removed.stdout).unwrap();
+    assert!(shown.lines().any(|line| line.ends_with("/link_process_exit")), "{shown}");
+    assert!(!Path::new(PINS).exists());
+    wait_until("the end of the links", || links() == links_before);
+    assert!(unpin().status.success(), "nothing to remove is no failure");
+
+    let restoring = Daemon::start_with(&folder("unpin"), "mode: enforce", &["--on-exit", "restore"]).unwrap();
+    assert_eq!(versions().len(), 1);
+    restoring.stop().unwrap();
+    assert!(!Path::new(PINS).exists());
+    wait_until("the end of the links", || links() == links_before);
+}
+
+#[test]
+fn every_map_of_a_kept_program_is_kept() {
+    drop(unpin());
+    // Those of daemons before go a moment after them.
+    wait_until("the end of other programs", || loaded_programs().count() == 0);
+    leave(5);
+    let folder = Path::new(PINS).join(versions().pop().unwrap());
+    let pinned = |prefix: &str| -> BTreeSet<String> {
+        let names = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter_map(|name| name.to_str()?.strip_prefix(prefix).map(str::to_owned)).collect()
+    };
+    let (kept, programs) = (pinned("map_"), pinned("link_"));
+    wait_until("the end of what is not kept", || loaded_programs().count() == programs.len());
+    let names: BTreeMap<u32, String> = loaded_maps()
+        .map(Result::unwrap)
+        .map(|map| (map.id(), String::from_utf8_lossy(map.name()).into_owned()))
+        .collect();
+    for program in loaded_programs().map(Result::unwrap) {
+        for map in program.map_ids().unwrap().unwrap() {
+            let name = &names[&map];
+            // Constants go with the programs.
+            if !name.ends_with("rodata") {
+                assert!(
+                    kept.iter().any(|kept| kept.get(..15).unwrap_or(kept) == name),
+                    "the map {name} is used by {:?}, which outlives the daemon, and is not kept: {kept:?}",
+                    program.name_as_str()
+                );
+            }
+        }
+    }
+    assert!(unpin().status.success());
+}
+
+#[test]
+fn only_one_daemon_has_the_pins() {
+    let first = daemon("first");
+    let app = small_pod(&first, "pins-first");
+    let second = Daemon::start(&folder("second"), "mode: observe").unwrap();
+    let degraded = |event: &Value| is(event, "degraded.entered") && event["data"]["what"] == "bpffs";
+    let event = second.follow().unwrap().wait_for("degraded bpffs", PATIENCE, degraded).unwrap();
+    assert!(event.to_string().contains("another enforcer"), "{event}");
+    let pid = killed_in(&app);
+    // Both see it, each by programs of its own.
+    drop(assert_told_once(&first, &[pid]));
+    drop(assert_told_once(&second, &[pid]));
+    second.stop().unwrap();
+    first.stop().unwrap();
+}
+
+#[test]
+fn what_is_not_ours_is_named_and_left() {
+    drop(unpin());
+    fs::create_dir(PINS).unwrap();
+    rustix::fs::chmod(PINS, rustix::fs::Mode::RWXU).unwrap();
+    let foreign = Path::new(PINS).join("somebody");
+    fs::create_dir(&foreign).unwrap();
+    let daemon = daemon("foreign");
+    let named = |event: &Value| is(event, "degraded.entered") && event.to_string().contains("/somebody");
+    daemon.follow().unwrap().wait_for("a degraded event about it", PATIENCE, named).unwrap();
+    let app = small_pod(&daemon, "pins-foreign");
+    drop(assert_told_once(&daemon, &[killed_in(&app)]));
+    daemon.stop().unwrap();
+    let left = unpin();
+    assert_eq!(left.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&left.stderr).contains("/somebody"), "{left:?}");
+    assert_eq!(versions(), ["somebody"]);
+    fs::remove_dir(&foreign).unwrap();
+    assert!(unpin().status.success());
+    assert!(!Path::new(PINS).exists());
+}
+
+#[test]
+fn without_bpffs_the_rest_goes_on() {
+    drop(unpin());
+    let told_without = |name: &str, why: &str| {
+        let daemon = daemon(name);
+        let lost = |event: &Value| is(event, "degraded.entered") && event["data"]["what"] == "bpffs";
+        let mut stream = daemon.follow().unwrap();
+        let event = stream.wait_for("degraded bpffs", PATIENCE, lost).unwrap();
+        assert!(event.to_string().contains(why), "{event}");
+        let app = small_pod(&daemon, &format!("pins-{name}"));
+        let pid = killed_in(&app);
+        let seen = assert_told_once(&daemon, &[pid]);
+        assert_eq!(seen.seen.iter().filter(|event| lost(event)).count(), 1, "told once");
+        drop((stream, seen));
+        daemon.stop().unwrap();
+    };
+    mount_remount(MOUNT, MountFlags::RDONLY, "").unwrap();
+    told_without("readonly", "Read-only file system");
+    mount_remount(MOUNT, MountFlags::empty(), "").unwrap();
+    unmount(MOUNT, UnmountFlags::empty()).unwrap();
+    told_without("none", "no bpffs");
+    mount("bpf", MOUNT, "bpf", MountFlags::empty(), None).unwrap();
+}
+
+#[test]
+fn a_lock_that_somebody_holds_is_respected_and_released_by_a_kill() {
+    let first = daemon("lock");
+    let handle = fs::File::open(PINS).unwrap();
+    let refused = rustix::fs::flock(&handle, FlockOperation::NonBlockingLockExclusive);
+    assert_eq!(refused, Err(rustix::io::Errno::WOULDBLOCK));
+    drop(first);
+    rustix::fs::flock(&handle, FlockOperation::NonBlockingLockExclusive).unwrap();
+}

@@ -1,0 +1,313 @@
+//! Stalls on real kernels: who was stalled, by whose limit, how long; beside what the kernel's own trace and pressure say.
+use std::{collections::HashMap, fs, thread, time::Duration};
+
+use enforcer::{
+    model::CgroupId,
+    sense::{Choice, Counters, LimitArgument, MuchStall, Programs, Stall, StallKind, StallRing, Stalls},
+};
+use enforcer_tests::{
+    cgroup::Cgroup,
+    host::Swap,
+    load::Load,
+    trace::{Seen, Trace, Watched},
+    wait::wait_until,
+};
+use tokio::{runtime::Runtime, time::timeout};
+
+use super::{PATIENCE, tracer};
+
+/// How long nothing must come until it is believed that nothing does.
+const SILENCE: Duration = Duration::from_millis(500);
+const LOAD: &str = "workload";
+const NEVER_NS: u64 = u64::MAX;
+
+/// The programs at work.
+struct Watch {
+    runtime: Runtime,
+    stalls: Stalls,
+    records: StallRing,
+    counters: Counters,
+    _programs: Programs,
+}
+
+impl Watch {
+    fn start() -> Self {
+        Self::with(&tracer::choice())
+    }
+
+    /// One that tells stalls of that length, or as much within a second; each cgroup once.
+    fn telling(stall_ns: u64, budget_ns: u64) -> Self {
+        let mut choice = tracer::choice();
+        choice.stall_limits.stall_ns = stall_ns;
+        choice.stall_limits.budget_ns = budget_ns;
+        choice.stall_limits.gap_ns = NEVER_NS;
+        Self::with(&choice)
+    }
+
+    fn with(choice: &Choice) -> Self {
+        assert_ne!(choice.reclaim.limit, LimitArgument::None, "these kernels all tell whose limit it is");
+        let attached = Programs::load(choice).unwrap();
+        assert!(attached.failed.is_empty(), "{:#?}", attached.failed);
+        Self {
+            runtime: tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
+            stalls: attached.stalls,
+            records: attached.stall_records,
+            counters: attached.counters,
+            _programs: attached.programs,
+        }
+    }
+
+    fn within(&mut self, patience: Duration) -> Option<MuchStall> {
+        let Self { runtime, records, .. } = self;
+        runtime.block_on(async { timeout(patience, records.next()).await }).ok().map(Result::unwrap)
+    }
+
+    /// What came together of that kind in that cgroup, whoever's limit it was.
+    fn of(&mut self, cgroup: &Cgroup, kind: StallKind) -> Vec<Stall> {
+        let mut stalls = self.stalls.read().unwrap();
+        stalls.retain(|stall| stall.cgroup == id(cgroup) && stall.kind == kind);
+        stalls
+    }
+
+    fn assert_nothing_lost(&self) {
+        let drops = self.counters.drops().unwrap();
+        assert!(drops.iter().all(|(_, count)| *count == 0), "{drops:?}");
+    }
+}
+
+fn id(cgroup: &Cgroup) -> CgroupId {
+    use std::os::unix::fs::MetadataExt as _;
+
+    CgroupId(fs::metadata(cgroup.path()).unwrap().ino())
+}
+
+/// A load that needs more than it may have, and finds the rest in swap again and again.
+fn thrash(cgroup: &Cgroup) -> Load {
+    cgroup.write("memory.max", "16M").unwrap();
+    let mut load = Load::start(cgroup, &["hold", "--size", "24Mi", "--touch-every", "2ms"]).unwrap();
+    load.wait_for("ready").unwrap();
+    load
+}
+
+/// Begins and ends of the load that belong together: how many, and how long in microseconds.
+fn pairs(seen: &[Seen], begin: &str, end: &str) -> (u64, u64) {
+    let mut open = HashMap::new();
+    let (mut count, mut total_us) = (0, 0);
+    for Seen { tid, time_us, what, .. } in seen.iter().filter(|seen| seen.comm == LOAD) {
+        if what == begin {
+            open.insert(*tid, *time_us);
+        } else if what == end
+            && let Some(since_us) = open.remove(tid)
+        {
+            count += 1;
+            total_us += time_us - since_us;
+        }
+    }
+    (count, total_us)
+}
+
+/// Within a tenth, and so many microseconds a stall: the two do not take the time at the very same moment.
+fn assert_close(found_ns: u64, expected_us: u64, count: u64, each_us: u64) {
+    let (measured_us, slack_us) = (found_ns / 1_000, expected_us / 10 + each_us * count);
+    assert!(
+        measured_us.abs_diff(expected_us) <= slack_us,
+        "{measured_us} us and not {expected_us}, {count} stalls"
+    );
+}
+
+#[test]
+fn thrashing_at_its_own_limit_is_counted_as_the_kernels_trace_has_it() {
+    let _swap = Swap::on(64 << 20).unwrap();
+    let events = ["memcg_reclaim_begin", "memcg_reclaim_end"].map(|one| format!("vmscan/mm_vmscan_{one}"));
+    let trace = Trace::record(&events.each_ref().map(|event| Watched::Event(event, ""))).unwrap();
+    let mut watch = Watch::start();
+    let cgroup = Cgroup::create("stalls-own").unwrap();
+    let mut load = thrash(&cgroup);
+    wait_until("a hundred stalls", || {
+        watch.of(&cgroup, StallKind::MemcgReclaim).iter().any(|stall| stall.count >= 100)
+    });
+    cgroup.kill().unwrap();
+    load.wait().unwrap();
+
+    let (count, total_us) =
+        pairs(&trace.seen().unwrap(), "mm_vmscan_memcg_reclaim_begin", "mm_vmscan_memcg_reclaim_end");
+    assert!(count >= 100, "it did not thrash: {count}");
+    let stalls = watch.of(&cgroup, StallKind::MemcgReclaim);
+    assert_eq!(stalls.len(), 1, "{stalls:?}");
+    let stall = &stalls[0];
+    assert_eq!(stall.limit, Some(id(&cgroup)));
+    assert_eq!(stall.count, count);
+    assert_close(stall.total_ns, total_us, count, 20);
+    assert_eq!(stall.buckets.iter().sum::<u64>(), stall.count);
+    assert!(stall.max_ns <= stall.total_ns && stall.max_ns >= stall.total_ns / stall.count, "{stall:?}");
+    assert_eq!(watch.of(&cgroup, StallKind::DirectReclaim), [], "the machine is not short");
+    watch.assert_nothing_lost();
+}
+
+#[test]
+fn a_sibling_that_hits_the_pods_limit_stalls_by_the_pods_limit() {
+    let _swap = Swap::on(64 << 20).unwrap();
+    let mut watch = Watch::start();
+    let pod = Cgroup::create("stalls-pod").unwrap();
+    pod.write("memory.max", "24M").unwrap();
+    pod.write("cgroup.subtree_control", "+memory").unwrap();
+    let (first, second) =
+        (Cgroup::create("stalls-pod/c1").unwrap(), Cgroup::create("stalls-pod/c2").unwrap());
+    second.write("memory.max", "20M").unwrap();
+    let mut idle = Load::start(&first, &["hold", "--size", "18Mi", "--touch-every", "10s"]).unwrap();
+    idle.wait_for("ready").unwrap();
+    let mut load = Load::start(&second, &["spike", "--size", "16Mi"]).unwrap();
+    load.wait_for("ready").unwrap();
+    let stalls = watch.of(&second, StallKind::MemcgReclaim);
+    assert!(!stalls.is_empty(), "it did not stall");
+    for stall in &stalls {
+        assert_eq!(stall.limit, Some(id(&pod)), "{stall:?}");
+    }
+    drop((load, idle));
+}
+
+#[test]
+fn a_node_that_runs_short_stalls_by_nobodys_limit() {
+    let events = ["direct_reclaim_begin", "direct_reclaim_end"].map(|one| format!("vmscan/mm_vmscan_{one}"));
+    let trace = Trace::record(&events.each_ref().map(|event| Watched::Event(event, ""))).unwrap();
+    let mut watch = Watch::start();
+    let cgroup = Cgroup::create("stalls-node").unwrap();
+    // It dies of it, and nobody else.
+    let mut load = Load::start(&cgroup, &["spike", "--size", "64Gi"]).unwrap();
+    fs::write(format!("/proc/{}/oom_score_adj", load.pid()), "1000").unwrap();
+    load.wait().unwrap();
+    let (count, total_us) =
+        pairs(&trace.seen().unwrap(), "mm_vmscan_direct_reclaim_begin", "mm_vmscan_direct_reclaim_end");
+    assert!(count > 0, "the machine did not run short");
+    let stalls = watch.of(&cgroup, StallKind::DirectReclaim);
+    assert_eq!(stalls.len(), 1, "{stalls:?}");
+    assert_eq!((stalls[0].limit, stalls[0].count), (None, count));
+    // Between the two the programs wake who waits for edges, which takes long under emulation.
+    assert_close(stalls[0].total_ns, total_us, count, 1_000);
+    let root = CgroupId(1);
+    let of_root: Vec<_> = watch.stalls.read().unwrap();
+    assert!(
+        of_root.iter().all(|stall| stall.cgroup != root || stall.kind != StallKind::Throttled),
+        "kswapd waits for nobody's sake: {of_root:?}"
+    );
+}
+
+/// A load that is well over its cgroup's `memory.high`, with nothing that could be reclaimed: it sleeps.
+fn sleeper(cgroup: &Cgroup) -> Load {
+    cgroup.write("memory.high", "16M").unwrap();
+    Load::start(cgroup, &["spike", "--size", "24Mi"]).unwrap()
+}
+
+#[test]
+fn sleeps_of_memory_high_are_what_the_cgroups_own_pressure_says() {
+    let mut watch = Watch::start();
+    let cgroup = Cgroup::create("stalls-high").unwrap();
+    let mut load = sleeper(&cgroup);
+    let end = std::time::Instant::now() + PATIENCE;
+    while watch.of(&cgroup, StallKind::MemoryHigh).iter().map(|stall| stall.total_ns).sum::<u64>()
+        < 3_000_000_000
+    {
+        assert!(std::time::Instant::now() < end, "it does not sleep: {:?}", watch.stalls.read());
+        thread::sleep(Duration::from_millis(100));
+    }
+    cgroup.kill().unwrap();
+    load.wait().unwrap();
+    let pressure = cgroup.read("memory.pressure").unwrap();
+    let total = pressure.split_whitespace().find_map(|word| word.strip_prefix("total=")).unwrap();
+    let slept = watch.of(&cgroup, StallKind::MemoryHigh);
+    assert!(slept.iter().all(|stall| stall.limit == Some(id(&cgroup))), "{slept:?}");
+    let reclaimed = watch.of(&cgroup, StallKind::MemcgReclaim);
+    let all = || slept.iter().chain(&reclaimed);
+    let (total_ns, count) = (all().map(|stall| stall.total_ns).sum(), all().map(|stall| stall.count).sum());
+    assert_close(total_ns, total.parse().unwrap(), count, 20);
+}
+
+#[test]
+fn a_stall_belongs_to_the_cgroup_that_it_began_in() {
+    let mut watch = Watch::start();
+    let (from, to) = (Cgroup::create("stalls-from").unwrap(), Cgroup::create("stalls-to").unwrap());
+    let mut load = sleeper(&from);
+    // The longest sleeps are of two seconds: one is under way.
+    let stall = watch.within(PATIENCE).expect("it does not sleep");
+    assert_eq!((stall.cgroup, stall.kind), (id(&from), StallKind::MemoryHigh), "{stall:?}");
+    thread::sleep(Duration::from_millis(100));
+    let before: u64 = watch.of(&from, StallKind::MemoryHigh).iter().map(|stall| stall.count).sum();
+    fs::write(to.path().join("cgroup.procs"), load.pid().to_string()).unwrap();
+    let end = std::time::Instant::now() + PATIENCE;
+    while watch.of(&from, StallKind::MemoryHigh).iter().map(|stall| stall.count).sum::<u64>() == before {
+        assert!(std::time::Instant::now() < end, "the sleep that was under way is not counted");
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(watch.of(&to, StallKind::MemoryHigh), []);
+    from.kill().unwrap();
+    to.kill().unwrap();
+    load.wait().unwrap();
+}
+
+#[test]
+fn one_long_stall_is_one_record_and_the_rest_is_counted_as_held() {
+    let _swap = Swap::on(64 << 20).unwrap();
+    let mut watch = Watch::telling(1_000, NEVER_NS);
+    let cgroup = Cgroup::create("stalls-long").unwrap();
+    let mut load = thrash(&cgroup);
+    let record = watch.within(PATIENCE).expect("no record");
+    assert_eq!((record.cgroup, record.limit), (id(&cgroup), Some(id(&cgroup))));
+    assert_eq!((record.kind, record.pid), (StallKind::MemcgReclaim, load.pid()));
+    assert_eq!(record.comm, LOAD);
+    assert!(record.stall_ns >= 1_000 && record.window_ns >= record.stall_ns, "{record:?}");
+    wait_until("more stalls", || {
+        watch.of(&cgroup, StallKind::MemcgReclaim).iter().any(|stall| stall.count >= 10)
+    });
+    cgroup.kill().unwrap();
+    load.wait().unwrap();
+    assert_eq!(watch.within(SILENCE), None, "another within the gap");
+    let [stall] = &watch.of(&cgroup, StallKind::MemcgReclaim)[..] else { panic!("not one entry") };
+    let long: u64 = stall.buckets.iter().skip(1).sum();
+    assert_eq!(stall.held, long - 1, "{stall:?}");
+    let seen = watch.counters.seen().unwrap();
+    assert_eq!(seen.iter().find(|(name, _)| *name == "stall"), Some(&("stall", 1)));
+}
+
+#[test]
+fn many_short_stalls_are_told_when_their_budget_is_used_up() {
+    let _swap = Swap::on(64 << 20).unwrap();
+    let mut watch = Watch::telling(NEVER_NS, 20_000_000);
+    let cgroup = Cgroup::create("stalls-budget").unwrap();
+    let mut load = thrash(&cgroup);
+    let record = watch.within(PATIENCE).expect("no record");
+    assert_eq!((record.cgroup, record.kind), (id(&cgroup), StallKind::MemcgReclaim));
+    assert!(record.window_ns >= 20_000_000, "{record:?}");
+    assert!(
+        record.window_ns - record.stall_ns < 20_000_000,
+        "told later than at the first excess: {record:?}"
+    );
+    cgroup.kill().unwrap();
+    load.wait().unwrap();
+    assert_eq!(watch.within(SILENCE), None, "another within the gap");
+}
+
+#[test]
+fn both_ways_of_reading_agree_and_a_gone_cgroup_is_forgotten() {
+    let _swap = Swap::on(64 << 20).unwrap();
+    let mut watch = Watch::start();
+    let (stays, goes) = (Cgroup::create("stalls-stays").unwrap(), Cgroup::create("stalls-goes").unwrap());
+    for cgroup in [&stays, &goes] {
+        let mut load = thrash(cgroup);
+        cgroup.kill().unwrap();
+        load.wait().unwrap();
+    }
+    let (gone, alive) = (id(&goes), id(&stays));
+    drop(goes);
+    let sorted = |mut stalls: Vec<Stall>| {
+        stalls.retain(|stall| [gone, alive].contains(&stall.cgroup));
+        stalls.sort_by_key(|stall| (stall.cgroup, stall.limit, stall.kind));
+        stalls
+    };
+    let batch = sorted(watch.stalls.read().unwrap());
+    assert!(batch.len() >= 2, "{batch:?}");
+    assert_eq!(batch, sorted(watch.stalls.read_one_by_one().unwrap()));
+    let removed = watch.stalls.forget(|cgroup| cgroup == gone).unwrap();
+    assert_eq!(removed, batch.iter().filter(|stall| stall.cgroup == gone).count());
+    let left = sorted(watch.stalls.read().unwrap());
+    assert!(!left.is_empty() && left.iter().all(|stall| stall.cgroup == alive), "{left:?}");
+}
