@@ -7,14 +7,14 @@ use super::{
     Averted, AvertedCause, CLOSE_NS, Detected, FOLD_NS, GRACE_NS, Incident, MAX_EARLY, MAX_OPEN, OomCounts,
     REMEMBER_NS, Reconciliation, SETTLE_NS, SUSPECT_NS,
     ledger::{Ledger, Seen},
-    open::{Expected, Key, Marked, Need, Open},
+    open::{Key, Marked, Need, Open},
     rebuild::Rebuilding,
     scene::{self, ancestors},
     tally::{self, Tally},
 };
 use crate::{
     model::{CgroupId, CgroupPath, Owner},
-    sense::record::{Exit, Limited, Mark, MemoryBack, OomOver, Record, Sharer},
+    sense::record::{Exit, Mark, MemoryBack, OomOver, Record, Sharer},
 };
 
 /// What the machine asks of the rest of the daemon. Answers come from memory: none of this may block.

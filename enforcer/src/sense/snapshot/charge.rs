@@ -54,7 +54,7 @@ impl ChargeFiles {
 }
 
 impl Split {
-    /// Of the text of a `memory.stat`.
+    /// Of the text of a `memory.stat`. The machine's own root has one as well, in which shared memory is in `file` too.
     pub(super) fn parse(text: &[u8]) -> Seen<Self> {
         let bytes = |key: &[u8]| keyed(text, key).ok_or(Missing::Malformed);
         Ok(Self {

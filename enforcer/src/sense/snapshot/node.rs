@@ -8,7 +8,7 @@ use rustix::fs::{Mode, OFlags};
 use super::{Missing, Seen, Slope, Split, Stalls, Zones, stalls};
 use crate::sense::{
     Meminfo, MeminfoError, MemoryInfo, NODE_PRESSURE, PROC_MEMINFO, ROOT_MEMORY_STAT, page_bytes,
-    text::{keyed, read_into},
+    text::read_into,
 };
 
 /// Where the node's files are.
@@ -107,7 +107,7 @@ impl NodeFiles {
         };
         view.root = match &self.root_stat {
             None => Err(Missing::Absent),
-            Some(fd) => read_into(fd, buffer).map_err(Missing::from).and_then(split),
+            Some(fd) => read_into(fd, buffer).map_err(Missing::from).and_then(Split::parse),
         };
         view.zones_missing = match &self.zoneinfo {
             None => Some(Missing::Absent),
