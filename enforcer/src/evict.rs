@@ -12,6 +12,7 @@
 //! counted.
 
 mod candidate;
+mod core;
 mod executor;
 mod gentle;
 mod pledge;

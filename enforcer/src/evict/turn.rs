@@ -14,6 +14,7 @@ use ulid::Ulid;
 
 use super::{
     candidate::Candidate,
+    core::Core,
     executor,
     pledge::Pledges,
     reap::Work,
@@ -24,7 +25,7 @@ use super::{
 };
 use crate::{
     policy::engine::{
-        Action, Actions, Decision, Engine, EngineSettings, Input, KillReason, Moments, NodeSample, Outcome,
+        Action, Actions, Decision, EngineSettings, Input, KillReason, Moments, NodeSample, Outcome,
     },
     sense::{Available, AvailableMemory, EdgeKind, EdgeSource, Readiness, Sampler},
 };
@@ -71,7 +72,7 @@ struct Current {
 /// The reflex thread's own.
 pub(super) struct Turn {
     wiring: Wiring,
-    engine: Engine,
+    core: Core,
     sampler: Sampler,
     set: PreparedSet,
     /// An old set that found no room in the reaper's queue; until it has gone no newer one is taken.
@@ -113,7 +114,7 @@ impl Turn {
         let sampler = Sampler::new(wiring.cpus);
         Ok(Self {
             wiring,
-            engine: Engine::new(settings),
+            core: Core::new(settings),
             sampler,
             set: PreparedSet::default(),
             retired: None,
@@ -209,13 +210,13 @@ impl Turn {
             Err(TryLockError::WouldBlock) => return,
         };
         if let Some(settings) = mail.settings.take() {
-            self.engine.configure(settings);
+            self.core.configure(settings);
         }
         let outcome = mail.outcome.take();
         if self.retired.is_none()
             && let Some(mut set) = mail.set.take()
         {
-            let candidates = self.engine.replace(std::mem::take(&mut set.candidates));
+            let candidates = self.core.replace(std::mem::take(&mut set.candidates));
             std::mem::swap(&mut self.set, &mut set);
             set.candidates = candidates;
             self.retired = Some(set);
@@ -242,7 +243,7 @@ impl Turn {
 
     /// Takes in what came of asking the victim to end.
     fn asked(&mut self, outcome: Outcome) {
-        let actions = self.engine.step(Input::Outcome(outcome));
+        let actions = self.core.step(Input::Outcome(outcome));
         if let (Outcome::Terminated { number, .. }, Some(current)) = (outcome, &self.current)
             && current.number == number
         {
@@ -251,7 +252,7 @@ impl Turn {
             let moments = Moments {
                 crossed_ns,
                 decided_ns,
-                terminated_ns: self.engine.terminated_ns(),
+                terminated_ns: self.core.engine().terminated_ns(),
                 signalled_ns: None,
                 dead_ns: None,
                 memory_back_ns: None,
@@ -300,10 +301,10 @@ impl Turn {
             self.arm(BLIND_PAUSE_NS);
             return;
         };
-        let actions = self.engine.step(Input::Node(node));
+        let actions = self.core.step(Input::Node(node));
         self.carry_out(&actions);
         self.looked();
-        let threshold_bytes = self.engine.next_threshold_bytes().unwrap_or(0);
+        let threshold_bytes = self.core.engine().next_threshold_bytes().unwrap_or(0);
         let headroom_bytes = node.memory.available.saturating_sub(threshold_bytes);
         let within_ns = self.look_within_ns.unwrap_or_else(|| {
             let lasts_ns = self.sampler.next_look_ns(headroom_bytes);
@@ -340,10 +341,10 @@ impl Turn {
     }
 
     fn watch_victim(&mut self) {
-        let Some((number, _)) = self.engine.victim() else { return };
+        let Some((number, _)) = self.core.engine().victim() else { return };
         let Some(current) = self.current.as_ref().filter(|current| current.number == number) else { return };
         let progress = executor::progress(&current.candidate, self.buffer.as_mut_slice());
-        let actions = self.engine.step(Input::Outcome(Outcome::Progress {
+        let actions = self.core.step(Input::Outcome(Outcome::Progress {
             number,
             now_ns: now_ns(ClockId::Boottime),
             populated: progress.populated,
@@ -393,11 +394,11 @@ impl Turn {
             *reading = member.read_usage(self.buffer.as_mut_slice());
         }
         let node = self.sample()?;
-        Some(self.engine.step(Input::Usages { node, readings: &self.set.readings }))
+        Some(self.core.step(Input::Usages { node, readings: &self.set.readings }))
     }
 
     fn evict(&mut self) -> Option<Actions> {
-        let decision = *self.engine.decision()?;
+        let decision = *self.core.engine().decision()?;
         let id = self.eviction_id(&decision);
         let candidate = Arc::clone(self.set.members.get(decision.index)?);
         let members = Arc::clone(&self.set.members);
@@ -430,7 +431,7 @@ impl Turn {
                 let moments = Moments {
                     crossed_ns,
                     decided_ns,
-                    terminated_ns: self.engine.terminated_ns(),
+                    terminated_ns: self.core.engine().terminated_ns(),
                     signalled_ns: Some(now_ns),
                     dead_ns: None,
                     memory_back_ns: None,
@@ -459,7 +460,7 @@ impl Turn {
                 Outcome::Refused { number, now_ns: now_ns(ClockId::Boottime), reason }
             }
         };
-        Some(self.engine.step(Input::Outcome(outcome)))
+        Some(self.core.step(Input::Outcome(outcome)))
     }
 
     /// Wakes us when the victim's last process is gone. A file that cannot be waited on is looked at by the timer.
