@@ -10,7 +10,7 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(settings: EngineSettings) -> Self {
+    pub(super) fn new(settings: &EngineSettings) -> Self {
         Self { engine: Engine::new(settings) }
     }
 
@@ -20,7 +20,7 @@ impl Core {
     }
 
     /// Takes new settings.
-    pub(super) fn configure(&mut self, settings: EngineSettings) {
+    pub(super) fn configure(&mut self, settings: &EngineSettings) {
         self.engine.configure(settings);
     }
 

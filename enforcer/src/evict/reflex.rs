@@ -219,7 +219,7 @@ impl Reflex {
         let mut reflex = Self { shared: Arc::clone(&shared), threads: Vec::new(), memory_locked };
         let cpus = config.cpus;
         let wiring = Wiring { shared, available, teller, reaper, edges, cpus, pledges, seed: seed() };
-        let mut turn = Turn::new(config.settings, wiring)?;
+        let mut turn = Turn::new(&config.settings, wiring)?;
         let mail = Arc::clone(&reflex.shared);
         reflex.start("enforcer-tell", move || {
             while let Some(report) = told.next() {

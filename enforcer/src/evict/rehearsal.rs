@@ -30,7 +30,7 @@ pub(super) fn rehearse() {
 fn run() -> io::Result<bool> {
     let decoy = decoy()?;
     let settings = EngineSettings { mode: Mode::Enforce, ..EngineSettings::default() };
-    let mut engine = Engine::new(settings);
+    let mut engine = Engine::new(&settings);
     let _none = engine.replace(Candidates::new(&[decoy.facts]));
     let mut buffer = [0_u8; stat::BUFFER_BYTES];
     let node = NodeSample::memory(0, 0, 1);

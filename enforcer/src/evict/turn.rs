@@ -95,7 +95,7 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    pub(super) fn new(settings: EngineSettings, mut wiring: Wiring) -> Result<Self, ReflexError> {
+    pub(super) fn new(settings: &EngineSettings, mut wiring: Wiring) -> Result<Self, ReflexError> {
         let setup = |errno: Errno| ReflexError::Setup(errno.into());
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(setup)?;
         let timer = rustix::time::timerfd_create(
@@ -210,7 +210,7 @@ impl Turn {
             Err(TryLockError::WouldBlock) => return,
         };
         if let Some(settings) = mail.settings.take() {
-            self.core.configure(settings);
+            self.core.configure(&settings);
         }
         let outcome = mail.outcome.take();
         if self.retired.is_none()

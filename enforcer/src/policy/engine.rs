@@ -99,13 +99,13 @@ pub struct Engine {
 impl Engine {
     /// Begins, with nothing known and no candidates.
     #[must_use]
-    pub fn new(settings: EngineSettings) -> Self {
+    pub fn new(settings: &EngineSettings) -> Self {
         Self {
-            settings,
+            settings: *settings,
             mode: settings.mode,
             candidates: Candidates::default(),
             breaker: Breaker::new(settings.breaker),
-            pressure: pressure(&settings),
+            pressure: pressure(settings),
             episodes: [None; MAX_THRESHOLDS],
             conditions: Conditions::default(),
             told: None,
@@ -120,11 +120,11 @@ impl Engine {
 
     /// Takes new settings; an open breaker is closed by it. An eviction under way goes on, and so do the grace periods
     /// of thresholds that stay.
-    pub fn configure(&mut self, settings: EngineSettings) {
+    pub fn configure(&mut self, settings: &EngineSettings) {
         if settings.breaker != self.settings.breaker {
             self.breaker = Breaker::new(settings.breaker);
         }
-        let mut pressure = pressure(&settings);
+        let mut pressure = pressure(settings);
         pressure.inherit(&self.pressure);
         let mut episodes = [None; MAX_THRESHOLDS];
         for (episode, threshold) in episodes.iter_mut().zip(settings.thresholds.iter()) {
@@ -135,7 +135,7 @@ impl Engine {
         self.episodes = episodes;
         self.mode = settings.mode;
         self.quiet_until_ns = 0;
-        self.settings = settings;
+        self.settings = *settings;
     }
 
     /// Takes a new set of candidates, and gives back the old one, to be freed elsewhere.

@@ -55,7 +55,7 @@ fn teller() -> Teller {
 #[test]
 fn decided_carries_the_whole_decision() {
     let (_node, members) = candidates();
-    let mut engine = Engine::new(EngineSettings {
+    let mut engine = Engine::new(&EngineSettings {
         mode: Mode::Enforce,
         thresholds: followed(&[Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(200 * MIB))]),
         ..EngineSettings::default()
