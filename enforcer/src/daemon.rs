@@ -453,8 +453,8 @@ fn start_reflex(
             | Report::Crossed { .. }
             | Report::Cleared { .. }
             | Report::Suppressed { .. }
-            | Report::Blind(_)
-            | Report::Sighted => None,
+            | Report::Blind(..)
+            | Report::Sighted(_) => None,
         };
         if let Some(reflexion) = reflexion {
             // The daemon is stopping when nobody listens.

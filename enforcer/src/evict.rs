@@ -15,6 +15,7 @@ mod candidate;
 mod core;
 mod executor;
 mod gentle;
+mod levels;
 mod pledge;
 mod queue;
 mod reap;
@@ -32,5 +33,5 @@ pub use self::{
     gentle::{EndError, Ending, end},
     pledge::Pledges,
     reflex::{Reflex, ReflexConfig, ReflexError, ReflexStats},
-    report::{Report, Teller},
+    report::{Blindness, Report, Teller},
 };

@@ -16,18 +16,23 @@ use super::{
     candidate::Candidate,
     core::Core,
     executor,
+    levels::Levels,
     pledge::Pledges,
     reap::Work,
     reflex::{Counters, PreparedSet, Reaper, ReflexError, Shared, Teller},
-    report::Report,
+    report::{Blindness, Report},
     sources::Sources,
     stat,
 };
 use crate::{
-    policy::engine::{
-        Action, Actions, Decision, EngineSettings, Input, KillReason, Moments, NodeSample, Outcome,
+    policy::{
+        engine::{
+            Action, Actions, Decision, EngineSettings, Input, KillReason, Moments, NodeSample, Outcome,
+            Resource,
+        },
+        threshold::Signal,
     },
-    sense::{Available, AvailableMemory, EdgeKind, EdgeSource, Readiness, Sampler},
+    sense::{Available, AvailableMemory, EdgeKind, EdgeSource, PodsMemory, Readiness, Sampler},
 };
 
 /// Edges that come thicker than this are taken together: a look costs some 20 µs. The further away the threshold is,
@@ -50,6 +55,7 @@ const FIRST_EDGE: u64 = 3;
 pub(super) struct Wiring {
     pub(super) shared: Arc<Shared>,
     pub(super) available: Available,
+    pub(super) levels: Levels,
     pub(super) teller: Teller,
     pub(super) reaper: Reaper,
     pub(super) edges: Vec<Box<dyn EdgeSource>>,
@@ -77,6 +83,8 @@ pub(super) struct Turn {
     set: PreparedSet,
     /// An old set that found no room in the reaper's queue; until it has gone no newer one is taken.
     retired: Option<Box<PreparedSet>>,
+    /// The same for the files of a kubepods that there was before.
+    retired_pods: Option<Box<PodsMemory>>,
     current: Option<Current>,
     epoll: OwnedFd,
     timer: OwnedFd,
@@ -118,6 +126,7 @@ impl Turn {
             sampler,
             set: PreparedSet::default(),
             retired: None,
+            retired_pods: None,
             current: None,
             epoll,
             timer,
@@ -221,6 +230,11 @@ impl Turn {
             set.candidates = candidates;
             self.retired = Some(set);
         }
+        if self.retired_pods.is_none()
+            && let Some(pods) = mail.pods.take()
+        {
+            self.retired_pods = self.wiring.levels.replace_pods(pods);
+        }
         while self.sources.has_room()
             && let Some(source) = mail.edges.pop()
         {
@@ -272,6 +286,11 @@ impl Turn {
         {
             self.retired = Some(set);
         }
+        if let Some(pods) = self.retired_pods.take()
+            && let Err(Work::ClosePods(pods)) = self.wiring.reaper.offer(Work::ClosePods(pods))
+        {
+            self.retired_pods = Some(pods);
+        }
         self.sources.retire(&self.wiring.reaper);
         self.counters().sources.store(self.sources.live(), Ordering::Relaxed);
     }
@@ -291,30 +310,33 @@ impl Turn {
 
     /// One look at the victim and the node, with all that follows from it.
     fn look(&mut self) {
-        if self.retired.is_some() {
+        if self.retired.is_some() || self.retired_pods.is_some() {
             self.take_mail();
         }
         self.look_within_ns = None;
         self.gap_ns = MIN_GAP_NS;
         self.watch_victim();
-        let Some(node) = self.sample() else {
+        let Some(node) = self.sample(false) else {
             self.arm(BLIND_PAUSE_NS);
             return;
         };
         let actions = self.core.step(Input::Node(node));
         self.carry_out(&actions);
         self.looked();
-        let threshold_bytes = self.core.engine().next_threshold_bytes().unwrap_or(0);
+        let engine = self.core.engine();
+        let threshold_bytes = engine.next_threshold(Signal::MemoryAvailable).unwrap_or(0);
         let headroom_bytes = node.memory.available.saturating_sub(threshold_bytes);
+        let others_ns = self.wiring.levels.next_look_ns(engine, &self.sampler, self.wiring.cpus);
         let within_ns = self.look_within_ns.unwrap_or_else(|| {
-            let lasts_ns = self.sampler.next_look_ns(headroom_bytes);
+            let lasts_ns = self.sampler.next_look_ns(headroom_bytes).min(others_ns);
             self.gap_ns = (lasts_ns / GAP_SHARE).clamp(MIN_GAP_NS, MAX_GAP_NS);
             lasts_ns
         });
         self.arm(within_ns);
     }
 
-    fn sample(&mut self) -> Option<NodeSample> {
+    /// Reads the node; with `fresh` all of it, otherwise what may have changed.
+    fn sample(&mut self, fresh: bool) -> Option<NodeSample> {
         let read = self.wiring.available.read();
         let now_ns = now_ns(ClockId::Boottime);
         self.counters().samples.fetch_add(1, Ordering::Relaxed);
@@ -322,10 +344,21 @@ impl Turn {
         match read {
             Ok(AvailableMemory { available_bytes, total_bytes }) => {
                 if std::mem::take(&mut self.blind) {
-                    self.tell(Report::Sighted);
+                    self.tell(Report::Sighted(Signal::MemoryAvailable));
                 }
                 self.sampler.observe(now_ns, available_bytes);
+                let (levels, engine) = (&mut self.wiring.levels, self.core.engine());
+                let allocatable = levels.pods(now_ns, available_bytes, engine, fresh, &mut self.buffer);
+                let pids = levels.tasks(engine);
+                for (signal, missing) in levels.news().iter() {
+                    self.tell(match missing {
+                        Some(missing) => Report::Blind(*signal, Blindness::Level(*missing)),
+                        None => Report::Sighted(*signal),
+                    });
+                }
                 Some(NodeSample {
+                    allocatable,
+                    pids,
                     fill_bytes_per_second: self.sampler.fill_bytes_per_second(),
                     ..NodeSample::memory(now_ns, available_bytes, total_bytes)
                 })
@@ -333,7 +366,7 @@ impl Turn {
             Err(error) => {
                 self.counters().samples_failed.fetch_add(1, Ordering::Relaxed);
                 if !std::mem::replace(&mut self.blind, true) {
-                    self.tell(Report::Blind(error));
+                    self.tell(Report::Blind(Signal::MemoryAvailable, Blindness::Memory(error)));
                 }
                 None
             }
@@ -343,13 +376,14 @@ impl Turn {
     fn watch_victim(&mut self) {
         let Some((number, _)) = self.core.engine().victim() else { return };
         let Some(current) = self.current.as_ref().filter(|current| current.number == number) else { return };
-        let progress = executor::progress(&current.candidate, self.buffer.as_mut_slice());
+        let resource = current.decision.shortage.resource();
+        let progress = executor::progress(&current.candidate, resource, self.buffer.as_mut_slice());
         let actions = self.core.step(Input::Outcome(Outcome::Progress {
             number,
             now_ns: now_ns(ClockId::Boottime),
             populated: progress.populated,
             current_bytes: progress.current_bytes,
-            process_count: None,
+            process_count: progress.process_count,
         }));
         self.carry_out(&actions);
     }
@@ -369,7 +403,7 @@ impl Turn {
                         self.tell(Report::Suppressed { now_ns, signal, reason });
                     }
                     Action::LookAgainWithin(within_ns) => self.look_within_ns = Some(within_ns),
-                    Action::ReadUsages(_) => next = self.read_usages(),
+                    Action::ReadUsages(resource) => next = self.read_usages(resource),
                     Action::Evict => next = self.evict(),
                     Action::Kill { number, reason } => next = self.kill(number, Some(reason)),
                     Action::Completed(completion) => {
@@ -389,11 +423,11 @@ impl Turn {
         }
     }
 
-    fn read_usages(&mut self) -> Option<Actions> {
+    fn read_usages(&mut self, resource: Resource) -> Option<Actions> {
         for (reading, member) in self.set.readings.iter_mut().zip(self.set.members.iter()) {
-            *reading = member.read_usage(self.buffer.as_mut_slice());
+            *reading = member.read_usage(resource, self.buffer.as_mut_slice());
         }
-        let node = self.sample()?;
+        let node = self.sample(true)?;
         Some(self.core.step(Input::Usages { node, readings: &self.set.readings }))
     }
 

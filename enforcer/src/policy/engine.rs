@@ -171,15 +171,21 @@ impl Engine {
         self.victim.and_then(|victim| victim.terminated_ns())
     }
 
-    /// The highest threshold of the node's memory in bytes that is not met, if there is one: the next that falling
-    /// memory crosses.
+    /// The highest threshold of that signal that is not met, in its base unit, if there is one: the next that a falling
+    /// level crosses.
     #[must_use]
-    pub fn next_threshold_bytes(&self) -> Option<u64> {
-        let of_memory = |tracked: &&Tracked| {
-            tracked.threshold.signal == Signal::MemoryAvailable && tracked.since_ns.is_none()
-        };
-        let amounts = self.pressure.thresholds().filter(of_memory).filter_map(Tracked::reclaim);
+    pub fn next_threshold(&self, signal: Signal) -> Option<u64> {
+        let of_signal = |tracked: &&Tracked| tracked.threshold.signal == signal && tracked.since_ns.is_none();
+        let amounts = self.pressure.thresholds().filter(of_signal).filter_map(Tracked::reclaim);
         amounts.map(|reclaim| reclaim.amount).max()
+    }
+
+    /// The highest threshold of that signal, met or not, in its base unit; 0 as long as it is not known, a part of what
+    /// was not measured yet. None if the signal is not followed.
+    #[must_use]
+    pub fn highest_threshold(&self, signal: Signal) -> Option<u64> {
+        let of_signal = self.pressure.thresholds().filter(|tracked| tracked.threshold.signal == signal);
+        of_signal.map(|tracked| tracked.reclaim().map_or(0, |reclaim| reclaim.amount)).max()
     }
 
     /// Takes one input in.

@@ -177,7 +177,7 @@ fn each_threshold_is_crossed_and_cleared_by_itself() {
     assert_eq!(crossed(&rig.pass(SECOND).look(500 * MIB)), [true]);
     let told = rig.pass(SECOND).look(1_500 * MIB);
     assert!(matches!(told[0], Action::Cleared { shortage, .. } if shortage.hard), "{told:?}");
-    assert_eq!(rig.engine.next_threshold_bytes(), Some(GIB), "the soft one is met already");
+    assert_eq!(rig.engine.next_threshold(Signal::MemoryAvailable), Some(GIB), "the soft one is met already");
 }
 
 /// `TestAllocatableMemoryPressure`, as far as the choice goes.
