@@ -48,9 +48,9 @@ use self::{
 };
 pub use self::{reload::Load, unfit::Unfit};
 use crate::{
-    cgroup::{Changes, Index, Permit, WatchEvents},
+    cgroup::{Changes, Index, Permit, Throttled, WatchEvents},
     config::{Config, MemoryAvailableSource, Mode},
-    evict::{Pledges, Reflex, ReflexConfig, Report, Teller},
+    evict::{BrakeBook, Pledges, Reflex, ReflexConfig, Report, Teller},
     journal::{Event, EventType, Intents, Journal, StoreError, Subject},
     model::PodUid,
     policy::{
@@ -351,9 +351,9 @@ fn recover(
         Vec::new()
     });
     let (intents, left) = match Intents::open(&config.run_dir, &host.boot_id) {
-        Ok(Intents { reflex, limits, left }) => {
+        Ok(Intents { reflex, brakes, limits, left }) => {
             desired.set_intents(limits);
-            (Some(reflex), left)
+            (Some((reflex, brakes)), left)
         }
         Err(error) => {
             let message = format!(
@@ -382,7 +382,10 @@ fn recover(
             );
         }
     }
-    intents.map(|slots| Pledges::new(slots, Arc::clone(recorded)))
+    let (reflex, brakes) = intents?;
+    let throttled = Throttled::default();
+    desired.set_throttled(throttled.clone());
+    Some(Pledges::new(reflex, Arc::clone(recorded)).braking(BrakeBook::new(brakes, throttled)))
 }
 
 /// What the eviction engine is to do.
@@ -452,6 +455,9 @@ fn start_reflex(
             Report::Decided { .. }
             | Report::Crossed { .. }
             | Report::Cleared { .. }
+            | Report::Contained { .. }
+            | Report::Uncontained { .. }
+            | Report::Eased { .. }
             | Report::Suppressed { .. }
             | Report::Blind(..)
             | Report::Sighted(_) => None,

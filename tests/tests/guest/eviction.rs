@@ -31,7 +31,11 @@ impl Scene {
     fn open(name: &str) -> Self {
         let folder = Path::new("/tmp").join(name);
         let settings =
-            format!("mode: enforce\nevictionHard:\n  memory.available: {}Mi", THRESHOLD_BYTES / MIB);
+            // No pod is to be kept out for the shortage before.
+            format!(
+                "mode: enforce\nevictionPressureTransitionPeriod: 0s\nevictionHard:\n  memory.available: {}Mi",
+                THRESHOLD_BYTES / MIB
+            );
         let daemon = Daemon::start(&folder, &settings).unwrap();
         let stream = daemon.follow().unwrap();
         Self { daemon, stream }

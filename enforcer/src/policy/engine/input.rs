@@ -181,6 +181,25 @@ pub enum Refusal {
     Kernel(i32),
 }
 
+/// Why a candidate was not held back.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum BrakeRefusal {
+    /// Its cgroup is gone.
+    Gone,
+    /// It has no `memory.high`: the memory controller is not enabled there.
+    Absent,
+    /// It is held down further already, by its manifest or by another.
+    Lower,
+    /// It holds what must never be held back, such as this daemon.
+    Forbidden,
+    /// What it held could not be written down, and so would outlive a crash of the daemon.
+    Unwritten,
+    /// The helper thread has no room for it.
+    Busy,
+    /// The kernel refused, with this error number.
+    Kernel(i32),
+}
+
 /// What came of a decision. `number` is the decision's.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Outcome {
@@ -219,6 +238,32 @@ pub enum Outcome {
         current_bytes: Option<u64>,
         /// How many tasks it has; none if that was not asked for, or the cgroup is gone.
         process_count: Option<u64>,
+    },
+    /// A candidate is held back.
+    Contained {
+        /// Which brake.
+        brake: u64,
+        /// When `memory.high` had been written; the kernel may have reclaimed meanwhile.
+        now_ns: u64,
+    },
+    /// It is not, and nothing is written.
+    Uncontained {
+        /// Which brake.
+        brake: u64,
+        /// When that was known.
+        now_ns: u64,
+        /// Why.
+        reason: BrakeRefusal,
+    },
+    /// It is not held back any more.
+    Eased {
+        /// Which brake.
+        brake: u64,
+        /// When it was let go of.
+        now_ns: u64,
+        /// Whether `memory.high` has its value again, or has had another from somebody else since; otherwise the next
+        /// start of the daemon gives it back.
+        given_back: bool,
     },
 }
 
