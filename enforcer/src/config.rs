@@ -18,10 +18,7 @@ use std::{
 use self::fields::{Fields, Provenance};
 use crate::{
     model::{CgroupPath, NodeComponent},
-    policy::{
-        EvictionSettings, Settings, allocatable,
-        threshold::{Signal, Threshold},
-    },
+    policy::{EvictionSettings, Settings, allocatable, engine::Resource, threshold::Threshold},
 };
 
 pub use self::{
@@ -174,16 +171,16 @@ impl Config {
         // At their defaults they are nobody's wish.
         let defaults = EvictionSettings::default().thresholds;
         let is_unwatched = |threshold: &&Threshold| {
-            let watched = threshold.signal == Signal::MemoryAvailable && threshold.is_hard();
-            !watched
-                && threshold.signal != Signal::AllocatableMemoryAvailable
-                && !defaults.contains(threshold)
+            Resource::of(threshold.signal).is_none() && !defaults.contains(threshold)
         };
         thresholds
             .filter(is_unwatched)
             .map(|threshold| {
                 let field = if threshold.is_hard() { "evictionHard" } else { "evictionSoft" };
-                format!("{field}.{}: is read and not watched: nobody is evicted for it", threshold.signal)
+                format!(
+                    "{field}.{}: is read and not watched, as disks are not: nobody is evicted for it",
+                    threshold.signal
+                )
             })
             .collect()
     }

@@ -154,12 +154,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                     desired.configure(&config).await?;
                 }
             }
-            Some(reflexion) = reflexions.recv() => match reflexion {
-                Reflexion::Evicted { uid, number } => desired.evicted(&uid, number).await?,
-                Reflexion::Conditions(conditions) => {
-                    desired.set_pressure(conditions.has(NodeCondition::MemoryPressure)).await?;
-                }
-            },
+            Some(reflexion) = reflexions.recv() => heed(reflexion, &mut desired).await?,
             loaded = pods.next() => desired.load(loaded).await?,
             changes = watched.next() => {
                 // The programs told of it before, and they know who it was.
@@ -208,6 +203,16 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         Ok(outcome) => outcome.context("the server panicked")?.context("the observe socket failed"),
         // A reader that does not read does not keep us.
         Err(_elapsed) => Ok(()),
+    }
+}
+
+/// Has the desired state follow what the reflex did.
+async fn heed(reflexion: Reflexion, desired: &mut Desired) -> anyhow::Result<()> {
+    match reflexion {
+        Reflexion::Evicted { uid, number } => desired.evicted(&uid, number).await,
+        Reflexion::Conditions(conditions) => {
+            desired.set_pressure(conditions.has(NodeCondition::MemoryPressure)).await
+        }
     }
 }
 
@@ -448,8 +453,8 @@ fn start_reflex(
             | Report::Crossed { .. }
             | Report::Cleared { .. }
             | Report::Suppressed { .. }
-            | Report::Blind(_)
-            | Report::Sighted => None,
+            | Report::Blind(..)
+            | Report::Sighted(_) => None,
         };
         if let Some(reflexion) = reflexion {
             // The daemon is stopping when nobody listens.

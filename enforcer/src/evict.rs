@@ -12,8 +12,10 @@
 //! counted.
 
 mod candidate;
+mod core;
 mod executor;
 mod gentle;
+mod levels;
 mod pledge;
 mod queue;
 mod reap;
@@ -31,5 +33,5 @@ pub use self::{
     gentle::{EndError, Ending, end},
     pledge::Pledges,
     reflex::{Reflex, ReflexConfig, ReflexError, ReflexStats},
-    report::{Report, Teller},
+    report::{Blindness, Report, Teller},
 };

@@ -14,6 +14,7 @@ mod guard;
 mod histogram;
 mod hugepages;
 pub mod incident;
+mod kubepods;
 mod life;
 mod meminfo;
 mod memory_events;
@@ -27,6 +28,7 @@ mod record;
 mod ring;
 mod sampler;
 pub mod snapshot;
+mod tasks;
 pub(crate) mod text;
 mod tracefs;
 mod wake;
@@ -41,6 +43,7 @@ pub use self::{
         ScoreCause, Sight, WrongScore,
     },
     histogram::{Histogram, LATENCY_BUCKETS, Latencies},
+    kubepods::PodsMemory,
     life::{Life, LifeRing, LifeWatch},
     meminfo::{Meminfo, MeminfoError, MemoryInfo, PROC_MEMINFO},
     memory_events::MemoryEvents,
@@ -65,6 +68,7 @@ pub use self::{
     },
     ring::{KernelRing, RecordRing, RingStats, drain},
     sampler::Sampler,
+    tasks::{TaskCount, Tasks},
     wake::{Edge, EdgeKind, KindStats, WakeStats, Wakes},
 };
 #[cfg(test)]

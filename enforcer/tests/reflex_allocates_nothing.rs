@@ -15,7 +15,7 @@ use std::{
         fd::{AsFd as _, BorrowedFd, OwnedFd},
         unix::fs::FileExt as _,
     },
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -36,7 +36,7 @@ use enforcer::{
         engine::{EngineSettings, Mode, followed},
         threshold::{Signal, Threshold, ThresholdValue},
     },
-    sense::{Edge, EdgeKind, EdgeSource, Readiness, SourceState},
+    sense::{Edge, EdgeKind, EdgeSource, PodsMemory, Readiness, SourceState},
 };
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -77,6 +77,26 @@ fn set_available(meminfo: &Path, bytes: u64) {
     // Exchanged as a whole, under the same inode: the reflex has it open.
     let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(meminfo).unwrap();
     file.write_all_at(text.as_bytes(), 0).unwrap();
+}
+
+/// A process file system with few processes in it.
+fn process_ids(folder: &Path) -> PathBuf {
+    let proc = folder.join("proc");
+    fs::create_dir_all(proc.join("sys/kernel")).unwrap();
+    fs::write(proc.join("sys/kernel/pid_max"), "32768\n").unwrap();
+    fs::write(proc.join("sys/kernel/threads-max"), "15000\n").unwrap();
+    fs::write(proc.join("loadavg"), "0.20 0.18 0.12 1/80 11206\n").unwrap();
+    proc
+}
+
+/// A cgroup with a limit that is far away.
+fn kubepods(cgroups: &Path) -> PathBuf {
+    let path = cgroups.join("kubepods");
+    fs::create_dir_all(&path).unwrap();
+    fs::write(path.join("memory.max"), "8589934592\n").unwrap();
+    fs::write(path.join("memory.current"), "1073741824\n").unwrap();
+    fs::write(path.join("memory.stat"), "anon 1073741824\nfile 0\nshmem 0\ninactive_file 0\n").unwrap();
+    path
 }
 
 fn reflex_thread() -> i32 {
@@ -122,16 +142,29 @@ fn from_the_crossing_to_the_end_of_the_victim() {
 
     let settings = EngineSettings {
         mode: Mode::Enforce,
-        thresholds: followed(&[Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(200 * MIB))]),
+        thresholds: followed(&[
+            Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(200 * MIB)),
+            Threshold::hard(Signal::AllocatableMemoryAvailable, ThresholdValue::Amount(200 * MIB)),
+            Threshold::hard(Signal::PidAvailable, ThresholdValue::Amount(100)),
+        ]),
         ..EngineSettings::default()
     };
     let (sender, reports) = mpsc::channel();
-    let config =
-        ReflexConfig { settings, meminfo: meminfo.clone(), root_stat: None, lock_memory: false, cpus: 2 };
+    let proc = process_ids(temp.path());
+    let config = ReflexConfig {
+        settings,
+        meminfo: meminfo.clone(),
+        root_stat: None,
+        proc,
+        lock_memory: false,
+        cpus: 2,
+    };
     let intents = Intents::open(temp.path(), "boot").unwrap();
     let pledges = Pledges::new(intents.reflex, Arc::new(AtomicU64::new(0)));
     let reflex = Reflex::spawn(&config, Some(pledges), Vec::new(), move |report| {
-        sender.send(report).unwrap();
+        if !matches!(report, Report::Conditions(_)) {
+            sender.send(report).unwrap();
+        }
         true
     })
     .unwrap();
@@ -144,6 +177,11 @@ fn from_the_crossing_to_the_end_of_the_victim() {
     // Another set comes in, and the old one goes, while it is watched.
     reflex.set_candidates(open());
     std::thread::sleep(Duration::from_millis(500));
+    // So do the files of kubepods.
+    for _ in 0..3 {
+        reflex.set_kubepods(PodsMemory::open(&CgroupDir::unchecked(&kubepods(&cgroups)).unwrap()).unwrap());
+        std::thread::sleep(Duration::from_millis(100));
+    }
     // An edge source comes, tells, and goes.
     let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
     reflex.add_edges(Box::new(Bell(Arc::clone(&bell))));

@@ -1,5 +1,8 @@
 use super::*;
-use crate::{model::ResourceName, policy::threshold::ThresholdValue};
+use crate::{
+    model::ResourceName,
+    policy::threshold::{Signal, ThresholdValue},
+};
 
 const HEAD: &str = "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\n";
 
@@ -13,6 +16,19 @@ fn problems(text: &str) -> Vec<String> {
 #[test]
 fn a_bare_document_is_the_default() {
     assert_eq!(Config::parse("c.yaml", HEAD).unwrap(), Config::default());
+}
+
+#[test]
+fn only_disks_are_not_watched_and_only_what_was_wished_for_is_told() {
+    assert_eq!(Config::default().unwatched(), Vec::<String>::new());
+    let text = format!(
+        "{HEAD}evictionHard:\n  memory.available: 200Mi\n  pid.available: 10%\n  nodefs.available: 3%\n\
+         evictionSoft:\n  memory.available: 400Mi\n  pid.available: 20%\n  imagefs.inodesFree: 7%\n\
+         evictionSoftGracePeriod:\n  memory.available: 1m\n  pid.available: 1m\n  imagefs.inodesFree: 1m\n"
+    );
+    let told = Config::parse("c.yaml", &text).unwrap().unwatched();
+    let fields: Vec<_> = told.iter().filter_map(|line| line.split(':').next()).collect();
+    assert_eq!(fields, ["evictionHard.nodefs.available", "evictionSoft.imagefs.inodesFree"], "{told:?}");
 }
 
 #[test]

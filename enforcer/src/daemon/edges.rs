@@ -14,7 +14,9 @@ use crate::{
     evict::Reflex,
     journal::Journal,
     model::{CgroupId, CgroupPath},
-    sense::{Edge, EdgeSource, MemoryEvents, Pressure, PsiError, Readiness, SourceState, Trigger},
+    sense::{
+        Edge, EdgeSource, MemoryEvents, PodsMemory, Pressure, PsiError, Readiness, SourceState, Trigger,
+    },
 };
 
 /// How soon to try again what could not be had.
@@ -37,6 +39,8 @@ pub(super) struct Edges {
     limits: Kept,
     /// The kubepods that the latter two are of.
     kubepods: Option<CgroupId>,
+    /// Whether the reflex has not its files yet.
+    are_files_due: bool,
     told: BTreeSet<String>,
 }
 
@@ -78,6 +82,7 @@ impl Edges {
             pressure: Kept::default(),
             limits: Kept::default(),
             kubepods: None,
+            are_files_due: false,
             told: BTreeSet::new(),
         }
     }
@@ -102,8 +107,12 @@ impl Edges {
             self.kubepods = id;
             // Of those of another one the kernel tells that they are gone.
             (self.pressure, self.limits) = (Kept::default(), Kept::default());
+            self.are_files_due = true;
         }
         let Some(dir) = dir else { return };
+        if std::mem::take(&mut self.are_files_due) {
+            self.memory(&dir, reflex);
+        }
         if self.pressure.is_due(now) {
             let armed = Pressure::arm(|| dir.open_pressure(), self.wishes);
             let source = self.pressure(armed, "kubepods", reflex);
@@ -136,6 +145,20 @@ impl Edges {
             Err(error) => {
                 self.tell("psiTrigger", format!("no edges of pressure of {of}: {error}"));
                 None
+            }
+        }
+    }
+
+    /// Has the reflex measure what is left to the pods.
+    fn memory(&mut self, dir: &CgroupDir, reflex: &Reflex) {
+        match PodsMemory::open(dir) {
+            Ok(pods) => reflex.set_kubepods(pods),
+            Err(error) => {
+                let message = format!(
+                    "nobody is evicted for allocatableMemory.available, which cannot be measured: {}",
+                    crate::chain(&error)
+                );
+                self.tell("threshold", message);
             }
         }
     }

@@ -1,11 +1,14 @@
 use std::os::fd::OwnedFd;
 
+use rustix::io::Errno;
+
+use super::stat;
 use crate::{
     cgroup::{self, CgroupDir, Forbidden, guard},
     model::{CgroupId, CgroupPath, PodName, PodUid, QosClass, ResourceName},
     policy::{
         PodPlan,
-        engine::{CandidateFacts, Reading, Usage},
+        engine::{CandidateFacts, Reading, Resource, Usage},
     },
     sense::snapshot::{ChargeFiles, Missing, Seen},
 };
@@ -35,6 +38,8 @@ pub struct Candidate {
     pub(super) dir: CgroupDir,
     /// Where its memory is charged: its own cgroup, and those that its containers took elsewhere.
     pub(super) charged: Vec<ChargeFiles>,
+    /// `pids.current` of the same cgroups, as far as it is there.
+    pub(super) counted: Vec<OwnedFd>,
     /// `cpu.max` and `memory.high` of the pod and its containers, as far as they are there.
     pub(super) brakes: Vec<OwnedFd>,
     pub(super) targets: Vec<Target>,
@@ -107,10 +112,13 @@ impl Candidate {
         };
         let targets = targets.iter().map(open_target).collect::<Result<Vec<_>, OpenError>>()?;
         let mut charged = vec![ChargeFiles::open(&dir)?];
+        let mut counted = Vec::new();
+        open_count(&dir, &mut counted)?;
         let below = format!("{}/", plan.cgroup.path);
         for Target { dir, .. } in &targets {
             if *dir.path() != plan.cgroup.path && !dir.path().as_str().starts_with(&below) {
                 charged.push(ChargeFiles::open(dir)?);
+                open_count(dir, &mut counted)?;
             }
         }
         Ok(Self {
@@ -119,6 +127,7 @@ impl Candidate {
             facts: facts(plan, dir.id()),
             dir,
             charged,
+            counted,
             brakes,
             targets,
         })
@@ -156,9 +165,24 @@ impl Candidate {
         Ok(whole)
     }
 
-    /// Reads its usage: two system calls, no allocation; two more for each container elsewhere.
-    pub(super) fn read_usage(&self, buffer: &mut [u8]) -> Reading {
-        let mut read = || {
+    /// Counts its tasks, threads among them: one system call for each cgroup, no allocation. None if that cannot be known.
+    pub(super) fn process_count(&self, buffer: &mut [u8]) -> Option<u64> {
+        let mut whole: Option<u64> = None;
+        for counted in &self.counted {
+            match stat::read_into(counted, buffer) {
+                Ok(text) => whole = Some(whole.unwrap_or(0).saturating_add(stat::number(text)?)),
+                // What a container took elsewhere may go by itself.
+                Err(Errno::NODEV | Errno::NOENT) => {}
+                Err(_) => return None,
+            }
+        }
+        whole
+    }
+
+    /// Reads its usage of memory: two system calls, no allocation; two more for each container elsewhere. Where process
+    /// ids are `short` it counts them too.
+    pub(super) fn read_usage(&self, short: Resource, buffer: &mut [u8]) -> Reading {
+        let read = |buffer: &mut [u8]| {
             let mut whole: Option<Usage> = None;
             for charged in &self.charged {
                 let usage = match charged.usage(buffer) {
@@ -171,8 +195,14 @@ impl Candidate {
             }
             whole.ok_or(Missing::Absent)
         };
-        match read() {
-            Ok(usage) => Reading::Usage(usage),
+        match read(buffer) {
+            Ok(usage) => {
+                let process_count = match short {
+                    Resource::Memory => None,
+                    Resource::Pids => self.process_count(buffer),
+                };
+                Reading::Usage(Usage { process_count, ..usage })
+            }
             Err(Missing::Gone) => Reading::Gone,
             Err(Missing::Absent | Missing::Unread | Missing::Failed(_) | Missing::Malformed) => {
                 Reading::Missing
@@ -187,6 +217,16 @@ fn open_allowed(root: &CgroupDir, path: &CgroupPath) -> Result<CgroupDir, OpenEr
         None => Ok(dir),
         Some(reason) => Err(OpenError::Forbidden { path: path.to_string(), reason }),
     }
+}
+
+fn open_count(dir: &CgroupDir, counted: &mut Vec<OwnedFd>) -> Result<(), cgroup::Error> {
+    match dir.open_read("pids.current") {
+        Ok(fd) => counted.push(fd),
+        // Its controller is not enabled here: then nobody knows.
+        Err(error) if error.is_gone() => {}
+        Err(error) => return Err(error),
+    }
+    Ok(())
 }
 
 fn open_brakes(dir: &CgroupDir, brakes: &mut Vec<OwnedFd>) -> Result<(), cgroup::Error> {

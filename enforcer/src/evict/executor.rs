@@ -9,7 +9,7 @@ use super::{
     stat,
     turn::now_ns,
 };
-use crate::policy::engine::Refusal;
+use crate::policy::engine::{Refusal, Resource};
 
 /// How much of `cgroup.events` is read; it has two lines.
 const EVENTS_BYTES: usize = 256;
@@ -28,6 +28,8 @@ pub(super) struct Signalled {
 pub(super) struct Progress {
     pub(super) populated: bool,
     pub(super) current_bytes: Option<u64>,
+    /// How many tasks it has; none if it was not asked for that.
+    pub(super) process_count: Option<u64>,
 }
 
 /// Sends SIGKILL to every process of the candidate, after making sure that it is still the one that was decided on.
@@ -65,16 +67,21 @@ pub(super) fn check(candidate: &Candidate) -> Result<(), Refusal> {
     if populated { Ok(()) } else { Err(Refusal::Empty) }
 }
 
-/// Whether it still holds processes, and what it is still charged for.
-pub(super) fn progress(candidate: &Candidate, buffer: &mut [u8]) -> Progress {
+/// Whether it still holds processes, and what it is still charged for; where process ids are short, how many of them it
+/// has.
+pub(super) fn progress(candidate: &Candidate, short: Resource, buffer: &mut [u8]) -> Progress {
     let mut populated = false;
     for target in &candidate.targets {
         // One that is gone is not populated; one that cannot be read is not known to be dead.
         populated |= is_populated(target).unwrap_or(true);
     }
+    let process_count = match short {
+        Resource::Memory => None,
+        Resource::Pids => candidate.process_count(buffer),
+    };
     match candidate.current_bytes(buffer) {
-        Ok(current_bytes) => Progress { populated, current_bytes },
-        Err(_) => Progress { populated: true, current_bytes: None },
+        Ok(current_bytes) => Progress { populated, current_bytes, process_count },
+        Err(_) => Progress { populated: true, current_bytes: None, process_count },
     }
 }
 

@@ -23,7 +23,7 @@ use crate::{
         self, Forbidden,
         guard::{self, each_process},
     },
-    policy::engine::{Outcome, Refusal},
+    policy::engine::{Outcome, Refusal, Resource},
 };
 
 /// How often it is looked whether the pod has ended.
@@ -94,7 +94,7 @@ pub enum EndError {
 /// evicted; that is looked at before either signal.
 pub fn end(candidate: &Candidate, grace: Duration) -> Result<Ending, EndError> {
     let mut buffer = vec![0; BUFFER_BYTES];
-    let mut is_empty = || !executor::progress(candidate, &mut buffer).populated;
+    let mut is_empty = || !executor::progress(candidate, Resource::Memory, &mut buffer).populated;
     check(candidate)?;
     for target in &candidate.targets {
         terminate(target)?;

@@ -5,7 +5,11 @@ use std::{fmt, os::fd::AsFd as _, sync::Arc};
 use rustix::process::{Pid, PidfdFlags};
 
 use super::{candidate::Candidate, queue::Receiver, reflex::PreparedSet};
-use crate::{cgroup::guard::each_process, raw, sense::EdgeSource};
+use crate::{
+    cgroup::guard::each_process,
+    raw,
+    sense::{EdgeSource, PodsMemory},
+};
 
 /// What the reflex hands over.
 pub(super) enum Work {
@@ -15,6 +19,8 @@ pub(super) enum Work {
     Drop(Box<PreparedSet>),
     /// Close an edge source that is no longer waited on.
     Close(Box<dyn EdgeSource>),
+    /// Close the files of a kubepods that there was before.
+    ClosePods(Box<PodsMemory>),
 }
 
 impl fmt::Debug for Work {
@@ -23,6 +29,7 @@ impl fmt::Debug for Work {
             Self::Reap(candidate) => f.debug_tuple("Reap").field(candidate).finish(),
             Self::Drop(set) => f.debug_tuple("Drop").field(set).finish(),
             Self::Close(_) => f.debug_tuple("Close").finish_non_exhaustive(),
+            Self::ClosePods(pods) => f.debug_tuple("ClosePods").field(pods).finish(),
         }
     }
 }
@@ -34,6 +41,7 @@ pub(super) fn run(queue: &Receiver<Work>) {
             Work::Reap(candidate) => reap(&candidate),
             Work::Drop(set) => drop(set),
             Work::Close(source) => drop(source),
+            Work::ClosePods(pods) => drop(pods),
         }
     }
 }

@@ -13,6 +13,7 @@ use rustix::{event::EventfdFlags, io::Errno, mm::MlockAllFlags, rand::GetRandomF
 use super::{
     candidate::Candidate,
     gentle,
+    levels::Levels,
     pledge::Pledges,
     queue::{self, queue},
     reap::{self, Work},
@@ -22,8 +23,11 @@ use super::{
 };
 use crate::{
     policy::engine::{Candidates, EngineSettings, Outcome, Reading},
-    sense::{Available, EdgeSource, MeminfoError, PROC_MEMINFO, WakeStats, Wakes},
+    sense::{Available, EdgeSource, MeminfoError, PROC_MEMINFO, PodsMemory, Tasks, WakeStats, Wakes},
 };
+
+/// The process file system, in its usual place.
+const PROC: &str = "/proc";
 
 /// How many reports may wait for the teller. An eviction makes four, and one follows the other by milliseconds.
 const REPORTS: usize = 64;
@@ -44,6 +48,8 @@ pub struct ReflexConfig {
     /// The root cgroup's `memory.stat`, where `memory.available` is the kubelet's reckoning; none for the kernel's own
     /// estimate.
     pub root_stat: Option<PathBuf>,
+    /// Where process ids are counted, `/proc`.
+    pub proc: PathBuf,
     /// Whether to lock the daemon's memory, as far as it is touched: a reflex that must be paged in comes too late.
     pub lock_memory: bool,
     /// How many cpus the machine has, which may all fill memory at once.
@@ -56,6 +62,7 @@ impl Default for ReflexConfig {
             settings: EngineSettings::default(),
             meminfo: PathBuf::from(PROC_MEMINFO),
             root_stat: None,
+            proc: PathBuf::from(PROC),
             lock_memory: true,
             cpus: thread::available_parallelism().map_or(1, |cpus| u64::try_from(cpus.get()).unwrap_or(1)),
         }
@@ -142,17 +149,20 @@ pub(super) struct Mail {
     pub(super) settings: Option<EngineSettings>,
     /// What came of a soft eviction's first step.
     pub(super) outcome: Option<Outcome>,
+    /// The files of kubepods, where it is another one.
+    pub(super) pods: Option<Box<PodsMemory>>,
     /// The reflex takes them out one by one, which frees nothing.
     pub(super) edges: Vec<Box<dyn EdgeSource>>,
 }
 
 impl fmt::Debug for Mail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { set, settings, outcome, edges } = self;
+        let Self { set, settings, outcome, pods, edges } = self;
         f.debug_struct("Mail")
             .field("set", set)
             .field("settings", settings)
             .field("outcome", outcome)
+            .field("pods", pods)
             .field("edges", &edges.len())
             .finish()
     }
@@ -218,8 +228,9 @@ impl Reflex {
         // Before the senders, so that it is dropped after them if a thread does not start: it waits for the others.
         let mut reflex = Self { shared: Arc::clone(&shared), threads: Vec::new(), memory_locked };
         let cpus = config.cpus;
-        let wiring = Wiring { shared, available, teller, reaper, edges, cpus, pledges, seed: seed() };
-        let mut turn = Turn::new(config.settings, wiring)?;
+        let levels = Levels::new(Tasks::open(&config.proc));
+        let wiring = Wiring { shared, available, levels, teller, reaper, edges, cpus, pledges, seed: seed() };
+        let mut turn = Turn::new(&config.settings, wiring)?;
         let mail = Arc::clone(&reflex.shared);
         reflex.start("enforcer-tell", move || {
             while let Some(report) = told.next() {
@@ -256,6 +267,13 @@ impl Reflex {
     /// Has it woken by one more edge source, from now on until that is gone.
     pub fn add_edges(&self, source: Box<dyn EdgeSource>) {
         self.shared.post(|mail| mail.edges.push(source));
+    }
+
+    /// Takes the files of kubepods, from now on until those of another one are given: by them
+    /// `allocatableMemory.available` is measured.
+    pub fn set_kubepods(&self, pods: PodsMemory) {
+        // One that the reflex has not taken yet is closed here.
+        self.shared.post(|mail| mail.pods = Some(Box::new(pods)));
     }
 
     /// What it has done so far.

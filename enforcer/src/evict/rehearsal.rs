@@ -13,6 +13,7 @@ use crate::{
     model::{CgroupPath, PodName, PodUid, QosClass},
     policy::engine::{
         Action, CandidateFacts, Candidates, Engine, EngineSettings, Input, Mode, NodeSample, Outcome,
+        Resource,
     },
     sense::snapshot::ChargeFiles,
 };
@@ -30,23 +31,23 @@ pub(super) fn rehearse() {
 fn run() -> io::Result<bool> {
     let decoy = decoy()?;
     let settings = EngineSettings { mode: Mode::Enforce, ..EngineSettings::default() };
-    let mut engine = Engine::new(settings);
+    let mut engine = Engine::new(&settings);
     let _none = engine.replace(Candidates::new(&[decoy.facts]));
     let mut buffer = [0_u8; stat::BUFFER_BYTES];
     let node = NodeSample::memory(0, 0, 1);
     let _wishes = engine.step(Input::Node(node));
-    let readings = [decoy.read_usage(&mut buffer)];
+    let readings = [decoy.read_usage(Resource::Pids, &mut buffer)];
     let actions = engine.step(Input::Usages { node, readings: &readings });
     let Some(number) = engine.decision().map(|decision| decision.number) else { return Ok(false) };
     let signalled = actions.iter().any(|action| *action == Action::Evict) && executor::signal(&decoy).is_ok();
     let _told = engine.step(Input::Outcome(Outcome::Signalled { number, now_ns: 0 }));
-    let progress = executor::progress(&decoy, &mut buffer);
+    let progress = executor::progress(&decoy, Resource::Pids, &mut buffer);
     let _done = engine.step(Input::Outcome(Outcome::Progress {
         number,
         now_ns: 0,
         populated: progress.populated,
         current_bytes: progress.current_bytes,
-        process_count: None,
+        process_count: progress.process_count,
     }));
     Ok(signalled)
 }
@@ -78,6 +79,7 @@ fn decoy() -> io::Result<Candidate> {
             current: file("4096\n")?,
             stat: file("anon 4096\nfile 0\nshmem 0\ninactive_file 0\n")?,
         }],
+        counted: vec![file("1\n")?],
         brakes: vec![file("")?],
         targets: vec![Target { dir: open()?, kill: file("")?, events: file("populated 1\n")? }],
     })

@@ -15,7 +15,7 @@ use crate::{
         pressure::Conditions,
         threshold::Signal,
     },
-    sense::MeminfoError,
+    sense::{MeminfoError, snapshot::Missing},
 };
 
 /// What the reflex tells; times are nanoseconds of `CLOCK_BOOTTIME`. Nothing in it is allocated where it is made.
@@ -112,10 +112,21 @@ pub enum Report {
         /// Why.
         reason: Suppression,
     },
-    /// The node's memory cannot be read: until it can, nothing is decided.
-    Blind(MeminfoError),
+    /// What a signal measures cannot be read: until it can, nothing is decided for its sake.
+    Blind(Signal, Blindness),
     /// It can be read again.
-    Sighted,
+    Sighted(Signal),
+}
+
+/// Why a signal cannot be read.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Blindness {
+    /// The node's memory cannot.
+    #[error(transparent)]
+    Memory(MeminfoError),
+    /// Another of the kernel's figures cannot.
+    #[error("{0}")]
+    Level(Missing),
 }
 
 impl Report {
@@ -198,15 +209,15 @@ impl Teller {
                 let data = json!({"signal": signal.as_str(), "reason": reason, "message": message});
                 Event { kind: EventType::EvictionSuppressed, subject: Subject::Node, data }
             }
-            Report::Blind(error) => {
+            Report::Blind(signal, why) => {
                 let data = json!({
-                    "what": "memory.available",
-                    "message": format!("{error}; nothing is evicted until it can be read"),
+                    "what": signal.as_str(),
+                    "message": format!("{why}; nobody is evicted for it until it can be read"),
                 });
                 Event { kind: EventType::DegradedEntered, subject: Subject::Node, data }
             }
-            Report::Sighted => {
-                let data = json!({"what": "memory.available"});
+            Report::Sighted(signal) => {
+                let data = json!({"what": signal.as_str()});
                 Event { kind: EventType::DegradedLeft, subject: Subject::Node, data }
             }
         })

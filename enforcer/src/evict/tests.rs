@@ -1,6 +1,7 @@
 mod events;
 mod gentle;
 mod kill;
+mod levels;
 mod node;
 mod open;
 mod whole;

@@ -14,19 +14,25 @@ use ulid::Ulid;
 
 use super::{
     candidate::Candidate,
+    core::Core,
     executor,
+    levels::Levels,
     pledge::Pledges,
     reap::Work,
     reflex::{Counters, PreparedSet, Reaper, ReflexError, Shared, Teller},
-    report::Report,
+    report::{Blindness, Report},
     sources::Sources,
     stat,
 };
 use crate::{
-    policy::engine::{
-        Action, Actions, Decision, Engine, EngineSettings, Input, KillReason, Moments, NodeSample, Outcome,
+    policy::{
+        engine::{
+            Action, Actions, Decision, EngineSettings, Input, KillReason, Moments, NodeSample, Outcome,
+            Resource,
+        },
+        threshold::Signal,
     },
-    sense::{Available, AvailableMemory, EdgeKind, EdgeSource, Readiness, Sampler},
+    sense::{Available, AvailableMemory, EdgeKind, EdgeSource, PodsMemory, Readiness, Sampler},
 };
 
 /// Edges that come thicker than this are taken together: a look costs some 20 µs. The further away the threshold is,
@@ -49,6 +55,7 @@ const FIRST_EDGE: u64 = 3;
 pub(super) struct Wiring {
     pub(super) shared: Arc<Shared>,
     pub(super) available: Available,
+    pub(super) levels: Levels,
     pub(super) teller: Teller,
     pub(super) reaper: Reaper,
     pub(super) edges: Vec<Box<dyn EdgeSource>>,
@@ -71,11 +78,13 @@ struct Current {
 /// The reflex thread's own.
 pub(super) struct Turn {
     wiring: Wiring,
-    engine: Engine,
+    core: Core,
     sampler: Sampler,
     set: PreparedSet,
     /// An old set that found no room in the reaper's queue; until it has gone no newer one is taken.
     retired: Option<Box<PreparedSet>>,
+    /// The same for the files of a kubepods that there was before.
+    retired_pods: Option<Box<PodsMemory>>,
     current: Option<Current>,
     epoll: OwnedFd,
     timer: OwnedFd,
@@ -94,7 +103,7 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    pub(super) fn new(settings: EngineSettings, mut wiring: Wiring) -> Result<Self, ReflexError> {
+    pub(super) fn new(settings: &EngineSettings, mut wiring: Wiring) -> Result<Self, ReflexError> {
         let setup = |errno: Errno| ReflexError::Setup(errno.into());
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(setup)?;
         let timer = rustix::time::timerfd_create(
@@ -113,10 +122,11 @@ impl Turn {
         let sampler = Sampler::new(wiring.cpus);
         Ok(Self {
             wiring,
-            engine: Engine::new(settings),
+            core: Core::new(settings),
             sampler,
             set: PreparedSet::default(),
             retired: None,
+            retired_pods: None,
             current: None,
             epoll,
             timer,
@@ -209,16 +219,21 @@ impl Turn {
             Err(TryLockError::WouldBlock) => return,
         };
         if let Some(settings) = mail.settings.take() {
-            self.engine.configure(settings);
+            self.core.configure(&settings);
         }
         let outcome = mail.outcome.take();
         if self.retired.is_none()
             && let Some(mut set) = mail.set.take()
         {
-            let candidates = self.engine.replace(std::mem::take(&mut set.candidates));
+            let candidates = self.core.replace(std::mem::take(&mut set.candidates));
             std::mem::swap(&mut self.set, &mut set);
             set.candidates = candidates;
             self.retired = Some(set);
+        }
+        if self.retired_pods.is_none()
+            && let Some(pods) = mail.pods.take()
+        {
+            self.retired_pods = self.wiring.levels.replace_pods(pods);
         }
         while self.sources.has_room()
             && let Some(source) = mail.edges.pop()
@@ -242,7 +257,7 @@ impl Turn {
 
     /// Takes in what came of asking the victim to end.
     fn asked(&mut self, outcome: Outcome) {
-        let actions = self.engine.step(Input::Outcome(outcome));
+        let actions = self.core.step(Input::Outcome(outcome));
         if let (Outcome::Terminated { number, .. }, Some(current)) = (outcome, &self.current)
             && current.number == number
         {
@@ -251,7 +266,7 @@ impl Turn {
             let moments = Moments {
                 crossed_ns,
                 decided_ns,
-                terminated_ns: self.engine.terminated_ns(),
+                terminated_ns: self.core.engine().terminated_ns(),
                 signalled_ns: None,
                 dead_ns: None,
                 memory_back_ns: None,
@@ -270,6 +285,11 @@ impl Turn {
             && let Err(Work::Drop(set)) = self.wiring.reaper.offer(Work::Drop(set))
         {
             self.retired = Some(set);
+        }
+        if let Some(pods) = self.retired_pods.take()
+            && let Err(Work::ClosePods(pods)) = self.wiring.reaper.offer(Work::ClosePods(pods))
+        {
+            self.retired_pods = Some(pods);
         }
         self.sources.retire(&self.wiring.reaper);
         self.counters().sources.store(self.sources.live(), Ordering::Relaxed);
@@ -290,30 +310,33 @@ impl Turn {
 
     /// One look at the victim and the node, with all that follows from it.
     fn look(&mut self) {
-        if self.retired.is_some() {
+        if self.retired.is_some() || self.retired_pods.is_some() {
             self.take_mail();
         }
         self.look_within_ns = None;
         self.gap_ns = MIN_GAP_NS;
         self.watch_victim();
-        let Some(node) = self.sample() else {
+        let Some(node) = self.sample(false) else {
             self.arm(BLIND_PAUSE_NS);
             return;
         };
-        let actions = self.engine.step(Input::Node(node));
+        let actions = self.core.step(Input::Node(node));
         self.carry_out(&actions);
         self.looked();
-        let threshold_bytes = self.engine.next_threshold_bytes().unwrap_or(0);
+        let engine = self.core.engine();
+        let threshold_bytes = engine.next_threshold(Signal::MemoryAvailable).unwrap_or(0);
         let headroom_bytes = node.memory.available.saturating_sub(threshold_bytes);
+        let others_ns = self.wiring.levels.next_look_ns(engine, &self.sampler, self.wiring.cpus);
         let within_ns = self.look_within_ns.unwrap_or_else(|| {
-            let lasts_ns = self.sampler.next_look_ns(headroom_bytes);
+            let lasts_ns = self.sampler.next_look_ns(headroom_bytes).min(others_ns);
             self.gap_ns = (lasts_ns / GAP_SHARE).clamp(MIN_GAP_NS, MAX_GAP_NS);
             lasts_ns
         });
         self.arm(within_ns);
     }
 
-    fn sample(&mut self) -> Option<NodeSample> {
+    /// Reads the node; with `fresh` all of it, otherwise what may have changed.
+    fn sample(&mut self, fresh: bool) -> Option<NodeSample> {
         let read = self.wiring.available.read();
         let now_ns = now_ns(ClockId::Boottime);
         self.counters().samples.fetch_add(1, Ordering::Relaxed);
@@ -321,10 +344,21 @@ impl Turn {
         match read {
             Ok(AvailableMemory { available_bytes, total_bytes }) => {
                 if std::mem::take(&mut self.blind) {
-                    self.tell(Report::Sighted);
+                    self.tell(Report::Sighted(Signal::MemoryAvailable));
                 }
                 self.sampler.observe(now_ns, available_bytes);
+                let (levels, engine) = (&mut self.wiring.levels, self.core.engine());
+                let allocatable = levels.pods(now_ns, available_bytes, engine, fresh, &mut self.buffer);
+                let pids = levels.tasks(engine);
+                for (signal, missing) in levels.news().iter() {
+                    self.tell(match missing {
+                        Some(missing) => Report::Blind(*signal, Blindness::Level(*missing)),
+                        None => Report::Sighted(*signal),
+                    });
+                }
                 Some(NodeSample {
+                    allocatable,
+                    pids,
                     fill_bytes_per_second: self.sampler.fill_bytes_per_second(),
                     ..NodeSample::memory(now_ns, available_bytes, total_bytes)
                 })
@@ -332,7 +366,7 @@ impl Turn {
             Err(error) => {
                 self.counters().samples_failed.fetch_add(1, Ordering::Relaxed);
                 if !std::mem::replace(&mut self.blind, true) {
-                    self.tell(Report::Blind(error));
+                    self.tell(Report::Blind(Signal::MemoryAvailable, Blindness::Memory(error)));
                 }
                 None
             }
@@ -340,15 +374,16 @@ impl Turn {
     }
 
     fn watch_victim(&mut self) {
-        let Some((number, _)) = self.engine.victim() else { return };
+        let Some((number, _)) = self.core.engine().victim() else { return };
         let Some(current) = self.current.as_ref().filter(|current| current.number == number) else { return };
-        let progress = executor::progress(&current.candidate, self.buffer.as_mut_slice());
-        let actions = self.engine.step(Input::Outcome(Outcome::Progress {
+        let resource = current.decision.shortage.resource();
+        let progress = executor::progress(&current.candidate, resource, self.buffer.as_mut_slice());
+        let actions = self.core.step(Input::Outcome(Outcome::Progress {
             number,
             now_ns: now_ns(ClockId::Boottime),
             populated: progress.populated,
             current_bytes: progress.current_bytes,
-            process_count: None,
+            process_count: progress.process_count,
         }));
         self.carry_out(&actions);
     }
@@ -368,7 +403,7 @@ impl Turn {
                         self.tell(Report::Suppressed { now_ns, signal, reason });
                     }
                     Action::LookAgainWithin(within_ns) => self.look_within_ns = Some(within_ns),
-                    Action::ReadUsages(_) => next = self.read_usages(),
+                    Action::ReadUsages(resource) => next = self.read_usages(resource),
                     Action::Evict => next = self.evict(),
                     Action::Kill { number, reason } => next = self.kill(number, Some(reason)),
                     Action::Completed(completion) => {
@@ -388,16 +423,16 @@ impl Turn {
         }
     }
 
-    fn read_usages(&mut self) -> Option<Actions> {
+    fn read_usages(&mut self, resource: Resource) -> Option<Actions> {
         for (reading, member) in self.set.readings.iter_mut().zip(self.set.members.iter()) {
-            *reading = member.read_usage(self.buffer.as_mut_slice());
+            *reading = member.read_usage(resource, self.buffer.as_mut_slice());
         }
-        let node = self.sample()?;
-        Some(self.engine.step(Input::Usages { node, readings: &self.set.readings }))
+        let node = self.sample(true)?;
+        Some(self.core.step(Input::Usages { node, readings: &self.set.readings }))
     }
 
     fn evict(&mut self) -> Option<Actions> {
-        let decision = *self.engine.decision()?;
+        let decision = *self.core.engine().decision()?;
         let id = self.eviction_id(&decision);
         let candidate = Arc::clone(self.set.members.get(decision.index)?);
         let members = Arc::clone(&self.set.members);
@@ -430,7 +465,7 @@ impl Turn {
                 let moments = Moments {
                     crossed_ns,
                     decided_ns,
-                    terminated_ns: self.engine.terminated_ns(),
+                    terminated_ns: self.core.engine().terminated_ns(),
                     signalled_ns: Some(now_ns),
                     dead_ns: None,
                     memory_back_ns: None,
@@ -459,7 +494,7 @@ impl Turn {
                 Outcome::Refused { number, now_ns: now_ns(ClockId::Boottime), reason }
             }
         };
-        Some(self.engine.step(Input::Outcome(outcome)))
+        Some(self.core.step(Input::Outcome(outcome)))
     }
 
     /// Wakes us when the victim's last process is gone. A file that cannot be waited on is looked at by the timer.

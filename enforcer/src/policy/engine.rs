@@ -10,6 +10,7 @@ mod action;
 mod breaker;
 mod candidates;
 mod input;
+mod outcome;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -24,10 +25,7 @@ pub use self::{
     input::{CandidateFacts, Input, Level, NodeSample, Outcome, Reading, Refusal, Usage},
     settings::{BreakerSettings, EngineSettings, MAX_THRESHOLDS, Mode, Resource, Thresholds, followed},
 };
-use self::{
-    breaker::Breaker,
-    victim::{Look, Victim},
-};
+use self::{breaker::Breaker, victim::Victim};
 pub use super::few::Few;
 use super::{
     pressure::{Conditions, Pressure, Reclaim, Tracked},
@@ -99,13 +97,13 @@ pub struct Engine {
 impl Engine {
     /// Begins, with nothing known and no candidates.
     #[must_use]
-    pub fn new(settings: EngineSettings) -> Self {
+    pub fn new(settings: &EngineSettings) -> Self {
         Self {
-            settings,
+            settings: *settings,
             mode: settings.mode,
             candidates: Candidates::default(),
             breaker: Breaker::new(settings.breaker),
-            pressure: pressure(&settings),
+            pressure: pressure(settings),
             episodes: [None; MAX_THRESHOLDS],
             conditions: Conditions::default(),
             told: None,
@@ -120,11 +118,11 @@ impl Engine {
 
     /// Takes new settings; an open breaker is closed by it. An eviction under way goes on, and so do the grace periods
     /// of thresholds that stay.
-    pub fn configure(&mut self, settings: EngineSettings) {
+    pub fn configure(&mut self, settings: &EngineSettings) {
         if settings.breaker != self.settings.breaker {
             self.breaker = Breaker::new(settings.breaker);
         }
-        let mut pressure = pressure(&settings);
+        let mut pressure = pressure(settings);
         pressure.inherit(&self.pressure);
         let mut episodes = [None; MAX_THRESHOLDS];
         for (episode, threshold) in episodes.iter_mut().zip(settings.thresholds.iter()) {
@@ -135,7 +133,7 @@ impl Engine {
         self.episodes = episodes;
         self.mode = settings.mode;
         self.quiet_until_ns = 0;
-        self.settings = settings;
+        self.settings = *settings;
     }
 
     /// Takes a new set of candidates, and gives back the old one, to be freed elsewhere.
@@ -173,15 +171,21 @@ impl Engine {
         self.victim.and_then(|victim| victim.terminated_ns())
     }
 
-    /// The highest threshold of the node's memory in bytes that is not met, if there is one: the next that falling
-    /// memory crosses.
+    /// The highest threshold of that signal that is not met, in its base unit, if there is one: the next that a falling
+    /// level crosses.
     #[must_use]
-    pub fn next_threshold_bytes(&self) -> Option<u64> {
-        let of_memory = |tracked: &&Tracked| {
-            tracked.threshold.signal == Signal::MemoryAvailable && tracked.since_ns.is_none()
-        };
-        let amounts = self.pressure.thresholds().filter(of_memory).filter_map(Tracked::reclaim);
+    pub fn next_threshold(&self, signal: Signal) -> Option<u64> {
+        let of_signal = |tracked: &&Tracked| tracked.threshold.signal == signal && tracked.since_ns.is_none();
+        let amounts = self.pressure.thresholds().filter(of_signal).filter_map(Tracked::reclaim);
         amounts.map(|reclaim| reclaim.amount).max()
+    }
+
+    /// The highest threshold of that signal, met or not, in its base unit; 0 as long as it is not known, a part of what
+    /// was not measured yet. None if the signal is not followed.
+    #[must_use]
+    pub fn highest_threshold(&self, signal: Signal) -> Option<u64> {
+        let of_signal = self.pressure.thresholds().filter(|tracked| tracked.threshold.signal == signal);
+        of_signal.map(|tracked| tracked.reclaim().map_or(0, |reclaim| reclaim.amount)).max()
     }
 
     /// Takes one input in.
@@ -391,111 +395,6 @@ impl Engine {
         let mut both = self.pressure.thresholds().zip(&self.episodes);
         let (_, episode) = both.find(|(tracked, _)| tracked.threshold == *threshold)?;
         episode.map(|episode| episode.crossed_ns)
-    }
-
-    /// Takes in what came of a decision; an answer about another eviction than the present one is stale.
-    fn hear(&mut self, outcome: Outcome, actions: &mut Actions) {
-        let Some(mut victim) = self.victim else { return };
-        match outcome {
-            Outcome::Terminated { number, now_ns } if number == victim.number => {
-                victim.terminated(now_ns);
-                self.victim = Some(victim);
-                self.breaker.record(now_ns);
-                self.pace(now_ns, actions);
-            }
-            Outcome::Signalled { number, now_ns } if number == victim.number => {
-                let is_first = victim.terminated_ns().is_none();
-                victim.signalled(now_ns);
-                self.victim = Some(victim);
-                if is_first {
-                    self.breaker.record(now_ns);
-                }
-                self.pace(now_ns, actions);
-            }
-            Outcome::Refused { number, now_ns, reason }
-                if number == victim.number && victim.is_undecided() =>
-            {
-                self.refused(victim, now_ns, reason, actions);
-            }
-            Outcome::Progress { number, now_ns, populated, current_bytes, process_count }
-                if number == victim.number =>
-            {
-                match victim.look(now_ns, populated, current_bytes, process_count) {
-                    Look::Wait => self.victim = Some(victim),
-                    Look::Completed(completion) => {
-                        self.victim = None;
-                        push(actions, Action::Completed(completion));
-                    }
-                    Look::Failed(failure) => {
-                        self.victim = None;
-                        self.candidates.pass_over(victim.cgroup, u64::MAX);
-                        push(actions, Action::Failed(failure));
-                    }
-                }
-            }
-            Outcome::Terminated { .. }
-            | Outcome::Signalled { .. }
-            | Outcome::Refused { .. }
-            | Outcome::Progress { .. } => {}
-        }
-    }
-
-    fn refused(&mut self, mut victim: Victim, now_ns: u64, reason: Refusal, actions: &mut Actions) {
-        let is_gone = matches!(reason, Refusal::Gone | Refusal::Empty);
-        if victim.terminated_ns().is_some() && is_gone {
-            // It ended by itself while it was given the time to. What it used may still be coming back.
-            self.victim = match victim.look(now_ns, false, None, None) {
-                Look::Wait => Some(victim),
-                Look::Completed(completion) => {
-                    push(actions, Action::Completed(completion));
-                    None
-                }
-                Look::Failed(failure) => {
-                    push(actions, Action::Failed(failure));
-                    None
-                }
-            };
-            return;
-        }
-        self.victim = None;
-        push(actions, Action::Failed(victim.failure(now_ns, FailureReason::Refused(reason))));
-        match reason {
-            // It is not the candidate's fault. A hard threshold waits for nobody's disk.
-            Refusal::Unrecorded => {
-                self.soft_quiet_until_ns = now_ns.saturating_add(UNRECORDED_PAUSE_NS);
-                return;
-            }
-            Refusal::Gone | Refusal::Empty => {
-                self.candidates.pass_over(victim.cgroup, now_ns.saturating_add(EMPTY_PAUSE_NS));
-            }
-            Refusal::Replaced | Refusal::Kernel(_) => self.candidates.pass_over(victim.cgroup, u64::MAX),
-        }
-        if victim.terminated_ns().is_none() {
-            self.go_on(victim, now_ns, actions);
-        }
-    }
-
-    /// After a refusal: the next of the same order, whose readings are still fresh.
-    fn go_on(&mut self, refused: Victim, now_ns: u64, actions: &mut Actions) {
-        let Some(before) = self.decision.filter(|decision| decision.number == refused.number) else { return };
-        if let Some(reclaim) = self.may_decide(now_ns) {
-            let resource = shortage(&reclaim).resource();
-            if resource != before.shortage.resource() {
-                // It was ranked by what is no longer short.
-                return self.pace(now_ns, actions);
-            }
-            // Settings may have changed since it was drawn up.
-            let within = self.settings.evict_within_request;
-            let mut order = std::mem::take(&mut self.candidates.order);
-            order.retain(|ranked| {
-                let slot = self.candidates.slot(ranked.index);
-                let may = slot.is_some_and(|slot| slot.exclusion(now_ns, resource, within).is_none());
-                may && ranked.cgroup != refused.cgroup
-            });
-            self.candidates.order = order;
-            self.take_first(now_ns, reclaim, actions);
-        }
-        self.pace(now_ns, actions);
     }
 
     fn suppress(&mut self, now_ns: u64, reclaim: &Reclaim, reason: Suppression, actions: &mut Actions) {

@@ -26,17 +26,22 @@ pub use self::{
 };
 
 /// Why there is no value.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq, thiserror::Error)]
 pub enum Missing {
     /// The kernel, or this cgroup, has no such file.
+    #[error("the kernel has no such figure")]
     Absent,
     /// The cgroup is gone.
+    #[error("the cgroup is gone")]
     Gone,
     /// It was not worth reading this time.
+    #[error("it was not read")]
     Unread,
     /// Reading failed with this error number.
+    #[error("cannot read it: {}", std::io::Error::from_raw_os_error(*.0))]
     Failed(i32),
     /// The text is not what it should be.
+    #[error("the kernel's figure is no number")]
     Malformed,
 }
 

@@ -15,7 +15,8 @@ use enforcer::{
     policy::{
         CgroupPlan, PodPlan,
         admission::Admission,
-        engine::{EngineSettings, HardThreshold, Mode},
+        engine::{EngineSettings, Mode, followed},
+        threshold::{Signal, Threshold, ThresholdValue},
     },
     sense::{Meminfo, PROC_MEMINFO},
 };
@@ -42,6 +43,7 @@ fn plan(name: &str, path: &str, request_bytes: u64) -> PodPlan {
         limits: BTreeMap::new(),
         ranking_request_bytes: request_bytes,
         cgroup: CgroupPlan { path: CgroupPath::parse(path).unwrap(), files: BTreeMap::new() },
+        termination_grace_period_seconds: 30,
         adopted: false,
         containers: Vec::new(),
         admission: Admission::plain(),
@@ -51,12 +53,20 @@ fn plan(name: &str, path: &str, request_bytes: u64) -> PodPlan {
 fn reflex(mode: Mode, threshold_bytes: u64, pods: &[PodPlan]) -> (Reflex, mpsc::Receiver<Report>) {
     let settings = EngineSettings {
         mode,
-        memory_available: Some(HardThreshold { bytes: threshold_bytes, min_reclaim_bytes: 0 }),
+        thresholds: followed(&[Threshold::hard(
+            Signal::MemoryAvailable,
+            ThresholdValue::Amount(threshold_bytes),
+        )]),
         ..EngineSettings::default()
     };
     let (sender, reports) = mpsc::channel();
-    // The scenario may end before the last report.
-    let forward = move |report| drop(sender.send(report));
+    let forward = move |report| {
+        // The scenario may end before the last report. Which conditions follow is not looked at here.
+        if !matches!(report, Report::Conditions(_)) {
+            drop(sender.send(report));
+        }
+        true
+    };
     let config = ReflexConfig { settings, ..ReflexConfig::default() };
     let reflex = Reflex::spawn(&config, None, Vec::new(), forward).unwrap();
     let root = CgroupDir::mount(Path::new(ROOT)).unwrap();
@@ -92,8 +102,8 @@ fn a_hog_is_killed_and_the_modest_pod_lives() {
         }
         told.push(report);
     };
-    let Some(Report::Crossed { available_bytes: seen_bytes, .. }) = told.first() else { panic!("{told:?}") };
-    let overshoot_bytes = threshold_bytes - seen_bytes;
+    let Some(Report::Crossed { shortage, .. }) = told.first() else { panic!("{told:?}") };
+    let overshoot_bytes = threshold_bytes - shortage.observed;
     let moments = completion.moments;
     println!(
         "seen {} KiB below the threshold; crossed to decided {:.3} ms, signalled {:.3} ms, dead {:.3} ms, back {:.3} ms; \

@@ -5,17 +5,17 @@ use ulid::Ulid;
 
 use super::node::{MIB, Node, Pod};
 use crate::{
-    evict::{Candidate, Report, Teller},
+    evict::{Blindness, Candidate, Report, Teller},
     journal::Event,
     policy::{
         engine::{
             Action, Candidates, Completion, Engine, EngineSettings, Failure, FailureReason, Input,
-            KillReason, Mode, Moments, NodeSample, Outcome, Reading, Refusal, Shortage, Suppression,
-            followed,
+            KillReason, Mode, Moments, NodeSample, Outcome, Reading, Refusal, Resource, Shortage,
+            Suppression, followed,
         },
         threshold::{Signal, Threshold, ThresholdValue},
     },
-    sense::MeminfoError,
+    sense::{MeminfoError, snapshot::Missing},
 };
 
 const MS: u64 = 1_000_000;
@@ -55,7 +55,7 @@ fn teller() -> Teller {
 #[test]
 fn decided_carries_the_whole_decision() {
     let (_node, members) = candidates();
-    let mut engine = Engine::new(EngineSettings {
+    let mut engine = Engine::new(&EngineSettings {
         mode: Mode::Enforce,
         thresholds: followed(&[Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(200 * MIB))]),
         ..EngineSettings::default()
@@ -63,7 +63,8 @@ fn decided_carries_the_whole_decision() {
     let facts: Vec<_> = members.iter().map(|member| member.facts()).collect();
     drop(engine.replace(Candidates::new(&facts)));
     let mut buffer = [0; crate::evict::stat::BUFFER_BYTES];
-    let readings: Vec<Reading> = members.iter().map(|member| member.read_usage(&mut buffer)).collect();
+    let readings: Vec<Reading> =
+        members.iter().map(|member| member.read_usage(Resource::Memory, &mut buffer)).collect();
     let node = NodeSample::memory(MS, 203_776 * 1024, 8 << 30);
     engine.step(Input::Node(node));
     let actions =
@@ -149,8 +150,9 @@ fn the_course_of_an_eviction() {
         },
         Report::Suppressed { now_ns: MS, signal: Signal::PidAvailable, reason: Suppression::NoCandidate },
         failed(FailureReason::Refused(Refusal::Unrecorded)),
-        Report::Blind(MeminfoError::Malformed),
-        Report::Sighted,
+        Report::Blind(Signal::MemoryAvailable, Blindness::Memory(MeminfoError::Malformed)),
+        Report::Blind(Signal::PidAvailable, Blindness::Level(Missing::Failed(12))),
+        Report::Sighted(Signal::PidAvailable),
     ];
     let told: Vec<_> = reports.iter().map(|report| show(&teller().event(report).unwrap())).collect();
     insta::assert_snapshot!(told.join("\n\n"));

@@ -3,7 +3,7 @@ use super::node::{MIB, Node, Pod};
 use crate::{
     evict::{Candidate, executor, stat},
     model::{CgroupId, CgroupPath},
-    policy::engine::Refusal,
+    policy::engine::{Refusal, Resource},
 };
 
 #[test]
@@ -71,5 +71,5 @@ fn beside_a_kubelet_only_the_targets_are_killed() {
     // The sandbox lives on; the victim is dead all the same.
     node.write("a", "app/cgroup.events", "populated 0\n");
     let mut buffer = [0; stat::BUFFER_BYTES];
-    assert!(!executor::progress(&candidate, &mut buffer).populated);
+    assert!(!executor::progress(&candidate, Resource::Memory, &mut buffer).populated);
 }

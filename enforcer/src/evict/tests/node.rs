@@ -64,6 +64,13 @@ fn cgroup(name: &str) -> CgroupPath {
     CgroupPath::parse(&format!("kubepods/besteffort/pod{name}")).unwrap()
 }
 
+/// Exchanges a file's content for another one of the same length, in one write, as the daemon may be reading.
+fn exchange(path: &Path, text: &str) {
+    use std::os::unix::fs::FileExt as _;
+    let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(path).unwrap();
+    file.write_all_at(text.as_bytes(), 0).unwrap();
+}
+
 impl Node {
     pub(super) fn new(available_bytes: u64) -> Self {
         let node = Self { temp: tempfile::tempdir().unwrap() };
@@ -77,16 +84,42 @@ impl Node {
 
     /// Exchanges the summary's content in one write, as the daemon may be reading.
     pub(super) fn set_available(&self, bytes: u64) {
-        use std::os::unix::fs::FileExt as _;
         let text = format!(
             "MemTotal: {:>12} kB\nMemFree: {:>12} kB\nMemAvailable: {:>12} kB\n",
             8 << 20,
             1 << 20,
             bytes / 1024
         );
-        let file =
-            fs::OpenOptions::new().write(true).create(true).truncate(false).open(self.meminfo()).unwrap();
-        file.write_all_at(text.as_bytes(), 0).unwrap();
+        exchange(&self.meminfo(), &text);
+    }
+
+    /// The process file system; nothing is in it until tasks are set.
+    pub(super) fn proc(&self) -> PathBuf {
+        self.temp.path().join("proc")
+    }
+
+    /// Says how many tasks there are and can be.
+    pub(super) fn set_tasks(&self, running: u64, most: u64) {
+        fs::create_dir_all(self.proc().join("sys/kernel")).unwrap();
+        exchange(&self.proc().join("sys/kernel/pid_max"), &format!("{most:>8}\n"));
+        exchange(&self.proc().join("loadavg"), &format!("0.20 0.18 0.12 1/{running:08} 11206\n"));
+    }
+
+    /// Says what kubepods is charged for, all of it anonymous memory, and how much it may be.
+    pub(super) fn set_pods(&self, used_bytes: u64, limit: &str) {
+        let dir = self.kubepods();
+        fs::create_dir_all(&dir).unwrap();
+        for (file, text) in [
+            ("memory.current", used_bytes.to_string()),
+            ("memory.stat", format!("anon {used_bytes}\nfile 0\nshmem 0\ninactive_file 0\n")),
+            ("memory.max", limit.to_owned()),
+        ] {
+            fs::write(dir.join(file), text).unwrap();
+        }
+    }
+
+    pub(super) fn kubepods(&self) -> PathBuf {
+        self.temp.path().join("kubepods")
     }
 
     /// Makes the pod's cgroup, using that much anonymous memory.
@@ -105,6 +138,7 @@ impl Node {
             fs::write(dir.join(file), value).unwrap();
         }
         self.write(pod.name, "cgroup.events", "populated 1\nfrozen 0\n");
+        self.write(pod.name, "pids.current", "1\n");
         self.write(pod.name, "memory.current", &format!("{used_bytes}\n"));
         let stat = format!("anon {used_bytes}\nfile 0\nshmem 0\ninactive_file 0\n");
         self.write(pod.name, "memory.stat", &stat);

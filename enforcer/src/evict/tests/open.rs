@@ -6,7 +6,7 @@ use crate::{
     cgroup::Forbidden,
     evict::{Candidate, OpenError, stat},
     model::CgroupPath,
-    policy::engine::Reading,
+    policy::engine::{Reading, Resource},
 };
 
 #[test]
@@ -60,9 +60,9 @@ fn usage_is_read_anew_and_nonsense_is_missing() {
     let candidate = node.open(&pod).unwrap();
     let mut buffer = [0; stat::BUFFER_BYTES];
     let used = |reading: Reading| reading.usage().map(|usage| usage.working_set_bytes);
-    assert_eq!(used(candidate.read_usage(&mut buffer)), Some(5 * MIB));
+    assert_eq!(used(candidate.read_usage(Resource::Memory, &mut buffer)), Some(5 * MIB));
     node.write("a", "memory.stat", "anon 1\nfile 2097152\nshmem 0\ninactive_file 1048576\n");
-    assert_eq!(used(candidate.read_usage(&mut buffer)), Some(4 * MIB));
+    assert_eq!(used(candidate.read_usage(Resource::Memory, &mut buffer)), Some(4 * MIB));
     node.write("a", "memory.stat", "anon 1\n");
-    assert_eq!(candidate.read_usage(&mut buffer), Reading::Missing);
+    assert_eq!(candidate.read_usage(Resource::Memory, &mut buffer), Reading::Missing);
 }

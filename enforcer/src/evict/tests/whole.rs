@@ -21,7 +21,7 @@ use crate::{
     sense::{Edge, EdgeKind, EdgeSource, Readiness, SourceState},
 };
 
-fn config(node: &Node, mode: Mode) -> ReflexConfig {
+pub(super) fn config(node: &Node, mode: Mode) -> ReflexConfig {
     ReflexConfig {
         settings: EngineSettings {
             mode,
@@ -34,6 +34,7 @@ fn config(node: &Node, mode: Mode) -> ReflexConfig {
         },
         meminfo: node.meminfo(),
         root_stat: None,
+        proc: node.proc(),
         lock_memory: false,
         cpus: 2,
     }
@@ -55,11 +56,11 @@ fn start(node: &Node, mode: Mode, pods: &[&Pod]) -> (Reflex, mpsc::Receiver<Repo
     (reflex, reports)
 }
 
-fn next(reports: &mpsc::Receiver<Report>) -> Report {
+pub(super) fn next(reports: &mpsc::Receiver<Report>) -> Report {
     reports.recv_timeout(Duration::from_secs(10)).expect("another report")
 }
 
-fn nothing_more(reports: &mpsc::Receiver<Report>) {
+pub(super) fn nothing_more(reports: &mpsc::Receiver<Report>) {
     let more = reports.recv_timeout(Duration::from_millis(300));
     assert!(more.is_err(), "{more:?}");
 }
@@ -192,11 +193,11 @@ fn a_node_that_cannot_be_read_is_told_once_and_decides_nothing() {
     node.add(&hog, 600 * MIB);
     let (reflex, reports) = start(&node, Mode::Enforce, &[&hog]);
     std::fs::write(node.meminfo(), "").unwrap();
-    assert!(matches!(next(&reports), Report::Blind(_)));
+    assert!(matches!(next(&reports), Report::Blind(..)));
     nothing_more(&reports);
     assert!(reflex.stats().samples_failed > 1);
     node.set_available(1024 * MIB);
-    assert!(matches!(next(&reports), Report::Sighted));
+    assert!(matches!(next(&reports), Report::Sighted(_)));
     assert!(!node.killed("hog"));
 }
 

@@ -27,7 +27,7 @@ enum Happening {
     Answer(Answer),
     Progress { after_ms: u64, populated: bool, current_mib: Option<u64> },
     NewSet(Vec<CandidateFacts>),
-    Configure(EngineSettings),
+    Configure(Box<EngineSettings>),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +110,7 @@ fn happening() -> impl Strategy<Value = Happening> {
             |(after_ms, populated, current_mib)| Happening::Progress { after_ms, populated, current_mib }
         ),
         2 => facts().prop_map(Happening::NewSet),
-        1 => settings().prop_map(Happening::Configure),
+        1 => settings().prop_map(|settings| Happening::Configure(Box::new(settings))),
     ]
 }
 
@@ -259,8 +259,8 @@ impl Watcher {
                     of(settings).is_some() && of(settings) == of(&self.settings)
                 };
                 self.crossed.retain(|key, _| kept(key));
-                self.engine.configure(*settings);
-                self.settings = *settings;
+                self.engine.configure(settings);
+                self.settings = **settings;
                 return;
             }
         };
@@ -310,10 +310,9 @@ impl Watcher {
         assert!(self.settings.mode == Mode::Enforce || decision.dry_run);
         let shortage = decision.shortage;
         assert_eq!(self.crossed.get(&(shortage.signal, shortage.hard)), Some(&true), "no crossing");
-        let threshold = self.settings.thresholds.iter();
-        let threshold = threshold
-            .filter(|threshold| threshold.signal == shortage.signal && threshold.is_hard() == shortage.hard)
-            .next()
+        let mut thresholds = self.settings.thresholds.iter();
+        let threshold = thresholds
+            .find(|threshold| threshold.signal == shortage.signal && threshold.is_hard() == shortage.hard)
             .expect("one of the thresholds");
         let reclaim = threshold.min_reclaim.map_or(0, |reclaim| reclaim.amount(0));
         assert!(shortage.observed < shortage.threshold + reclaim, "not short");
@@ -340,12 +339,12 @@ impl Watcher {
 }
 
 /// Feeds the engine and checks it; gives back all actions.
-fn run(settings: EngineSettings, first: &[CandidateFacts], happenings: &[Happening]) -> Vec<Vec<Action>> {
+fn run(settings: &EngineSettings, first: &[CandidateFacts], happenings: &[Happening]) -> Vec<Vec<Action>> {
     let mut engine = Engine::new(settings);
     drop(engine.replace(Candidates::new(first)));
     let mut watcher = Watcher {
         engine,
-        settings,
+        settings: *settings,
         set: first.to_vec(),
         now_ns: 0,
         crossed: BTreeMap::new(),
@@ -378,6 +377,6 @@ proptest! {
         first in facts(),
         happenings in prop::collection::vec(happening(), 0..80),
     ) {
-        prop_assert_eq!(run(settings, &first, &happenings), run(settings, &first, &happenings));
+        prop_assert_eq!(run(&settings, &first, &happenings), run(&settings, &first, &happenings));
     }
 }

@@ -53,7 +53,7 @@ pub(super) struct Rig {
 }
 
 impl Rig {
-    pub(super) fn new(settings: EngineSettings, pods: &[(CandidateFacts, Reading)]) -> Self {
+    pub(super) fn new(settings: &EngineSettings, pods: &[(CandidateFacts, Reading)]) -> Self {
         let mut engine = Engine::new(settings);
         let facts: Vec<_> = pods.iter().map(|(facts, _)| *facts).collect();
         drop(engine.replace(Candidates::new(&facts)));
@@ -67,7 +67,7 @@ impl Rig {
     }
 
     /// The pods of upstream's `TestMemoryPressure`; the last is the victim.
-    pub(super) fn upstream(settings: EngineSettings) -> Self {
+    pub(super) fn upstream(settings: &EngineSettings) -> Self {
         Self::new(
             settings,
             &[

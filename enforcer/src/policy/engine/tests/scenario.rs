@@ -16,7 +16,7 @@ use crate::{
 /// `TestMemoryPressure` from its hard part on.
 #[test]
 fn memory_pressure_evicts_the_lowest_that_exceeds_its_request() {
-    let mut rig = Rig::upstream(enforcing(GIB, 0));
+    let mut rig = Rig::upstream(&enforcing(GIB, 0));
     assert_eq!(rig.look(2 * GIB), []);
     let told = rig.pass(MINUTE).look(500 * MIB);
     assert!(matches!(told[0], Action::Crossed { shortage, .. } if shortage.observed == 500 * MIB));
@@ -32,7 +32,7 @@ fn memory_pressure_evicts_the_lowest_that_exceeds_its_request() {
 
 #[test]
 fn exactly_the_threshold_is_not_below_it() {
-    let mut rig = Rig::upstream(enforcing(GIB, 0));
+    let mut rig = Rig::upstream(&enforcing(GIB, 0));
     assert_eq!(rig.look(GIB).iter().filter(|action| !matches!(action, Action::ReadUsages(_))).count(), 0);
     assert!(evicts(&rig.look(GIB - 1)));
 }
@@ -40,7 +40,7 @@ fn exactly_the_threshold_is_not_below_it() {
 /// `TestMinReclaim`.
 #[test]
 fn minimum_reclaim_goes_on_until_enough_came_back() {
-    let mut rig = Rig::upstream(enforcing(GIB, 500 * MIB));
+    let mut rig = Rig::upstream(&enforcing(GIB, 500 * MIB));
     assert!(!evicts(&rig.look(1_200 * MIB)), "not met yet");
     assert!(evicts(&rig.pass(MINUTE).look(500 * MIB)));
     rig.dies();
@@ -54,7 +54,7 @@ fn minimum_reclaim_goes_on_until_enough_came_back() {
 #[test]
 fn verify_pod_status() {
     let pods = [(candidate(1, 0, GIB), using(900 * MIB)), (candidate(2, 0, 100 * MIB), using(700 * MIB))];
-    let mut rig = Rig::new(enforcing(2 * GIB, 0), &pods);
+    let mut rig = Rig::new(&enforcing(2 * GIB, 0), &pods);
     assert!(evicts(&rig.look(1_500 * MIB)));
     let decision = rig.engine.decision().unwrap();
     assert_eq!((decision.cgroup, decision.decided_by), (CgroupId(2), Some(DecidedBy::ExceedsRequest)));
@@ -73,7 +73,7 @@ fn critical_and_protected_pods_are_left_out_with_the_reason() {
         (candidate(4, 0, 0), Reading::Gone),
         (candidate(5, 0, GIB), using(MIB)),
     ];
-    let mut rig = Rig::new(enforcing(GIB, 0), &pods);
+    let mut rig = Rig::new(&enforcing(GIB, 0), &pods);
     assert!(evicts(&rig.look(MIB)));
     let decision = rig.engine.decision().unwrap();
     assert_eq!((decision.cgroup, decision.decided_by), (CgroupId(5), None));
@@ -85,7 +85,7 @@ fn critical_and_protected_pods_are_left_out_with_the_reason() {
 #[test]
 fn pods_within_their_request_can_be_spared() {
     let settings = EngineSettings { evict_within_request: false, ..enforcing(GIB, 0) };
-    let mut rig = Rig::new(settings, &[(candidate(1, 0, GIB), using(GIB))]);
+    let mut rig = Rig::new(&settings, &[(candidate(1, 0, GIB), using(GIB))]);
     let told = rig.look(MIB);
     assert!(!evicts(&told));
     assert!(told.contains(&Action::Suppressed {
@@ -102,7 +102,7 @@ fn pods_within_their_request_can_be_spared() {
 #[test]
 fn a_pod_without_stats_goes_first() {
     let pods = [(candidate(1, 0, 0), using(GIB)), (candidate(2, 5, GIB), Reading::Missing)];
-    let mut rig = Rig::new(enforcing(GIB, 0), &pods);
+    let mut rig = Rig::new(&enforcing(GIB, 0), &pods);
     assert!(evicts(&rig.look(MIB)));
     let decision = rig.engine.decision().unwrap();
     assert_eq!((decision.cgroup, decision.decided_by), (CgroupId(2), Some(DecidedBy::StatsMissing)));
@@ -112,7 +112,7 @@ fn a_pod_without_stats_goes_first() {
 #[test]
 fn nobody_else_is_chosen_while_the_victim_dies_and_gives_back() {
     let mut rig = Rig::new(
-        enforcing(GIB, 0),
+        &enforcing(GIB, 0),
         &[(candidate(1, 0, 0), using(8 * GIB)), (candidate(2, 0, 0), using(GIB))],
     );
     assert!(evicts(&rig.look(MIB)));
@@ -139,7 +139,7 @@ fn nobody_else_is_chosen_while_the_victim_dies_and_gives_back() {
 #[test]
 fn once_dead_a_victim_that_gives_too_little_does_not_hold_the_next_one_up() {
     let mut rig = Rig::new(
-        enforcing(GIB, 0),
+        &enforcing(GIB, 0),
         &[(candidate(1, 0, 0), using(200 * MIB)), (candidate(2, 0, 0), using(100 * MIB))],
     );
     assert!(evicts(&rig.look(MIB)));
@@ -156,7 +156,7 @@ fn once_dead_a_victim_that_gives_too_little_does_not_hold_the_next_one_up() {
 
 #[test]
 fn a_prediction_that_does_not_come_true_is_given_up_when_nothing_more_comes() {
-    let mut rig = Rig::new(enforcing(GIB, 0), &[(candidate(1, 0, 0), using(2 * GIB))]);
+    let mut rig = Rig::new(&enforcing(GIB, 0), &[(candidate(1, 0, 0), using(2 * GIB))]);
     assert!(evicts(&rig.look(MIB)));
     rig.signalled();
     assert_eq!(rig.progress(false, 2 * GIB), []);
@@ -171,7 +171,7 @@ fn a_prediction_that_does_not_come_true_is_given_up_when_nothing_more_comes() {
 #[test]
 fn a_victim_that_does_not_die_is_told_and_passed_over() {
     let mut rig = Rig::new(
-        enforcing(GIB, 0),
+        &enforcing(GIB, 0),
         &[(candidate(1, 0, 0), using(2 * GIB)), (candidate(2, 0, 0), using(GIB))],
     );
     assert!(evicts(&rig.look(MIB)));
@@ -194,7 +194,7 @@ fn a_victim_that_does_not_die_is_told_and_passed_over() {
 
 #[test]
 fn a_machine_that_was_paused_gave_the_victim_no_time_to_die() {
-    let mut rig = Rig::new(enforcing(GIB, 0), &[(candidate(1, 0, 0), using(2 * GIB))]);
+    let mut rig = Rig::new(&enforcing(GIB, 0), &[(candidate(1, 0, 0), using(2 * GIB))]);
     assert!(evicts(&rig.look(MIB)));
     rig.signalled();
     rig.pass(MINUTE);
@@ -205,7 +205,7 @@ fn a_machine_that_was_paused_gave_the_victim_no_time_to_die() {
 
 #[test]
 fn after_a_refusal_the_next_of_the_order_follows_at_once() {
-    let mut rig = Rig::upstream(enforcing(GIB, 0));
+    let mut rig = Rig::upstream(&enforcing(GIB, 0));
     assert!(evicts(&rig.look(MIB)));
     for next in [3, 4, 1, 2] {
         let (number, now_ns) = (rig.number(), rig.now_ns);
@@ -222,7 +222,7 @@ fn after_a_refusal_the_next_of_the_order_follows_at_once() {
 
 #[test]
 fn an_answer_about_another_eviction_changes_nothing() {
-    let mut rig = Rig::upstream(enforcing(GIB, 0));
+    let mut rig = Rig::upstream(&enforcing(GIB, 0));
     assert!(evicts(&rig.look(MIB)));
     let stale = rig.number() - 1;
     let now_ns = rig.now_ns;
@@ -241,7 +241,7 @@ fn an_answer_about_another_eviction_changes_nothing() {
 
 #[test]
 fn observe_only_tells_the_crossing() {
-    let mut rig = Rig::upstream(EngineSettings { mode: Mode::Observe, ..enforcing(GIB, 0) });
+    let mut rig = Rig::upstream(&EngineSettings { mode: Mode::Observe, ..enforcing(GIB, 0) });
     let told = rig.look(MIB);
     assert!(matches!(told[..], [Action::Crossed { .. }, Action::LookAgainWithin(_)]), "{told:?}");
     for _ in 0..100 {
@@ -252,7 +252,7 @@ fn observe_only_tells_the_crossing() {
 
 #[test]
 fn dry_run_decides_the_same_and_then_rests() {
-    let mut rig = Rig::upstream(EngineSettings { mode: Mode::DryRun, ..enforcing(GIB, 0) });
+    let mut rig = Rig::upstream(&EngineSettings { mode: Mode::DryRun, ..enforcing(GIB, 0) });
     assert!(evicts(&rig.look(MIB)));
     let decision = *rig.engine.decision().unwrap();
     assert!(decision.dry_run);
@@ -269,7 +269,7 @@ fn dry_run_decides_the_same_and_then_rests() {
 
 #[test]
 fn hovering_about_the_threshold_is_told_once() {
-    let mut rig = Rig::upstream(EngineSettings { mode: Mode::Observe, ..enforcing(GIB, 0) });
+    let mut rig = Rig::upstream(&EngineSettings { mode: Mode::Observe, ..enforcing(GIB, 0) });
     rig.look(MIB);
     for _ in 0..50 {
         assert_eq!(rig.pass(100 * MS).look(GIB), []);
@@ -281,7 +281,7 @@ fn hovering_about_the_threshold_is_told_once() {
 fn the_breaker_steps_down_to_dry_run_and_says_so() {
     let breaker = BreakerSettings { max_kills: 2, window_ns: MINUTE, max_share_permille: 1_000 };
     let settings = EngineSettings { breaker, ..enforcing(GIB, 0) };
-    let mut rig = Rig::upstream(settings);
+    let mut rig = Rig::upstream(&settings);
     for _ in 0..2 {
         assert!(evicts(&rig.look(MIB)));
         assert!(!rig.engine.decision().unwrap().dry_run);
@@ -294,13 +294,13 @@ fn the_breaker_steps_down_to_dry_run_and_says_so() {
     );
     assert!(evicts(&told) && rig.engine.decision().unwrap().dry_run);
     assert_eq!(rig.engine.mode(), Mode::DryRun);
-    rig.engine.configure(settings);
+    rig.engine.configure(&settings);
     assert_eq!(rig.engine.mode(), Mode::Enforce);
 }
 
 #[test]
 fn a_new_set_of_candidates_does_not_forget_the_victim() {
-    let mut rig = Rig::upstream(enforcing(GIB, 0));
+    let mut rig = Rig::upstream(&enforcing(GIB, 0));
     assert!(evicts(&rig.look(MIB)));
     rig.signalled();
     let old = rig.engine.replace(Candidates::new(&[candidate(9, 0, 0)]));
@@ -314,7 +314,7 @@ fn a_new_set_of_candidates_does_not_forget_the_victim() {
 
 #[test]
 fn somebody_new_is_not_kept_waiting_by_there_having_been_nobody() {
-    let mut rig = Rig::new(enforcing(GIB, 0), &[]);
+    let mut rig = Rig::new(&enforcing(GIB, 0), &[]);
     let nobody = Action::Suppressed {
         now_ns: SECOND,
         signal: Signal::MemoryAvailable,
@@ -329,7 +329,7 @@ fn somebody_new_is_not_kept_waiting_by_there_having_been_nobody() {
 #[test]
 fn memory_that_comes_back_slowly_is_counted_on_for_as_long_as_dying_may_take() {
     let mut rig = Rig::new(
-        enforcing(GIB, 0),
+        &enforcing(GIB, 0),
         &[(candidate(1, 0, 0), using(4 * GIB)), (candidate(2, 0, 0), using(GIB))],
     );
     assert!(evicts(&rig.look(MIB)));

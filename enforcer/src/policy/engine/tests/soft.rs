@@ -33,7 +33,7 @@ fn both() -> EngineSettings {
 
 /// A rig whose soft threshold is due, with the decision made; told is what the deciding look said.
 fn decided() -> (Rig, Vec<Action>) {
-    let mut rig = Rig::upstream(both());
+    let mut rig = Rig::upstream(&both());
     assert!(!evicts(&rig.look(1_500 * MIB)));
     assert!(!evicts(&rig.pass(MINUTE - 1).look(1_500 * MIB)), "its grace period has not passed");
     let told = rig.pass(1).look(1_500 * MIB);
@@ -140,7 +140,7 @@ fn what_cannot_be_recorded_is_not_begun_and_tried_again_later() {
 #[test]
 fn without_a_grace_of_the_administrators_a_soft_eviction_kills_at_once() {
     let settings = EngineSettings { max_pod_grace_period_ns: 0, ..both() };
-    let mut rig = Rig::upstream(settings);
+    let mut rig = Rig::upstream(&settings);
     rig.look(1_500 * MIB);
     assert!(evicts(&rig.pass(MINUTE).look(1_500 * MIB)));
     let decision = rig.engine.decision().unwrap();
@@ -149,7 +149,7 @@ fn without_a_grace_of_the_administrators_a_soft_eviction_kills_at_once() {
 
 #[test]
 fn a_condition_outlasts_its_threshold() {
-    let mut rig = Rig::upstream(EngineSettings { mode: Mode::Observe, ..both() });
+    let mut rig = Rig::upstream(&EngineSettings { mode: Mode::Observe, ..both() });
     let has = |rig: &Rig| rig.conditions.map(|conditions| conditions.has(NodeCondition::MemoryPressure));
     rig.look(3 * GIB);
     assert_eq!(has(&rig), None, "nothing changed");
@@ -164,7 +164,7 @@ fn a_condition_outlasts_its_threshold() {
 
 #[test]
 fn each_threshold_is_crossed_and_cleared_by_itself() {
-    let mut rig = Rig::upstream(EngineSettings { mode: Mode::Observe, ..both() });
+    let mut rig = Rig::upstream(&EngineSettings { mode: Mode::Observe, ..both() });
     let crossed = |told: &[Action]| -> Vec<bool> {
         told.iter()
             .filter_map(|action| match action {
@@ -177,7 +177,7 @@ fn each_threshold_is_crossed_and_cleared_by_itself() {
     assert_eq!(crossed(&rig.pass(SECOND).look(500 * MIB)), [true]);
     let told = rig.pass(SECOND).look(1_500 * MIB);
     assert!(matches!(told[0], Action::Cleared { shortage, .. } if shortage.hard), "{told:?}");
-    assert_eq!(rig.engine.next_threshold_bytes(), Some(GIB), "the soft one is met already");
+    assert_eq!(rig.engine.next_threshold(Signal::MemoryAvailable), Some(GIB), "the soft one is met already");
 }
 
 /// `TestAllocatableMemoryPressure`, as far as the choice goes.
@@ -190,7 +190,7 @@ fn kubepods_own_limit_is_a_shortage_of_memory() {
         ]),
         ..both()
     };
-    let mut rig = Rig::upstream(settings);
+    let mut rig = Rig::upstream(&settings);
     let allocatable = Some(Level { available: 500 * MIB, capacity: 4 * GIB });
     let node = NodeSample { allocatable, ..NodeSample::memory(rig.now_ns, 8 * GIB, 16 * GIB) };
     assert!(evicts(&rig.see(node)));
@@ -217,7 +217,7 @@ fn process_ids_are_short() {
         (candidate(3, 0, 0), holding(300)),
         (candidate(4, 0, 0), holding(0)),
     ];
-    let mut rig = Rig::new(settings, &pods);
+    let mut rig = Rig::new(&settings, &pods);
     let with = |rig: &Rig, available| NodeSample {
         pids: Some(Level { available, capacity: 32_768 }),
         ..NodeSample::memory(rig.now_ns, 8 * GIB, 16 * GIB)

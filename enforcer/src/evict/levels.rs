@@ -1,0 +1,160 @@
+//! What can run short beside the node's memory: the pods' own share of it, and process ids. Read only where a threshold
+//! asks for it.
+
+use super::stat;
+use crate::{
+    policy::{
+        engine::{Engine, Few, Level},
+        threshold::Signal,
+    },
+    sense::{
+        AvailableMemory, PodsMemory, Sampler, TaskCount, Tasks,
+        snapshot::{Missing, Seen},
+    },
+};
+
+const MS: u64 = 1_000_000;
+
+/// How long a reading of kubepods stands at the most while nothing has become of the node's memory since: at rest its
+/// counters, which the kernel must gather from all cpus, are nobody's concern.
+const PODS_KEEP_NS: u64 = 10_000 * MS;
+
+/// How long it stands at the least, and so the shortest pause between two looks for its sake: a busy kubepods close to
+/// its threshold is no reason to gather its counters a thousand times a second.
+const PODS_PAUSE_NS: u64 = 10 * MS;
+
+/// The part of what is left to the pods by which the node's memory may fall before they are looked at again.
+const FELL_SHARE: u64 = 4;
+
+/// How fast one cpu is assumed to make tasks: a fork takes some 50 µs.
+const TASKS_PER_SECOND_AND_CPU: u64 = 20_000;
+
+/// The shortest and longest pause between two looks for process ids' sake.
+const TASKS_MIN_PAUSE_NS: u64 = 5 * MS;
+const TASKS_MAX_PAUSE_NS: u64 = 1_000 * MS;
+
+/// The signals that are read here.
+const SIGNALS: [Signal; 2] = [Signal::AllocatableMemoryAvailable, Signal::PidAvailable];
+
+/// The files, open, and what they showed last.
+#[derive(Debug)]
+pub(super) struct Levels {
+    tasks: Seen<Tasks>,
+    pods: Option<Box<PodsMemory>>,
+    pods_read: Option<PodsRead>,
+    tasks_level: Option<Level>,
+    /// Why a signal cannot be read, and whether that was told.
+    blind: [(Option<Missing>, Option<Missing>); SIGNALS.len()],
+}
+
+/// A reading of kubepods.
+#[derive(Clone, Copy, Debug)]
+struct PodsRead {
+    at_ns: u64,
+    level: Option<Level>,
+    /// What the node had then.
+    node_bytes: u64,
+}
+
+impl Levels {
+    pub(super) fn new(tasks: Seen<Tasks>) -> Self {
+        Self { tasks, pods: None, pods_read: None, tasks_level: None, blind: [(None, None); SIGNALS.len()] }
+    }
+
+    /// Takes the files of another kubepods, and gives back the former ones, to be closed elsewhere.
+    #[must_use = "the old files are returned so that they are not closed here"]
+    pub(super) fn replace_pods(&mut self, pods: Box<PodsMemory>) -> Option<Box<PodsMemory>> {
+        self.pods_read = None;
+        self.pods.replace(pods)
+    }
+
+    /// What is left to the pods. With `fresh` it is read anew in any case, otherwise where it may have changed.
+    pub(super) fn pods(
+        &mut self,
+        now_ns: u64,
+        node_bytes: u64,
+        engine: &Engine,
+        fresh: bool,
+        buffer: &mut [u8; stat::BUFFER_BYTES],
+    ) -> Option<Level> {
+        let threshold = engine.highest_threshold(Signal::AllocatableMemoryAvailable);
+        let (Some(threshold), Some(pods)) = (threshold, &self.pods) else {
+            self.pods_read = None;
+            return None;
+        };
+        if let Some(read) =
+            self.pods_read.filter(|read| !fresh && !read.is_due(now_ns, node_bytes, threshold))
+        {
+            return read.level;
+        }
+        let (level, missing) = match pods.read(buffer.as_mut_slice()) {
+            Ok(level) => {
+                let level = level.map(|AvailableMemory { available_bytes, total_bytes }| Level {
+                    available: available_bytes,
+                    capacity: total_bytes,
+                });
+                (level, None)
+            }
+            // Without kubepods there are no pods either.
+            Err(Missing::Gone) => (None, None),
+            Err(missing) => (None, Some(missing)),
+        };
+        self.blind[0].0 = missing;
+        self.pods_read = Some(PodsRead { at_ns: now_ns, level, node_bytes });
+        level
+    }
+
+    /// How many tasks there can still be.
+    pub(super) fn tasks(&mut self, engine: &Engine) -> Option<Level> {
+        engine.highest_threshold(Signal::PidAvailable)?;
+        let read = self.tasks.as_ref().map_err(|missing| *missing).and_then(Tasks::read);
+        self.blind[1].0 = read.err();
+        self.tasks_level = read.ok().map(|TaskCount { running, most }| Level {
+            available: most.saturating_sub(running),
+            capacity: most,
+        });
+        self.tasks_level
+    }
+
+    /// Which signals have become unreadable since the last call, and why; and which can be read again.
+    pub(super) fn news(&mut self) -> Few<(Signal, Option<Missing>), { SIGNALS.len() }> {
+        let mut news = Few::new();
+        for (signal, (now, told)) in SIGNALS.into_iter().zip(&mut self.blind) {
+            if now.is_some() != told.is_some() {
+                *told = *now;
+                let _fits = news.push((signal, *now));
+            }
+        }
+        news
+    }
+
+    /// How long the next look may wait for these signals' sake.
+    pub(super) fn next_look_ns(&self, engine: &Engine, sampler: &Sampler, cpus: u64) -> u64 {
+        let left = |level: Option<Level>, signal| {
+            let threshold = engine.next_threshold(signal)?;
+            Some(level?.available.saturating_sub(threshold))
+        };
+        let pods = left(self.pods_read.and_then(|read| read.level), Signal::AllocatableMemoryAvailable)
+            .map_or(u64::MAX, |left| sampler.next_look_ns(left).max(PODS_PAUSE_NS));
+        let tasks = left(self.tasks_level, Signal::PidAvailable).map_or(u64::MAX, |left| {
+            let a_second = TASKS_PER_SECOND_AND_CPU.saturating_mul(cpus.max(1));
+            (left.saturating_mul(1_000) / a_second)
+                .saturating_mul(MS)
+                .clamp(TASKS_MIN_PAUSE_NS, TASKS_MAX_PAUSE_NS)
+        });
+        pods.min(tasks)
+    }
+}
+
+impl PodsRead {
+    fn is_due(&self, now_ns: u64, node_bytes: u64, threshold: u64) -> bool {
+        let age_ns = now_ns.saturating_sub(self.at_ns);
+        if age_ns >= PODS_KEEP_NS {
+            return true;
+        }
+        let Some(level) = self.level else { return false };
+        let left = level.available.saturating_sub(threshold);
+        let fell = self.node_bytes.saturating_sub(node_bytes);
+        age_ns >= PODS_PAUSE_NS && (left < threshold || fell >= left / FELL_SHARE)
+    }
+}

@@ -1,0 +1,202 @@
+//! What else can run short than the node's memory: process ids, and the pods' own share.
+
+use std::{fs, sync::mpsc, time::Duration};
+
+use super::{
+    node::{MIB, Node, Pod},
+    whole::{config, next, nothing_more},
+};
+use crate::{
+    cgroup::CgroupDir,
+    evict::{Blindness, Reflex, ReflexConfig, Report, levels::Levels, stat},
+    policy::{
+        engine::{Engine, EngineSettings, Input, Level, Mode, NodeSample, Resource, Standing, followed},
+        threshold::{Signal, Threshold, ThresholdValue},
+    },
+    sense::{PodsMemory, Sampler, Tasks, snapshot::Missing},
+};
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MS;
+
+fn settings(thresholds: &[(Signal, u64)]) -> EngineSettings {
+    let hard = |(signal, amount): &(Signal, u64)| Threshold::hard(*signal, ThresholdValue::Amount(*amount));
+    EngineSettings {
+        mode: Mode::Enforce,
+        thresholds: followed(&thresholds.iter().map(hard).collect::<Vec<_>>()),
+        pressure_transition_period_ms: 0,
+        ..EngineSettings::default()
+    }
+}
+
+fn start(node: &Node, thresholds: &[(Signal, u64)], pods: &[&Pod]) -> (Reflex, mpsc::Receiver<Report>) {
+    let (sender, reports) = mpsc::channel();
+    let forward = move |report| {
+        if !matches!(report, Report::Conditions(_)) {
+            drop(sender.send(report));
+        }
+        true
+    };
+    let config = ReflexConfig { settings: settings(thresholds), ..config(node, Mode::Enforce) };
+    let reflex = Reflex::spawn(&config, None, Vec::new(), forward).unwrap();
+    reflex.set_candidates(pods.iter().map(|pod| node.candidate(pod)).collect());
+    std::thread::sleep(Duration::from_millis(50));
+    (reflex, reports)
+}
+
+#[test]
+fn for_process_ids_the_pod_with_the_most_of_them_goes_whatever_memory_it_uses() {
+    let node = Node::new(1024 * MIB);
+    node.set_tasks(500, 10_000);
+    let (bomb, large) = (Pod::new("bomb"), Pod::new("large"));
+    node.add(&bomb, 10 * MIB);
+    node.add(&large, 600 * MIB);
+    node.write("bomb", "pids.current", "8900\n");
+    let (_reflex, reports) = start(&node, &[(Signal::PidAvailable, 1_000)], &[&large, &bomb]);
+    nothing_more(&reports);
+    node.set_tasks(9_400, 10_000);
+    let Report::Crossed { shortage, .. } = next(&reports) else { panic!("not crossed") };
+    assert_eq!((shortage.observed, shortage.threshold), (600, 1_000));
+    let Report::Decided { decision, members, .. } = next(&reports) else { panic!("not decided") };
+    assert_eq!(members[decision.index].identity().pod.name, "bomb");
+    let counts: Vec<_> = decision
+        .ranking
+        .iter()
+        .map(|ranked| match ranked.standing {
+            Standing::Pids(standing) => standing.process_count,
+            Standing::Memory(_) => None,
+        })
+        .collect();
+    assert_eq!(counts, [Some(8_900), Some(1)]);
+    assert!(matches!(next(&reports), Report::Signalled { .. }));
+    assert!(node.killed("bomb") && !node.killed("large"));
+
+    // While its tasks go away nobody else is chosen.
+    node.write("bomb", "cgroup.events", "populated 0\n");
+    node.write("bomb", "pids.current", "4000\n");
+    nothing_more(&reports);
+    node.set_tasks(500, 10_000);
+    node.write("bomb", "memory.current", "0\n");
+    node.write("bomb", "pids.current", "0\n");
+    assert!(matches!(next(&reports), Report::Completed { .. }));
+    let told = next(&reports);
+    assert!(matches!(told, Report::Cleared { .. }), "{told:?}");
+    assert!(!node.killed("large"));
+}
+
+#[test]
+fn a_full_share_of_the_pods_costs_a_pod_though_the_node_has_memory() {
+    let node = Node::new(4096 * MIB);
+    node.set_pods(900 * MIB, "1073741824\n");
+    let hog = Pod::new("hog");
+    node.add(&hog, 800 * MIB);
+    let (reflex, reports) = start(&node, &[(Signal::AllocatableMemoryAvailable, 200 * MIB)], &[&hog]);
+    nothing_more(&reports);
+    let dir = || CgroupDir::unchecked(&node.kubepods()).unwrap();
+    reflex.set_kubepods(PodsMemory::open(&dir()).unwrap());
+    let Report::Crossed { shortage, .. } = next(&reports) else { panic!("not crossed") };
+    assert_eq!((shortage.signal, shortage.observed), (Signal::AllocatableMemoryAvailable, 124 * MIB));
+    assert!(matches!(next(&reports), Report::Decided { .. }));
+    assert!(matches!(next(&reports), Report::Signalled { .. }));
+    assert!(node.killed("hog"));
+    // Another kubepods in its place: the former one's files are closed, and this one has no limit.
+    node.set_pods(900 * MIB, "max\n");
+    node.write("hog", "memory.current", "0\n");
+    node.write("hog", "cgroup.events", "populated 0\n");
+    reflex.set_kubepods(PodsMemory::open(&dir()).unwrap());
+    assert!(matches!(next(&reports), Report::Completed { .. }));
+    nothing_more(&reports);
+}
+
+#[test]
+fn what_cannot_be_counted_is_told_once_and_costs_nobody() {
+    let node = Node::new(1024 * MIB);
+    let hog = Pod::new("hog");
+    node.add(&hog, 600 * MIB);
+    let (_reflex, reports) = start(&node, &[(Signal::PidAvailable, 1_000)], &[&hog]);
+    let told = next(&reports);
+    assert!(
+        matches!(told, Report::Blind(Signal::PidAvailable, Blindness::Level(Missing::Absent))),
+        "{told:?}"
+    );
+    nothing_more(&reports);
+    assert!(!node.killed("hog"));
+}
+
+fn buffer() -> [u8; stat::BUFFER_BYTES] {
+    [0; stat::BUFFER_BYTES]
+}
+
+#[test]
+fn at_rest_the_pods_share_is_read_seldom_and_close_to_its_threshold_always() {
+    let node = Node::new(0);
+    node.set_pods(100 * MIB, "1073741824\n");
+    let mut levels = Levels::new(Err(Missing::Absent));
+    let dir = CgroupDir::unchecked(&node.kubepods()).unwrap();
+    assert!(levels.replace_pods(Box::new(PodsMemory::open(&dir).unwrap())).is_none());
+    let mut engine = Engine::new(&settings(&[(Signal::AllocatableMemoryAvailable, 100 * MIB)]));
+    // It learns the amount from the first look.
+    let capacity = 1024 * MIB;
+    let level = |available| Level { available, capacity };
+    engine.step(Input::Node(NodeSample {
+        allocatable: Some(level(capacity)),
+        ..NodeSample::memory(0, capacity, capacity)
+    }));
+    let mut read = |now_ns, node_bytes, fresh| {
+        levels.pods(now_ns, node_bytes, &engine, fresh, &mut buffer()).map(|level| level.available / MIB)
+    };
+    assert_eq!(read(SECOND, 4096 * MIB, false), Some(924));
+    node.set_pods(500 * MIB, "1073741824\n");
+    assert_eq!(read(2 * SECOND, 4090 * MIB, false), Some(924), "nothing has become of the node's memory");
+    assert_eq!(read(2 * SECOND, 4090 * MIB, true), Some(524), "a decision is made of fresh ones");
+    node.set_pods(700 * MIB, "1073741824\n");
+    assert_eq!(read(3 * SECOND, 3900 * MIB, false), Some(324), "a fourth of what was left");
+    node.set_pods(600 * MIB, "1073741824\n");
+    assert_eq!(read(12 * SECOND, 3900 * MIB, false), Some(324));
+    assert_eq!(read(13 * SECOND, 3900 * MIB, false), Some(424), "once in ten seconds in any case");
+    node.set_pods(900 * MIB, "1073741824\n");
+    assert_eq!(read(23 * SECOND, 3900 * MIB, false), Some(124));
+    node.set_pods(800 * MIB, "1073741824\n");
+    assert_eq!(read(23 * SECOND + 10 * MS, 3900 * MIB, false), Some(224), "close to the threshold");
+    fs::write(node.kubepods().join("memory.max"), "lots\n").unwrap();
+    assert_eq!(read(40 * SECOND, 3900 * MIB, false), None);
+    assert_eq!(
+        levels.news().iter().copied().collect::<Vec<_>>(),
+        [(Signal::AllocatableMemoryAvailable, Some(Missing::Malformed))]
+    );
+    assert!(levels.news().is_empty(), "told once");
+}
+
+#[test]
+fn what_no_threshold_asks_for_is_not_read() {
+    let node = Node::new(0);
+    node.set_tasks(10, 100);
+    node.set_pods(100 * MIB, "1073741824\n");
+    let mut levels = Levels::new(Tasks::open(&node.proc()));
+    let dir = CgroupDir::unchecked(&node.kubepods()).unwrap();
+    assert!(levels.replace_pods(Box::new(PodsMemory::open(&dir).unwrap())).is_none());
+    let engine = Engine::new(&settings(&[(Signal::MemoryAvailable, 1)]));
+    assert_eq!(levels.pods(0, 0, &engine, true, &mut buffer()), None);
+    assert_eq!(levels.tasks(&engine), None);
+    assert_eq!(levels.next_look_ns(&engine, &Sampler::new(2), 2), u64::MAX);
+}
+
+#[test]
+fn the_next_look_comes_before_a_fork_bomb_is_there() {
+    let node = Node::new(0);
+    let mut levels = Levels::new({
+        node.set_tasks(2_000, 32_000);
+        Tasks::open(&node.proc())
+    });
+    let mut engine = Engine::new(&settings(&[(Signal::PidAvailable, 2_000)]));
+    let pids = levels.tasks(&engine);
+    assert_eq!(pids, Some(Level { available: 30_000, capacity: 32_000 }));
+    engine.step(Input::Node(NodeSample { pids, ..NodeSample::memory(0, 1, 1) }));
+    // 28,000 more, at 20,000 a second and cpu.
+    assert_eq!(levels.next_look_ns(&engine, &Sampler::new(2), 2), 700 * MS);
+    assert_eq!(levels.next_look_ns(&engine, &Sampler::new(2), 1), 1_000 * MS);
+    node.set_tasks(29_999, 32_000);
+    levels.tasks(&engine);
+    assert_eq!(levels.next_look_ns(&engine, &Sampler::new(2), 2), 5 * MS);
+    assert_eq!(Resource::of(Signal::PidAvailable), Some(Resource::Pids));
+}

@@ -1,0 +1,114 @@
+//! What came of what the engine wanted.
+
+use super::{
+    Action, Actions, EMPTY_PAUSE_NS, Engine, FailureReason, Outcome, Refusal, UNRECORDED_PAUSE_NS, push,
+    shortage,
+    victim::{Look, Victim},
+};
+
+impl Engine {
+    /// Takes in what came of a decision; an answer about another eviction than the present one is stale.
+    pub(super) fn hear(&mut self, outcome: Outcome, actions: &mut Actions) {
+        let Some(mut victim) = self.victim else { return };
+        match outcome {
+            Outcome::Terminated { number, now_ns } if number == victim.number => {
+                victim.terminated(now_ns);
+                self.victim = Some(victim);
+                self.breaker.record(now_ns);
+                self.pace(now_ns, actions);
+            }
+            Outcome::Signalled { number, now_ns } if number == victim.number => {
+                let is_first = victim.terminated_ns().is_none();
+                victim.signalled(now_ns);
+                self.victim = Some(victim);
+                if is_first {
+                    self.breaker.record(now_ns);
+                }
+                self.pace(now_ns, actions);
+            }
+            Outcome::Refused { number, now_ns, reason }
+                if number == victim.number && victim.is_undecided() =>
+            {
+                self.refused(victim, now_ns, reason, actions);
+            }
+            Outcome::Progress { number, now_ns, populated, current_bytes, process_count }
+                if number == victim.number =>
+            {
+                match victim.look(now_ns, populated, current_bytes, process_count) {
+                    Look::Wait => self.victim = Some(victim),
+                    Look::Completed(completion) => {
+                        self.victim = None;
+                        push(actions, Action::Completed(completion));
+                    }
+                    Look::Failed(failure) => {
+                        self.victim = None;
+                        self.candidates.pass_over(victim.cgroup, u64::MAX);
+                        push(actions, Action::Failed(failure));
+                    }
+                }
+            }
+            Outcome::Terminated { .. }
+            | Outcome::Signalled { .. }
+            | Outcome::Refused { .. }
+            | Outcome::Progress { .. } => {}
+        }
+    }
+
+    fn refused(&mut self, mut victim: Victim, now_ns: u64, reason: Refusal, actions: &mut Actions) {
+        let is_gone = matches!(reason, Refusal::Gone | Refusal::Empty);
+        if victim.terminated_ns().is_some() && is_gone {
+            // It ended by itself while it was given the time to. What it used may still be coming back.
+            self.victim = match victim.look(now_ns, false, None, None) {
+                Look::Wait => Some(victim),
+                Look::Completed(completion) => {
+                    push(actions, Action::Completed(completion));
+                    None
+                }
+                Look::Failed(failure) => {
+                    push(actions, Action::Failed(failure));
+                    None
+                }
+            };
+            return;
+        }
+        self.victim = None;
+        push(actions, Action::Failed(victim.failure(now_ns, FailureReason::Refused(reason))));
+        match reason {
+            // It is not the candidate's fault. A hard threshold waits for nobody's disk.
+            Refusal::Unrecorded => {
+                self.soft_quiet_until_ns = now_ns.saturating_add(UNRECORDED_PAUSE_NS);
+                return;
+            }
+            Refusal::Gone | Refusal::Empty => {
+                self.candidates.pass_over(victim.cgroup, now_ns.saturating_add(EMPTY_PAUSE_NS));
+            }
+            Refusal::Replaced | Refusal::Kernel(_) => self.candidates.pass_over(victim.cgroup, u64::MAX),
+        }
+        if victim.terminated_ns().is_none() {
+            self.go_on(victim, now_ns, actions);
+        }
+    }
+
+    /// After a refusal: the next of the same order, whose readings are still fresh.
+    fn go_on(&mut self, refused: Victim, now_ns: u64, actions: &mut Actions) {
+        let Some(before) = self.decision.filter(|decision| decision.number == refused.number) else { return };
+        if let Some(reclaim) = self.may_decide(now_ns) {
+            let resource = shortage(&reclaim).resource();
+            if resource != before.shortage.resource() {
+                // It was ranked by what is no longer short.
+                return self.pace(now_ns, actions);
+            }
+            // Settings may have changed since it was drawn up.
+            let within = self.settings.evict_within_request;
+            let mut order = std::mem::take(&mut self.candidates.order);
+            order.retain(|ranked| {
+                let slot = self.candidates.slot(ranked.index);
+                let may = slot.is_some_and(|slot| slot.exclusion(now_ns, resource, within).is_none());
+                may && ranked.cgroup != refused.cgroup
+            });
+            self.candidates.order = order;
+            self.take_first(now_ns, reclaim, actions);
+        }
+        self.pace(now_ns, actions);
+    }
+}

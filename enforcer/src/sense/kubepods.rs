@@ -1,0 +1,70 @@
+use std::os::fd::OwnedFd;
+
+use super::{
+    available::AvailableMemory,
+    snapshot::{ChargeFiles, Missing, Seen},
+    text,
+};
+use crate::cgroup::{self, CgroupDir};
+
+/// What the pods together may still take, open: `allocatableMemory.available` is measured by it. Three system calls a
+/// reading, and no allocation.
+///
+/// As the kubelet measures it, the limit of kubepods less its working set (`makeSignalObservations` of
+/// `pkg/kubelet/eviction/helpers.go`).
+#[derive(Debug)]
+pub struct PodsMemory {
+    limit: OwnedFd,
+    charge: ChargeFiles,
+}
+
+impl PodsMemory {
+    /// Opens the files of kubepods.
+    pub fn open(dir: &CgroupDir) -> Result<Self, cgroup::Error> {
+        Ok(Self { limit: dir.open_read("memory.max")?, charge: ChargeFiles::open(dir)? })
+    }
+
+    /// Measures anew; none while it has no limit: then there is nothing that the pods could exhaust before the node does.
+    pub fn read(&self, buffer: &mut [u8]) -> Seen<Option<AvailableMemory>> {
+        let limit = text::read_into(&self.limit, buffer)?;
+        if limit.trim_ascii() == b"max" {
+            return Ok(None);
+        }
+        let total_bytes = text::number(limit).ok_or(Missing::Malformed)?;
+        let working_set_bytes = self.charge.usage(buffer)?.working_set_bytes;
+        Ok(Some(AvailableMemory {
+            available_bytes: total_bytes.saturating_sub(working_set_bytes),
+            total_bytes,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn read(files: &[(&str, &str)]) -> Seen<Option<AvailableMemory>> {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        let dir = CgroupDir::unchecked(dir.path()).unwrap();
+        PodsMemory::open(&dir).unwrap().read(&mut [0; 512])
+    }
+
+    const STAT: (&str, &str) = ("memory.stat", "anon 500\nfile 400\nshmem 0\ninactive_file 300\n");
+
+    #[test]
+    fn is_the_limit_less_the_working_set() {
+        let read = |limit, current| read(&[("memory.max", limit), ("memory.current", current), STAT]);
+        let some = |available_bytes| Ok(Some(AvailableMemory { available_bytes, total_bytes: 2_000 }));
+        assert_eq!(read("2000\n", "1000\n"), some(1_300));
+        // Lowered below what is in use.
+        assert_eq!(read("2000\n", "2900\n"), some(0));
+        assert_eq!(read("max\n", "1000\n"), Ok(None));
+        assert_eq!(read("lots\n", "1000\n"), Err(Missing::Malformed));
+        assert_eq!(read("2000\n", "lots\n"), Err(Missing::Malformed));
+    }
+}
