@@ -9,7 +9,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, anyhow, ensure};
@@ -22,8 +22,11 @@ use thread_priority::{
     thread_native_id,
 };
 
-/// How long it sleeps between two looks; a look itself takes some tenths of a millisecond in an emulated guest.
-const PACE: Duration = Duration::from_millis(1);
+/// From one look to the next.
+const PACE: Duration = Duration::from_micros(1_250);
+
+/// How long it sleeps between two looks at the least: where each is slow, others must come to run too.
+const LEAST_SLEEP: Duration = Duration::from_micros(300);
 
 /// As many cgroups as it watches at the most.
 pub const HOLDERS: usize = 6;
@@ -45,7 +48,7 @@ pub struct Sample {
     pub held_bytes: [u64; HOLDERS],
 }
 
-/// Reads `MemAvailable` once a millisecond, from a locked thread of the real-time class.
+/// Reads `MemAvailable` every 1.25 ms, from a locked thread of the real-time class.
 #[derive(Debug)]
 pub struct Sampler {
     stop: Arc<AtomicBool>,
@@ -108,6 +111,7 @@ fn watch(
     stop: &AtomicBool,
     mut samples: Vec<Sample>,
 ) -> anyhow::Result<Vec<Sample>> {
+    let mut next = Instant::now();
     while !stop.load(Ordering::Relaxed) && samples.len() < LOOKS {
         let mut sample =
             Sample { available_bytes: available_bytes(meminfo)?, time_us: now_us()?, ..Sample::default() };
@@ -115,7 +119,13 @@ fn watch(
             *held_bytes = current_bytes(holder);
         }
         samples.push(sample);
-        thread::sleep(PACE);
+        next += PACE;
+        let left = next.saturating_duration_since(Instant::now());
+        if left < LEAST_SLEEP {
+            // What was missed is not made up for.
+            next = Instant::now() + LEAST_SLEEP;
+        }
+        thread::sleep(left.max(LEAST_SLEEP));
     }
     ensure!(samples.len() < LOOKS, "the sampler has room for {LOOKS} looks and no more");
     Ok(samples)

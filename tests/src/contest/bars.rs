@@ -22,7 +22,7 @@ pub const STALL_RUNS: usize = 10;
 pub const STALL_GRAIN_MS: f64 = 2.0;
 
 /// How finely the sampler sees a crossing: nothing is known to be faster.
-pub const LOOK_MS: f64 = 1.0;
+pub const LOOK_MS: f64 = 1.25;
 
 /// A signal that came so long before the crossing is no answer to it.
 const EARLY_MS: f64 = -5.0;

@@ -13,7 +13,7 @@ use enforcer_tests::{cgroup::ROOT, daemon::Daemon};
 
 use crate::{
     scene::{MIB, PATIENCE, SLICE, THRESHOLD_BYTES},
-    tree::Tree,
+    tree::{CONTROLLERS, Tree},
     workload::Spec,
 };
 
@@ -144,8 +144,7 @@ fn slice() -> anyhow::Result<()> {
     }
     for folder in [Path::new(ROOT), folder.as_path()] {
         let file = folder.join("cgroup.subtree_control");
-        fs::write(&file, "+cpu +io +memory +pids")
-            .with_context(|| format!("cannot write {}", file.display()))?;
+        fs::write(&file, CONTROLLERS).with_context(|| format!("cannot write {}", file.display()))?;
     }
     Ok(())
 }

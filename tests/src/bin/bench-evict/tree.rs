@@ -22,6 +22,9 @@ use crate::scene::{PATIENCE, SLICE};
 const ENTER: &str =
     r#"echo 0 > "$0/cgroup.procs" && echo "$1" > /proc/self/oom_score_adj && shift && exec "$@""#;
 
+/// Those that a plan writes files of.
+pub(crate) const CONTROLLERS: &str = "+cpu +io +memory +pids +hugetlb";
+
 /// What `enforcer plan` says.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Tree {
@@ -141,7 +144,7 @@ fn make(level: &Level, has_children: bool) -> anyhow::Result<()> {
         fs::write(&path, value).with_context(|| format!("cannot write {value:?} to {}", path.display()))
     };
     if has_children {
-        write("cgroup.subtree_control", "+cpu +io +memory +pids")?;
+        write("cgroup.subtree_control", CONTROLLERS)?;
     }
     for (file, value) in &level.files {
         write(file, value)?;
