@@ -85,6 +85,8 @@ fn stalls_need_runs_enough() {
         runs(OURS, count, own_ms).chain(runs("oomd", count, 10.0)).chain(runs("bare", count, 90.0)).collect()
     };
     assert_eq!(verdict("stall", &of(9, 10.0)).0, Verdict::Open);
+    let few: Vec<_> = runs(OURS, 9, 10.0).chain(runs("oomd", 10, 10.0)).collect();
+    assert_eq!(verdict("stall", &few).0, Verdict::Open);
     assert_eq!(verdict("stall", &of(10, 12.0)).0, Verdict::Holds);
     let (failed, because) = verdict("stall", &of(10, 12.5));
     assert_eq!(failed, Verdict::Fails, "{because}");

@@ -128,6 +128,10 @@ fn kernel_kills_are_told_apart() {
     ];
     let outcome = judged(&pods, &["hog"], &samples, &events);
     assert_eq!((outcome.kernel_kills, outcome.kernel_kills_spared), (1, 1));
+    // The same kill of one that should die is a kernel kill, and none of a spared pod.
+    let outcome = judged(&pods, &["ballast"], &samples, &events[..2]);
+    assert_eq!((outcome.kernel_kills, outcome.kernel_kills_spared), (1, 0));
+    let outcome = judged(&pods, &["hog"], &samples, &events);
     assert_eq!(outcome.first_signals.iter().map(|first| first.kernel).collect::<Vec<_>>(), [true, false]);
 }
 
