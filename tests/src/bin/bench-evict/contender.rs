@@ -17,7 +17,7 @@ use enforcer_tests::process::Process;
 use crate::{
     cost,
     house::House,
-    scene::{PATIENCE, SLICE, THRESHOLD_BYTES, available_at_rest_bytes},
+    scene::{PATIENCE, SLICE, THRESHOLD_BYTES},
     workload::Work,
 };
 
@@ -163,7 +163,8 @@ impl Contender {
                 let words = ["/usr/bin/python3.11", "/usr/sbin/nohang", "--monitor", "--config", &file];
                 Running::process(scored("0", &words))
             }
-            Self::Oomd => oomd(),
+            // Until it is known what the pods hold.
+            Self::Oomd => oomd(u64::MAX >> 20),
             Self::SystemdOomd => {
                 let drop_in = "/run/systemd/oomd.conf.d";
                 fs::create_dir_all(drop_in)?;
@@ -190,18 +191,28 @@ impl Contender {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         Running::process(scored("-999", &words))
     }
+
+    /// Starts it anew where it must know what the pods hold at rest, and how much is available then.
+    ///
+    /// oomd knows no `MemAvailable`: it is told how much the pods hold when it comes to the threshold.
+    pub(crate) fn start_at_rest(
+        self,
+        held_bytes: u64,
+        available_bytes: u64,
+        running: Running,
+    ) -> anyhow::Result<Running> {
+        if self != Self::Oomd {
+            return Ok(running);
+        }
+        drop(running);
+        oomd(held_bytes + available_bytes.saturating_sub(THRESHOLD_BYTES))
+    }
 }
 
-/// oomd knows no `MemAvailable`: it is given what the pods may hold, once it is known what it takes itself.
-fn oomd() -> anyhow::Result<Running> {
-    let start = |pods_bytes| {
-        let file = written("oomd.json", &config::oomd(SLICE, pods_bytes))?;
-        Running::process(scored("0", &["/usr/bin/oomd", "--interval", "1", "--config", &file]))
-    };
-    let trial = start(u64::MAX >> 20)?;
-    let available_bytes = available_at_rest_bytes(&mut || Ok(()))?;
-    drop(trial);
-    start(available_bytes.saturating_sub(THRESHOLD_BYTES))
+/// Starts oomd: whoever it looks after may hold that much.
+fn oomd(pods_bytes: u64) -> anyhow::Result<Running> {
+    let file = written("oomd.json", &config::oomd(SLICE, pods_bytes))?;
+    Running::process(scored("0", &["/usr/bin/oomd", "--interval", "1", "--config", &file]))
 }
 
 fn scored(score: &str, words: &[&str]) -> Command {

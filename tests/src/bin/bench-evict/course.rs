@@ -55,7 +55,10 @@ pub(crate) fn run(contender: Contender, workload: Workload, number: usize) -> an
     let work = workload.work(scene::ballast_bytes()?);
     house.admit(&work.pods)?;
     let mut running = contender.start_among(&house, &work, running)?;
-    let mut held = settle(&house, &work, &mut running)?;
+    let mut held = hold(&house, &work)?;
+    let available_bytes = rest(&mut running)?;
+    let mut running = contender.start_at_rest(House::anon_bytes()?, available_bytes, running)?;
+    rest(&mut running)?;
     let (seen, told) = measure(&house, &work, &mut held, &mut running, (contender, workload, number))?;
     let facts = Facts {
         threshold_bytes: THRESHOLD_BYTES,
@@ -78,19 +81,24 @@ pub(crate) fn run(contender: Contender, workload: Workload, number: usize) -> an
 /// The pods that hold what they hold before the work begins, with their names.
 type Held = Vec<(&'static str, Holder)>;
 
-/// Starts the pods that do not grow, and waits until all is at rest.
-fn settle(house: &House, work: &Work, running: &mut Running) -> anyhow::Result<Held> {
+/// Starts the pods that do not grow, and waits until they hold what they hold.
+fn hold(house: &House, work: &Work) -> anyhow::Result<Held> {
     let mut held = Vec::new();
     for spec in work.pods.iter().filter(|spec| !spec.grows) {
         let mut holder = Holder::follow(house.start(spec, Stdio::piped())?)?;
         holder.wait_until_ready().with_context(|| format!("the pod {}", spec.name))?;
         held.push((spec.name, holder));
     }
+    Ok(held)
+}
+
+/// Waits until all is at rest, and answers what is available then.
+fn rest(running: &mut Running) -> anyhow::Result<u64> {
     let start = Instant::now();
     loop {
         let available_bytes = scene::available_at_rest_bytes(&mut || running.check())?;
         if (LEAST_BYTES..=MOST_BYTES).contains(&available_bytes) {
-            return Ok(held);
+            return Ok(available_bytes);
         }
         ensure!(
             start.elapsed() < PATIENCE,

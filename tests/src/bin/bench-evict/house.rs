@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use enforcer_tests::{cgroup::ROOT, daemon::Daemon};
+use enforcer_tests::{cgroup::ROOT, daemon::Daemon, kernel};
 
 use crate::{
     scene::{MIB, PATIENCE, SLICE, THRESHOLD_BYTES},
@@ -94,6 +94,11 @@ impl House {
     /// The folder of a pod's cgroup.
     pub(crate) fn folder(&self, pod: &str) -> anyhow::Result<PathBuf> {
         Ok(PathBuf::from(format!("{ROOT}{}", self.cgroup(pod)?)))
+    }
+
+    /// The anonymous memory of all pods.
+    pub(crate) fn anon_bytes() -> anyhow::Result<u64> {
+        kernel::cgroup_counter(&format!("/{SLICE}/kubepods"), "memory.stat", "anon")
     }
 
     /// Starts what runs in a pod.
