@@ -32,6 +32,7 @@ use crate::{
         },
         threshold::Signal,
     },
+    recorder::Tap,
     sense::{Available, AvailableMemory, EdgeKind, EdgeSource, PodsMemory, Readiness, Sampler},
 };
 
@@ -65,6 +66,8 @@ pub(super) struct Wiring {
     pub(super) pledges: Option<Pledges>,
     /// The random part of the first eviction id.
     pub(super) seed: u128,
+    /// Where what the engine goes through is kept, if anywhere.
+    pub(super) tap: Option<Tap>,
 }
 
 /// The eviction that is told about: the engine's present or latest one.
@@ -120,9 +123,10 @@ impl Turn {
         }
         wiring.shared.counters.sources.store(sources.live(), Ordering::Relaxed);
         let sampler = Sampler::new(wiring.cpus);
+        let core = Core::new(settings, wiring.tap.take(), wiring.seed);
         Ok(Self {
             wiring,
-            core: Core::new(settings),
+            core,
             sampler,
             set: PreparedSet::default(),
             retired: None,
@@ -333,6 +337,7 @@ impl Turn {
             lasts_ns
         });
         self.arm(within_ns);
+        self.core.rest();
     }
 
     /// Reads the node; with `fresh` all of it, otherwise what may have changed.
@@ -434,6 +439,7 @@ impl Turn {
     fn evict(&mut self) -> Option<Actions> {
         let decision = *self.core.engine().decision()?;
         let id = self.eviction_id(&decision);
+        self.core.called(decision.number, id.0);
         let candidate = Arc::clone(self.set.members.get(decision.index)?);
         let members = Arc::clone(&self.set.members);
         self.tell(Report::Decided { id, decision, members });
