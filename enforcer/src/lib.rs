@@ -12,6 +12,7 @@ pub mod journal;
 pub mod model;
 pub mod policy;
 mod raw;
+pub mod recorder;
 pub mod sense;
 pub mod serve;
 pub mod source;

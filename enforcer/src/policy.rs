@@ -8,6 +8,7 @@ pub mod duration;
 pub mod effective;
 pub mod engine;
 mod few;
+pub mod flight;
 pub mod hugepages;
 mod lists;
 pub mod message;
@@ -23,6 +24,7 @@ pub(crate) mod sample;
 mod settings;
 pub mod threshold;
 pub mod values;
+pub mod wire;
 
 pub use self::{
     plan::{CgroupPlan, ContainerPlan, FileName, Plan, PodPlan, plan, plan_decided},

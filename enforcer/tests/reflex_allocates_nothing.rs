@@ -34,8 +34,10 @@ use enforcer::{
         CgroupPlan, PodPlan,
         admission::Admission,
         engine::{EngineSettings, Mode, followed},
+        flight::{Recording, replay},
         threshold::{Signal, Threshold, ThresholdValue},
     },
+    recorder::{Provenance, Recorder},
     sense::{Edge, EdgeKind, EdgeSource, PodsMemory, Readiness, SourceState},
 };
 use rustix::event::{EventfdFlags, eventfd};
@@ -161,7 +163,9 @@ fn from_the_crossing_to_the_end_of_the_victim() {
     };
     let intents = Intents::open(temp.path(), "boot").unwrap();
     let pledges = Pledges::new(intents.reflex, Arc::new(AtomicU64::new(0)));
-    let reflex = Reflex::spawn(&config, Some(pledges), Vec::new(), move |report| {
+    let (recorder, tap) =
+        Recorder::start(temp.path(), Provenance::default(), |message| panic!("{message}")).unwrap();
+    let reflex = Reflex::spawn_recorded(&config, Some(pledges), Vec::new(), Some(tap), move |report| {
         if !matches!(report, Report::Conditions(_)) {
             sender.send(report).unwrap();
         }
@@ -206,4 +210,9 @@ fn from_the_crossing_to_the_end_of_the_victim() {
     WATCHED.store(0, Ordering::Relaxed);
     assert_eq!(COUNT.load(Ordering::Relaxed), 0, "allocations and frees on the reflex thread");
     reflex.stop();
+    // All of it was kept.
+    let file = recorder.asker().snapshot();
+    let account = replay(&Recording::read(&file).unwrap());
+    assert_eq!((account.difference.as_ref(), account.unverified), (None, 0));
+    assert_eq!(account.decisions().count(), 1, "{account:?}");
 }

@@ -1,5 +1,6 @@
 //! What the guest scenarios and the demonstration share: a daemon to drive, what it tells, and what the kernel says.
 pub mod cgroup;
+pub mod contest;
 pub mod daemon;
 pub mod figures;
 pub mod host;
@@ -13,7 +14,6 @@ pub mod random;
 pub mod rate;
 pub mod reflex;
 pub mod sampler;
-pub mod signals;
 pub mod stream;
 pub mod trace;
 pub mod wait;

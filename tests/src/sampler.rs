@@ -1,17 +1,18 @@
-//! An independent witness of when a threshold was crossed.
+//! An independent witness of what is available, and of what some cgroups hold.
 
 use std::{
     fs::File,
     os::unix::fs::FileExt as _,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, ensure};
 use rustix::{
     mm::{MlockAllFlags, mlockall},
     time::{ClockId, clock_gettime},
@@ -21,43 +22,59 @@ use thread_priority::{
     thread_native_id,
 };
 
-/// How long it sleeps between two looks.
-const PACE: Duration = Duration::from_millis(1);
+/// From one look to the next.
+const PACE: Duration = Duration::from_micros(1_250);
 
-/// Reads `MemAvailable` once a millisecond, from a locked thread of the real-time class.
+/// How long it sleeps between two looks at the least: where each is slow, others must come to run too.
+const LEAST_SLEEP: Duration = Duration::from_micros(300);
+
+/// As many cgroups as it watches at the most.
+pub const HOLDERS: usize = 6;
+
+/// Room for the looks of a minute and a half: nothing is allocated while it looks.
+const LOOKS: usize = 90_000;
+
+/// Before everybody of the ordinary class, whatever they are at.
+pub const SAMPLER_PRIORITY: u8 = 50;
+
+/// What one look saw.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Sample {
+    /// When, in microseconds of `CLOCK_MONOTONIC`.
+    pub time_us: u64,
+    /// The kernel's `MemAvailable`.
+    pub available_bytes: u64,
+    /// `memory.current` of the watched cgroups, in their order; 0 for one that is gone.
+    pub held_bytes: [u64; HOLDERS],
+}
+
+/// Reads `MemAvailable` every 1.25 ms, from a locked thread of the real-time class.
 #[derive(Debug)]
 pub struct Sampler {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<anyhow::Result<Seen>>,
-}
-
-/// What it saw.
-#[derive(Clone, Copy, Debug)]
-pub struct Seen {
-    /// When less than the threshold was available for the first time, in microseconds of `CLOCK_MONOTONIC`.
-    pub crossed_us: Option<u64>,
-    /// The least that was available.
-    pub lowest_bytes: u64,
+    thread: JoinHandle<anyhow::Result<Vec<Sample>>>,
 }
 
 impl Sampler {
-    /// Starts looking.
-    pub fn start(threshold_bytes: u64) -> anyhow::Result<Self> {
-        mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)
-            .context("cannot lock the sampler's memory")?;
+    /// Starts looking at what is available, and at these cgroups, given as their folders.
+    pub fn start(cgroups: &[PathBuf]) -> anyhow::Result<Self> {
+        ensure!(cgroups.len() <= HOLDERS, "{} cgroups, and {HOLDERS} can be watched", cgroups.len());
+        lock_memory()?;
+        let mut holders = Vec::new();
+        for cgroup in cgroups {
+            let path = cgroup.join("memory.current");
+            holders.push(File::open(&path).with_context(|| format!("cannot open {}", path.display()))?);
+        }
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let (started, ready) = std::sync::mpsc::channel();
         let thread = thread::spawn(move || {
-            let prepared = prepare();
-            let meminfo = match prepared {
-                Ok(meminfo) => {
-                    started.send(()).context("nobody waits for the sampler")?;
-                    meminfo
-                }
-                Err(error) => return Err(error),
-            };
-            watch(&meminfo, threshold_bytes, &stopped)
+            let meminfo = prepare(SAMPLER_PRIORITY)?;
+            // Written to, so that it is there.
+            let mut samples = vec![Sample { time_us: 1, ..Sample::default() }; LOOKS];
+            samples.clear();
+            started.send(()).context("nobody waits for the sampler")?;
+            watch(&meminfo, &holders, &stopped, samples)
         });
         let sampler = Self { stop, thread };
         match ready.recv() {
@@ -66,45 +83,89 @@ impl Sampler {
         }
     }
 
-    /// Stops looking.
-    pub fn stop(self) -> anyhow::Result<Seen> {
+    /// Stops looking, and answers what was seen, in order of time.
+    pub fn stop(self) -> anyhow::Result<Vec<Sample>> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_panic| anyhow!("the sampler panicked"))?
     }
 }
 
-fn prepare() -> anyhow::Result<File> {
-    // Before everybody of the ordinary class, whatever they are at.
-    let priority = ThreadPriority::try_from(50_u8).map_err(|error| anyhow!("{error}"))?;
+/// Keeps this process's memory where it is once it has been touched.
+pub fn lock_memory() -> anyhow::Result<()> {
+    mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)
+        .context("cannot lock this process's memory")
+}
+
+/// Gives this thread a real-time priority, and opens what it is to look at.
+pub fn prepare(priority: u8) -> anyhow::Result<File> {
+    let priority = ThreadPriority::try_from(priority).map_err(|error| anyhow!("{error}"))?;
     let policy = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);
     set_thread_priority_and_policy(thread_native_id(), priority, policy)
-        .map_err(|error| anyhow!("cannot give the sampler a real-time priority: {error:?}"))?;
+        .map_err(|error| anyhow!("cannot take a real-time priority: {error:?}"))?;
     File::open("/proc/meminfo").context("cannot open /proc/meminfo")
 }
 
-fn watch(meminfo: &File, threshold_bytes: u64, stop: &AtomicBool) -> anyhow::Result<Seen> {
-    let mut seen = Seen { crossed_us: None, lowest_bytes: u64::MAX };
-    let mut buffer = [0; 4096];
-    while !stop.load(Ordering::Relaxed) {
-        let count = meminfo.read_at(&mut buffer, 0)?;
-        let available_bytes =
-            available_bytes(&buffer[..count]).context("/proc/meminfo has no MemAvailable")?;
-        seen.lowest_bytes = seen.lowest_bytes.min(available_bytes);
-        if available_bytes < threshold_bytes && seen.crossed_us.is_none() {
-            seen.crossed_us = Some(now_us()?);
+fn watch(
+    meminfo: &File,
+    holders: &[File],
+    stop: &AtomicBool,
+    mut samples: Vec<Sample>,
+) -> anyhow::Result<Vec<Sample>> {
+    let mut next = Instant::now();
+    while !stop.load(Ordering::Relaxed) && samples.len() < LOOKS {
+        let mut sample =
+            Sample { available_bytes: available_bytes(meminfo)?, time_us: now_us()?, ..Sample::default() };
+        for (held_bytes, holder) in sample.held_bytes.iter_mut().zip(holders) {
+            *held_bytes = current_bytes(holder);
         }
-        thread::sleep(PACE);
+        samples.push(sample);
+        next += PACE;
+        let left = next.saturating_duration_since(Instant::now());
+        if left < LEAST_SLEEP {
+            // What was missed is not made up for.
+            next = Instant::now() + LEAST_SLEEP;
+        }
+        thread::sleep(left.max(LEAST_SLEEP));
     }
-    Ok(seen)
+    ensure!(samples.len() < LOOKS, "the sampler has room for {LOOKS} looks and no more");
+    Ok(samples)
 }
 
-fn now_us() -> anyhow::Result<u64> {
+/// Microseconds of `CLOCK_MONOTONIC`.
+pub fn now_us() -> anyhow::Result<u64> {
     let now = clock_gettime(ClockId::Monotonic);
     Ok(u64::try_from(now.tv_sec)? * 1_000_000 + u64::try_from(now.tv_nsec)? / 1_000)
 }
 
-fn available_bytes(meminfo: &[u8]) -> Option<u64> {
+/// What an open /proc/meminfo says is available.
+pub fn available_bytes(meminfo: &File) -> anyhow::Result<u64> {
+    let mut buffer = [0; 512];
+    let count = meminfo.read_at(&mut buffer, 0)?;
+    parse(&buffer[..count]).context("/proc/meminfo has no MemAvailable")
+}
+
+fn parse(meminfo: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(meminfo).ok()?;
     let kib = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?.trim().strip_suffix(" kB")?;
     kib.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// A cgroup that was removed while it was watched holds nothing.
+fn current_bytes(current: &File) -> u64 {
+    let mut buffer = [0; 32];
+    let read = current.read_at(&mut buffer, 0).ok().and_then(|count| buffer.get(..count));
+    let text = read.and_then(|bytes| std::str::from_utf8(bytes).ok());
+    text.and_then(|text| text.trim_end().parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn what_is_available_is_read_in_bytes() {
+        let text = b"MemTotal:        2014924 kB\nMemFree:         1 kB\nMemAvailable:    1808 kB\nBuf";
+        assert_eq!(parse(text), Some(1808 * 1024));
+        assert_eq!(parse(b"MemTotal: 1 kB\n"), None);
+    }
 }

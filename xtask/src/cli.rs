@@ -1,5 +1,5 @@
 //! The commands and their arguments.
-use std::{ffi::OsString, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
 
@@ -70,14 +70,8 @@ pub(crate) enum Verb {
 /// What to measure.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
-    /// From crossing a threshold to the first signal, beside earlyoom in the same guest
-    Evict {
-        #[command(flatten)]
-        machine: MachineArgs,
-        /// Arguments of the benchmark, such as --runs 5 --rate 300Mi
-        #[arg(last = true)]
-        args: Vec<OsString>,
-    },
+    /// Who dies, how soon, and at whose cost: beside other daemons and the bare kernel in one guest
+    Evict(EvictArgs),
     /// From a foreign write to the planned value again, for every kind of file and for scores
     Drift {
         #[command(flatten)]
@@ -111,6 +105,26 @@ pub(crate) enum Bench {
         #[arg(last = true)]
         args: Vec<OsString>,
     },
+}
+
+/// How evictions are measured.
+#[derive(Debug, Args)]
+pub(crate) struct EvictArgs {
+    /// Its init is systemd whatever is said here: one of the contenders needs it
+    #[command(flatten)]
+    pub(crate) machine: MachineArgs,
+    /// Where each run's figures go, a line of JSON a run
+    #[arg(long, value_name = "FILE")]
+    pub(crate) raw: Option<PathBuf>,
+    /// Keep what the file holds, and judge it together with what is measured now
+    #[arg(long)]
+    pub(crate) append: bool,
+    /// Measure nothing: judge what the file holds
+    #[arg(long, conflicts_with_all = ["append", "args"])]
+    pub(crate) judge: bool,
+    /// Arguments of the benchmark, such as --runs 3 --contender enforcer --workload leak
+    #[arg(last = true)]
+    pub(crate) args: Vec<OsString>,
 }
 
 /// What to do in a guest.

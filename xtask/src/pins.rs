@@ -19,8 +19,22 @@ pub(crate) const QEMU_SUITE: &str = "bookworm-backports";
 pub(crate) const QEMU_PACKAGES: &[&str] =
     &["qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios"];
 
-/// What the daemon is measured beside, and the C library that takes.
-pub(crate) const CONTENDERS: &[&str] = &["earlyoom", "libc6"];
+/// What the daemon is measured beside, and the interpreter and libraries that takes beyond [`SYSTEMD`].
+pub(crate) const CONTENDERS: &[&str] = &[
+    "earlyoom",
+    "nohang",
+    "oomd",
+    "systemd-oomd",
+    "python3.11-minimal",
+    "libpython3.11-minimal",
+    "libpython3.11-stdlib",
+    "libc6",
+    "libffi8",
+    "libgcc-s1",
+    "libjsoncpp25",
+    "libstdc++6",
+    "zlib1g",
+];
 
 /// What makes systemd the guests' init: itself, a system bus, and the libraries of both.
 pub(crate) const SYSTEMD: &[&str] = &[

@@ -24,6 +24,7 @@ use super::{
 };
 use crate::{
     policy::engine::{Candidates, EngineSettings, Few, Outcome, Reading},
+    recorder::Tap,
     sense::{Available, EdgeSource, MeminfoError, PROC_MEMINFO, PodsMemory, Tasks, WakeStats, Wakes},
 };
 
@@ -221,6 +222,17 @@ impl Reflex {
         config: &ReflexConfig,
         pledges: Option<Pledges>,
         edges: Vec<Box<dyn EdgeSource>>,
+        reports: impl FnMut(Report) -> bool + Send + 'static,
+    ) -> Result<Self, ReflexError> {
+        Self::spawn_recorded(config, pledges, edges, None, reports)
+    }
+
+    /// The same, and what the engine goes through is kept by that tap.
+    pub fn spawn_recorded(
+        config: &ReflexConfig,
+        pledges: Option<Pledges>,
+        edges: Vec<Box<dyn EdgeSource>>,
+        tap: Option<Tap>,
         mut reports: impl FnMut(Report) -> bool + Send + 'static,
     ) -> Result<Self, ReflexError> {
         let failed = |source| ReflexError::Meminfo { path: config.meminfo.clone(), source };
@@ -245,8 +257,19 @@ impl Reflex {
         let mut reflex = Self { shared: Arc::clone(&shared), threads: Vec::new(), memory_locked };
         let cpus = config.cpus;
         let levels = Levels::new(Tasks::open(&config.proc));
-        let wiring =
-            Wiring { shared, available, levels, teller, reaper, braker, edges, cpus, pledges, seed: seed() };
+        let wiring = Wiring {
+            shared,
+            available,
+            levels,
+            teller,
+            reaper,
+            braker,
+            edges,
+            cpus,
+            pledges,
+            seed: seed(),
+            tap,
+        };
         let mut turn = Turn::new(&config.settings, wiring)?;
         let mail = Arc::clone(&reflex.shared);
         reflex.start("enforcer-tell", move || {

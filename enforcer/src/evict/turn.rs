@@ -35,6 +35,7 @@ use crate::{
         },
         threshold::Signal,
     },
+    recorder::Tap,
     sense::{Available, AvailableMemory, EdgeKind, EdgeSource, PodsMemory, Readiness, Sampler},
 };
 
@@ -69,6 +70,8 @@ pub(super) struct Wiring {
     pub(super) pledges: Option<Pledges>,
     /// The random part of the first eviction id.
     pub(super) seed: u128,
+    /// Where what the engine goes through is kept, if anywhere.
+    pub(super) tap: Option<Tap>,
 }
 
 /// The eviction that is told about: the engine's present or latest one.
@@ -127,9 +130,10 @@ impl Turn {
         }
         wiring.shared.counters.sources.store(sources.live(), Ordering::Relaxed);
         let sampler = Sampler::new(wiring.cpus);
+        let core = Core::new(settings, wiring.tap.take(), wiring.seed);
         Ok(Self {
             wiring,
-            core: Core::new(settings),
+            core,
             sampler,
             set: PreparedSet::default(),
             retired: None,
@@ -343,6 +347,7 @@ impl Turn {
             lasts_ns
         });
         self.arm(within_ns);
+        self.core.rest();
     }
 
     /// Reads the node; with `fresh` all of it, otherwise what may have changed.
@@ -449,6 +454,7 @@ impl Turn {
     fn evict(&mut self) -> Option<Actions> {
         let decision = *self.core.engine().decision()?;
         let id = self.eviction_id(&decision);
+        self.core.called(decision.number, id.0);
         let candidate = Arc::clone(self.set.members.get(decision.index)?);
         let members = Arc::clone(&self.set.members);
         self.tell(Report::Decided { id, decision, members });

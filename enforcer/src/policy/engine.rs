@@ -16,6 +16,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 mod victim;
+mod waiting;
 
 pub use self::{
     action::{
@@ -26,12 +27,14 @@ pub use self::{
     candidates::Candidates,
     input::{BrakeRefusal, CandidateFacts, Input, Level, NodeSample, Outcome, Reading, Refusal, Usage},
     settings::{BreakerSettings, EngineSettings, MAX_THRESHOLDS, Mode, Resource, Thresholds, followed},
+    waiting::Waiting,
 };
 use self::{brake::Brakes, breaker::Breaker, victim::Victim};
 pub use super::few::Few;
 use super::{
     pressure::{Conditions, Pressure, Reclaim, Tracked},
     threshold::{Signal, Threshold},
+    wire::wire,
 };
 use crate::model::CgroupId;
 
@@ -155,6 +158,18 @@ impl Engine {
     #[must_use]
     pub fn decision(&self) -> Option<&Decision> {
         self.decision.as_ref()
+    }
+
+    /// The candidates, with what is known of each.
+    #[must_use]
+    pub fn candidates(&self) -> &Candidates {
+        &self.candidates
+    }
+
+    /// The settings in force.
+    #[must_use]
+    pub fn settings(&self) -> &EngineSettings {
+        &self.settings
     }
 
     /// The mode in force: the configured one, or dry-run once the breaker has opened.
@@ -460,3 +475,9 @@ fn push<T: Copy, const N: usize>(few: &mut Few<T, N>, value: T) {
     let fits = few.push(value);
     debug_assert!(fits, "no room for another value");
 }
+
+wire!(struct Episode { crossed_ns, met, last_met_ns });
+wire!(struct Engine {
+    settings, mode, candidates, breaker, pressure, episodes, conditions, told, victim, decision, decided,
+    quiet_until_ns, soft_quiet_until_ns, baseline_due_ns, brakes,
+});

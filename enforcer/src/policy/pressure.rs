@@ -7,6 +7,7 @@ use super::{
     EvictionSettings,
     few::Few,
     threshold::{NodeCondition, Signal, Threshold},
+    wire::wire,
 };
 
 const MS: u64 = 1_000_000;
@@ -47,13 +48,15 @@ impl Observations {
 
 /// A set of node conditions.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Conditions([bool; NodeCondition::ALL.len()]);
+pub struct Conditions {
+    has: [bool; NodeCondition::ALL.len()],
+}
 
 impl Conditions {
     /// Whether the node has it.
     #[must_use]
     pub fn has(self, condition: NodeCondition) -> bool {
-        self.0.get(condition as usize).copied().unwrap_or(false)
+        self.has.get(condition as usize).copied().unwrap_or(false)
     }
 
     /// Those that the node has.
@@ -62,7 +65,7 @@ impl Conditions {
     }
 
     fn insert(&mut self, condition: NodeCondition) {
-        if let Some(slot) = self.0.get_mut(condition as usize) {
+        if let Some(slot) = self.has.get_mut(condition as usize) {
             *slot = true;
         }
     }
@@ -258,6 +261,11 @@ impl Pressure {
         conditions
     }
 }
+
+wire!(struct Conditions { has });
+wire!(struct Seen { amount, min_reclaim, available, is_new });
+wire!(struct Tracked { threshold, since_ns, acted_on, seen });
+wire!(struct Pressure { thresholds, transition_ns, last, conditions });
 
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,8 @@
 
 use std::cmp::{Ordering, Reverse};
 
+use super::wire::wire;
+
 /// What ranking by memory knows of a pod.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct MemoryStanding {
@@ -125,6 +127,12 @@ pub fn by_pids<T>(pods: &mut [T], standing: impl Fn(&T) -> PidStanding) {
 fn first_unequal<const N: usize>(keys: [(Ordering, DecidedBy); N]) -> (Ordering, DecidedBy) {
     keys.into_iter().find(|(ordering, _)| ordering.is_ne()).unwrap_or((Ordering::Equal, DecidedBy::Order))
 }
+
+wire!(struct MemoryStanding { usage_bytes, request_bytes, priority, order });
+wire!(struct PidStanding { process_count, priority, order });
+wire!(enum DecidedBy {
+    0 => StatsMissing, 1 => ExceedsRequest, 2 => Priority, 3 => AboveRequest, 4 => ProcessCount, 5 => Order,
+});
 
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,7 @@ mod signal;
 
 use std::fmt;
 
+use super::wire::wire;
 use crate::model::{ParseQuantityError, Quantity};
 
 pub use self::config::{InvalidThreshold, Map, Problem, Written, from_configuration};
@@ -133,6 +134,8 @@ pub(super) fn scale(amount: u64, factor: f64) -> u64 {
     let scaled = (amount as f64 * factor) as u64;
     scaled
 }
+
+wire!(enum ThresholdValue { 0 => Amount(amount: u64), 1 => Share(share: f32) });
 
 #[cfg(test)]
 mod tests;

@@ -1,12 +1,69 @@
-//! From crossing a threshold to the first signal, side by side with another daemon in one guest.
-use std::ffi::OsString;
+//! Eviction side by side with others: the same work for each in one guest, and a table with its bars.
+use std::{
+    ffi::OsString,
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
 
 use super::guest;
-use crate::{cli::MachineArgs, places::Places, setup, steps::Steps};
+use crate::{
+    build::{self, Profile},
+    cli::{EvictArgs, MachineArgs},
+    guest::Init,
+    places::Places,
+    setup,
+    steps::Steps,
+};
 
-/// From crossing a threshold to the first signal, beside earlyoom.
-pub(crate) fn measure(places: &Places, machine: &MachineArgs, args: &[OsString]) -> anyhow::Result<u8> {
+/// The program, in the guest and here.
+const BENCH: &str = "bench-evict";
+
+/// Where the figures of all runs go unless a file is named, below the target folder.
+const RAW: &str = "bench-evict.jsonl";
+
+/// Seven contenders on ten workloads ten times take some hours in an emulated guest.
+const TIMEOUT: Duration = Duration::from_hours(24);
+
+/// Runs the contenders in a guest, and judges all that the file of figures holds then.
+pub(crate) fn measure(places: &Places, args: EvictArgs) -> anyhow::Result<u8> {
+    let EvictArgs { machine, raw, append, judge, args } = args;
+    let raw = raw.unwrap_or_else(|| places.target.join(RAW));
+    if judge {
+        let toolchain = setup::bpf_toolchain(places, Steps::Aside)?;
+        let object = build::bpf_object(places, &toolchain, Profile::Release)?;
+        let programs = build::programs(places, &object, Profile::Release)?;
+        return self::judge(&programs, &raw);
+    }
+    // Whatever is measured, it is measured where the one that needs systemd can run too.
+    let machine = MachineArgs { init: Init::Systemd, ..machine };
     let contenders = setup::contenders(places, Steps::Out)?;
-    let guests = guest::prepare(places, machine)?;
-    guest::run(&guests, machine, "bench-evict", args, &contenders)
+    let guests = guest::prepare(places, &machine)?;
+    if let Some(folder) = raw.parent() {
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    }
+    let out = File::options().create(true).append(true).open(&raw);
+    let out = out.with_context(|| format!("cannot open {}", raw.display()))?;
+    if !append {
+        out.set_len(0).with_context(|| format!("cannot empty {}", raw.display()))?;
+    }
+    let words = [&[OsString::from("run")], args.as_slice()].concat();
+    let ended = guest::run_into(&guests, &machine, BENCH, &words, &contenders, TIMEOUT, Box::new(out))?;
+    Steps::Out.say(format_args!("the figures of every run are in {}", raw.display()));
+    let judged = self::judge(&guests.programs, &raw)?;
+    Ok(if ended == 0 { judged } else { ended })
+}
+
+/// The table and its bars, of all runs that a file holds; answers 0 where all bars that can be judged hold.
+fn judge(programs: &[(String, PathBuf)], raw: &Path) -> anyhow::Result<u8> {
+    let program = programs.iter().find_map(|(name, path)| (name == BENCH).then_some(path));
+    let program = program.with_context(|| format!("the package enforcer-tests has no program `{BENCH}`"))?;
+    let status = Command::new(program).arg("judge").arg(raw).status();
+    match status.with_context(|| format!("cannot run {}", program.display()))?.code() {
+        Some(code) => u8::try_from(code).context("an exit status is a byte"),
+        None => bail!("{BENCH} judge was killed"),
+    }
 }

@@ -1,5 +1,10 @@
 //! A benchmark's program in a guest.
-use std::{ffi::OsString, io, os::unix::ffi::OsStrExt as _, time::Duration};
+use std::{
+    ffi::OsString,
+    io::{self, Write},
+    os::unix::ffi::OsStrExt as _,
+    time::Duration,
+};
 
 use anyhow::Context as _;
 
@@ -26,6 +31,19 @@ pub(super) fn run(
     args: &[OsString],
     files: &[FileToAdd],
 ) -> anyhow::Result<u8> {
+    run_into(guests, machine, program, args, files, TIMEOUT, Box::new(io::stdout()))
+}
+
+/// The same with a time of its own, and its standard output to a place of its own.
+pub(super) fn run_into(
+    guests: &Guests,
+    machine: &MachineArgs,
+    program: &str,
+    args: &[OsString],
+    files: &[FileToAdd],
+    timeout: Duration,
+    out: Box<dyn Write + Send>,
+) -> anyhow::Result<u8> {
     let MachineArgs { kernel: _, memory, cpus, init, boot, file } = machine;
     let files: Vec<_> = files.iter().chain(file).cloned().collect();
     let script = command_line(program, args);
@@ -34,13 +52,13 @@ pub(super) fn run(
         init: *init,
         memory_mib: *memory,
         cpus: *cpus,
-        timeout: TIMEOUT,
+        timeout,
         boot,
         files: &files,
         programs: &[],
         script: &script,
     };
-    run.exec(guests, Box::new(io::stdout()), Box::new(io::stderr()))
+    run.exec(guests, out, Box::new(io::stderr()))
 }
 
 /// The words as a shell reads them back, whatever is in them.

@@ -16,7 +16,7 @@ use anyhow::Context as _;
 use crate::guest::{cpio::Archive, initramfs};
 
 /// Part of the archive's name in the cache: counted up when what is written here changes.
-pub(crate) const FORMAT: u32 = 2;
+pub(crate) const FORMAT: u32 = 3;
 
 /// What the guest's own init reads on the kernel's command line; the second is for hosts' kernels that default to v1.
 pub(crate) const KERNEL_ARGUMENTS: &str = "rig.init=systemd systemd.unified_cgroup_hierarchy=1";
@@ -89,9 +89,9 @@ const TEXTS: &[(&str, &str)] = &[
     (
         "etc/passwd",
         "root:x:0:0:root:/root:/bin/sh\nmessagebus:x:100:100::/nonexistent:/bin/false\n\
-         nobody:x:65534:65534:nobody:/:/bin/false\n",
+         systemd-oom:x:101:101::/nonexistent:/bin/false\nnobody:x:65534:65534:nobody:/:/bin/false\n",
     ),
-    ("etc/group", "root:x:0:\nmessagebus:x:100:\nnogroup:x:65534:\n"),
+    ("etc/group", "root:x:0:\nmessagebus:x:100:\nsystemd-oom:x:101:\nnogroup:x:65534:\n"),
     ("etc/systemd/system/default.target", "[Unit]\nRequires=rig.service\nAfter=rig.service\n"),
     (
         "etc/systemd/system/rig.service",

@@ -52,6 +52,14 @@ impl Lock {
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     }
 
+    /// A list as a whole, for a name in the cache: a library that was updated alone makes another root.
+    pub(crate) fn digest(packages: &[Package]) -> u64 {
+        packages
+            .iter()
+            .flat_map(|package| package.sha256.bytes())
+            .fold(0, |hash: u64, byte| hash.wrapping_mul(0x0100_0000_01b3) ^ u64::from(byte))
+    }
+
     /// The packages of one kernel.
     pub(crate) fn kernel(&self, name: KernelName) -> anyhow::Result<&[Package]> {
         let packages = self.kernels.get(name.as_str());

@@ -15,13 +15,7 @@ pub(crate) fn provide(places: &Places, lock: &Lock) -> anyhow::Result<(PathBuf, 
     let Some(first) = lock.systemd.first() else {
         bail!("the lock file names no systemd: cargo xtask setup --update-lock");
     };
-    // The list as a whole: a library that was updated alone is another root.
-    let stamp = lock
-        .systemd
-        .iter()
-        .flat_map(|package| package.sha256.bytes())
-        .fold(0_u64, |hash, byte| hash.wrapping_mul(0x0100_0000_01b3) ^ u64::from(byte));
-    let name = format!("systemd/{}-{stamp:016x}-{}", first.stamp(), systemd::FORMAT);
+    let name = format!("systemd/{}-{:016x}-{}", first.stamp(), Lock::digest(&lock.systemd), systemd::FORMAT);
     let (folder, work) = places.fill(&name, |folder| {
         let unpacked = tempfile::tempdir_in(&places.cache)?;
         for package in &lock.systemd {

@@ -11,6 +11,7 @@ use crate::{
         pressure::Conditions,
         rank::{DecidedBy, MemoryStanding, PidStanding},
         threshold::Signal,
+        wire::wire,
     },
 };
 
@@ -338,3 +339,41 @@ pub enum Action {
 
 /// What one step of the engine wants, in order.
 pub type Actions = Few<Action, 16>;
+
+wire!(enum Standing { 0 => Memory(standing: MemoryStanding), 1 => Pids(standing: PidStanding) });
+wire!(struct Ranked { index, cgroup, standing });
+wire!(enum Exclusion { 0 => Critical, 1 => Protected, 2 => Gone, 3 => Empty, 4 => WithinRequest, 5 => PassedOver });
+wire!(struct Excluded { index, cgroup, reason });
+wire!(struct Shortage { signal, hard, threshold, observed });
+wire!(struct Decision {
+    number, dry_run, index, cgroup, crossed_ns, decided_ns, shortage, grace_ns, reading, growth_bytes_per_second,
+    decided_by, predicted_freed_bytes, ranking, ranked_count, excluded, excluded_count,
+});
+wire!(struct Moments { crossed_ns, decided_ns, terminated_ns, signalled_ns, dead_ns, memory_back_ns });
+wire!(struct Completion { number, cgroup, moments, predicted_freed_bytes, freed_bytes });
+wire!(enum FailureReason { 0 => Refused(refusal: Refusal), 1 => StillPopulated });
+wire!(struct Failure { number, cgroup, moments, given_up_ns, reason });
+wire!(enum Suppression { 0 => NoCandidate, 1 => BreakerOpen });
+wire!(enum KillReason { 0 => GracePassed, 1 => HardThreshold, 2 => Exhausting });
+wire!(enum BrakeCause { 0 => Grace, 1 => Release });
+wire!(struct Containment {
+    brake, number, index, cgroup, decided_ns, cause, usage_bytes, high_bytes, fill_bytes_per_second, headroom_bytes,
+    awaited_ns,
+});
+wire!(enum Action {
+    0 => Crossed { now_ns: u64, shortage: Shortage },
+    1 => Cleared { now_ns: u64, shortage: Shortage, crossed_ns: u64 },
+    2 => Conditions(conditions: Conditions),
+    3 => ReadUsages(resource: Resource),
+    4 => Evict,
+    5 => Kill { number: u64, reason: KillReason },
+    6 => Completed(completion: Completion),
+    7 => Failed(failure: Failure),
+    8 => Suppressed { now_ns: u64, signal: Signal, reason: Suppression },
+    9 => LookAgainWithin(within_ns: u64),
+    10 => Contain(containment: Containment),
+    11 => Ease { brake: u64 },
+    12 => Contained { now_ns: u64, containment: Containment },
+    13 => Uncontained { now_ns: u64, containment: Containment, reason: BrakeRefusal },
+    14 => Eased { now_ns: u64, containment: Containment, since_ns: u64, given_back: bool },
+});

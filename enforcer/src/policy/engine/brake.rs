@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     model::CgroupId,
-    policy::{pressure::Tracked, threshold::Signal},
+    policy::{pressure::Tracked, threshold::Signal, wire::wire},
 };
 
 const MS: u64 = 1_000_000;
@@ -196,3 +196,6 @@ impl Engine {
         true
     }
 }
+
+wire!(struct Brake { containment, since_ns, is_easing });
+wire!(struct Brakes { on, count, due_ns, refused });

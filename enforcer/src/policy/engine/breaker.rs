@@ -1,4 +1,5 @@
 use super::settings::BreakerSettings;
+use crate::policy::wire::wire;
 
 /// The share of pods says something from so many kills on: half of two pods is one.
 const SHARE_FROM_KILLS: usize = 10;
@@ -38,6 +39,8 @@ impl Breaker {
         kills >= usize::from(self.settings.max_kills) || too_large_a_share
     }
 }
+
+wire!(struct Breaker { settings, kills_ns });
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,10 @@ use super::{
 };
 use crate::{
     model::CgroupId,
-    policy::rank::{MemoryStanding, PidStanding},
+    policy::{
+        rank::{MemoryStanding, PidStanding},
+        wire::{Malformed, Sink, Source, Wire, wire},
+    },
 };
 
 /// Two readings closer than this tell nothing of growth.
@@ -53,8 +56,7 @@ impl Candidates {
             baseline: None,
         };
         let slots: Vec<_> = facts.iter().map(slot).collect();
-        let mut by_cgroup: Vec<_> = (0..slots.len()).collect();
-        by_cgroup.sort_by_key(|index| facts.get(*index).map(|facts| facts.cgroup));
+        let by_cgroup = by_cgroup(&slots);
         let order = Vec::with_capacity(slots.len());
         Self { slots, by_cgroup, order }
     }
@@ -69,6 +71,11 @@ impl Candidates {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
+    }
+
+    /// Each with its latest reading, in their order.
+    pub fn known(&self) -> impl Iterator<Item = (&CandidateFacts, &Reading)> {
+        self.slots.iter().map(|slot| (&slot.facts, &slot.reading))
     }
 
     pub(super) fn slots(&self) -> impl Iterator<Item = (usize, &Slot)> {
@@ -109,13 +116,19 @@ impl Candidates {
 
     pub(super) fn take_readings(&mut self, now_ns: u64, readings: &[Reading]) {
         for (index, slot) in self.slots.iter_mut().enumerate() {
-            slot.take(now_ns, readings.get(index).copied().unwrap_or(Reading::Missing));
+            slot.take_in(now_ns, readings.get(index).copied().unwrap_or(Reading::Missing));
         }
     }
 }
 
+fn by_cgroup(slots: &[Slot]) -> Vec<usize> {
+    let mut by_cgroup: Vec<_> = (0..slots.len()).collect();
+    by_cgroup.sort_by_key(|index| slots.get(*index).map(|slot| slot.facts.cgroup));
+    by_cgroup
+}
+
 impl Slot {
-    fn take(&mut self, now_ns: u64, reading: Reading) {
+    fn take_in(&mut self, now_ns: u64, reading: Reading) {
         let known = self.reading.usage().is_some() && now_ns.saturating_sub(self.read_ns) < KEEP_NS;
         if reading != Reading::Missing || !known {
             self.reading = reading;
@@ -190,6 +203,32 @@ impl Slot {
             }),
         };
         Ranked { index, cgroup: self.facts.cgroup, standing }
+    }
+}
+
+wire!(struct Slot {
+    facts, reading, passed_over_until_ns, growth_bytes_per_second, read_ns, baseline,
+});
+
+/// The order by cgroup follows from the slots, and is not kept.
+impl Wire for Candidates {
+    fn put(&self, sink: &mut impl Sink) {
+        let Self { slots, by_cgroup: _, order } = self;
+        slots.put(sink);
+        order.put(sink);
+    }
+
+    fn take(source: &mut Source<'_>) -> Result<Self, Malformed> {
+        let slots = Vec::take(source)?;
+        let by_cgroup = by_cgroup(&slots);
+        let mut order = Vec::with_capacity(slots.len());
+        order.append(&mut Vec::take(source)?);
+        Ok(Self { slots, by_cgroup, order })
+    }
+
+    fn shape(out: &mut String) {
+        Vec::<Slot>::shape(out);
+        Vec::<Ranked>::shape(out);
     }
 }
 

@@ -4,6 +4,7 @@ use crate::{
     policy::{
         pressure::{Observation, Observations},
         threshold::Signal,
+        wire::wire,
     },
 };
 
@@ -282,3 +283,24 @@ pub enum Input<'a> {
     /// What came of a decision.
     Outcome(Outcome),
 }
+
+wire!(struct CandidateFacts { cgroup, priority, request_bytes, critical, protected, grace_period_ns });
+wire!(struct Usage { current_bytes, working_set_bytes, anon_bytes, file_bytes, shmem_bytes, process_count });
+wire!(enum Reading { 0 => Missing, 1 => Gone, 2 => Usage(usage: Usage) });
+wire!(struct Level { available, capacity });
+wire!(struct NodeSample { now_ns, memory, allocatable, pids, fill_bytes_per_second });
+wire!(enum Refusal { 0 => Gone, 1 => Empty, 2 => Replaced, 3 => Unrecorded, 4 => Kernel(errno: i32) });
+wire!(enum BrakeRefusal {
+    0 => Gone, 1 => Absent, 2 => Lower, 3 => Forbidden, 4 => Unwritten, 5 => Busy, 6 => Kernel(errno: i32),
+});
+wire!(enum Outcome {
+    0 => Terminated { number: u64, now_ns: u64 },
+    1 => Signalled { number: u64, now_ns: u64 },
+    2 => Refused { number: u64, now_ns: u64, reason: Refusal },
+    3 => Progress {
+        number: u64, now_ns: u64, populated: bool, current_bytes: Option<u64>, process_count: Option<u64>,
+    },
+    4 => Contained { brake: u64, now_ns: u64 },
+    5 => Uncontained { brake: u64, now_ns: u64, reason: BrakeRefusal },
+    6 => Eased { brake: u64, now_ns: u64, given_back: bool },
+});

@@ -3,6 +3,7 @@ use std::fmt;
 use crate::policy::{
     few::Few,
     threshold::{Signal, Threshold, ThresholdValue},
+    wire::wire,
 };
 
 /// What the daemon may do; in the order of its reach.
@@ -130,3 +131,11 @@ impl Default for EngineSettings {
         }
     }
 }
+
+wire!(enum Mode { 0 => Observe, 1 => DryRun, 2 => Enforce });
+wire!(enum Resource { 0 => Memory, 1 => Pids });
+wire!(struct BreakerSettings { max_kills, window_ns, max_share_permille });
+wire!(struct EngineSettings {
+    mode, thresholds, pressure_transition_period_ms, max_pod_grace_period_ns, evict_within_request, breaker,
+    dry_run_cool_down_ns,
+});

@@ -2,7 +2,10 @@ use super::{
     action::{BrakeCause, Completion, Decision, Failure, FailureReason, KillReason, Moments},
     settings::Resource,
 };
-use crate::{model::CgroupId, policy::threshold::Signal};
+use crate::{
+    model::CgroupId,
+    policy::{threshold::Signal, wire::wire},
+};
 
 const MS: u64 = 1_000_000;
 const GIB: u64 = 1 << 30;
@@ -315,6 +318,16 @@ fn scaled(base_ns: u64, per_gib_ns: u64, bytes: u64) -> u64 {
     let part = u128::from(per_gib_ns) * u128::from(bytes) / u128::from(GIB);
     base_ns.saturating_add(u64::try_from(part).unwrap_or(u64::MAX))
 }
+
+wire!(enum Stage {
+    0 => Deciding,
+    1 => Terminating { until_ns: u64 },
+    2 => Killing,
+    3 => Dying { deadline_ns: u64 },
+    4 => Settling { since_ns: u64, moved_ns: u64 },
+});
+wire!(struct Release { predicted, before, freed });
+wire!(struct Victim { number, cgroup, signal, stage, grace_ns, moments, memory, pids, clock_ns, looked_ns });
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,7 @@
 use std::fmt;
 
 use super::ThresholdValue;
+use crate::policy::wire::wire;
 
 /// What is measured against a threshold (upstream `Signal` in `pkg/kubelet/eviction/api/types.go`).
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -173,3 +174,10 @@ impl Threshold {
         self.grace_period_ms == 0
     }
 }
+
+wire!(enum Signal {
+    0 => MemoryAvailable, 1 => AllocatableMemoryAvailable, 2 => NodefsAvailable, 3 => NodefsInodesFree,
+    4 => ImagefsAvailable, 5 => ImagefsInodesFree, 6 => ContainerfsAvailable, 7 => ContainerfsInodesFree,
+    8 => PidAvailable,
+});
+wire!(struct Threshold { signal, value, grace_period_ms, min_reclaim });

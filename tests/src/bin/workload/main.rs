@@ -3,6 +3,7 @@
 //! Each prints JSON lines on standard output: one with `"state":"ready"` once the load is there, one a second
 //! with `"state":"running"`, and one with `"state":"done"` at the end, which SIGTERM, SIGINT or `--for` bring
 //! about. Times are in microseconds or milliseconds, sizes in bytes, as the keys say.
+mod bomb;
 mod cache;
 mod fork;
 mod headless;
@@ -95,6 +96,8 @@ enum Load {
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
         count: u32,
     },
+    /// Start small processes each of which starts another, and so on
+    Bomb(bomb::Fuse),
     /// Keep processors busy and count the work done
     Spin {
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -106,6 +109,9 @@ enum Load {
     /// What `fork` starts: wait for the end, and no longer than the parent lives
     #[command(hide = true)]
     Wait,
+    /// What `bomb` starts, and what that starts
+    #[command(hide = true)]
+    Link(bomb::Fuse),
 }
 
 fn main() -> ExitCode {
@@ -127,6 +133,8 @@ fn main() -> ExitCode {
                 seize.map_or(Ok(()), usurper::seize)?;
                 spin::spin(&clock, threads)
             }
+            Load::Bomb(fuse) => bomb::bomb(&clock()?, fuse),
+            Load::Link(fuse) => bomb::link(&clock()?, fuse),
             Load::Wait => fork::wait(),
         }
     };

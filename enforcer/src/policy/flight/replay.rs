@@ -1,0 +1,253 @@
+use super::{
+    file::{Item, Recording},
+    record::{Given, Record, Step},
+};
+use crate::policy::{
+    engine::{
+        Action, Candidates, Completion, Decision, Engine, EngineSettings, Failure, KillReason, Outcome,
+        Shortage, Suppression,
+    },
+    threshold::Signal,
+    wire::Wire,
+};
+
+/// What happened, as the recording tells it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Happening {
+    /// A threshold was crossed.
+    Crossed(Shortage),
+    /// A shortage was over.
+    Cleared(Shortage),
+    /// A victim was chosen.
+    Decided {
+        /// All about it.
+        decision: Box<Decision>,
+        /// What events call the eviction; none if that was not kept.
+        id: Option<u128>,
+    },
+    /// The victim was sent SIGTERM.
+    Terminated {
+        /// Which eviction.
+        number: u64,
+    },
+    /// The victim's time to end was over.
+    CutShort {
+        /// Which eviction.
+        number: u64,
+        /// Why.
+        reason: KillReason,
+    },
+    /// The victim was sent SIGKILL.
+    Signalled {
+        /// Which eviction.
+        number: u64,
+    },
+    /// It was dead, and its memory back or overdue.
+    Completed(Completion),
+    /// It could not be signalled, or did not die.
+    Failed(Failure),
+    /// Nobody was evicted.
+    Suppressed {
+        /// For what.
+        signal: Signal,
+        /// Why.
+        reason: Suppression,
+    },
+    /// Other settings came into force.
+    Configured(Box<EngineSettings>),
+    /// Here the recording is incomplete: so many records the recorder did not keep, or 0 where the file is damaged.
+    Gap {
+        /// How many were lost.
+        lost: u64,
+    },
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Moment {
+    /// When, in nanoseconds of `CLOCK_BOOTTIME`; of what has no time of its own, that of what came before.
+    pub at_ns: u64,
+    /// What.
+    pub what: Happening,
+}
+
+/// Where the engine would act otherwise than it did.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Difference {
+    /// The byte of the file at which the record begins.
+    pub at: usize,
+    /// When it was, in nanoseconds of `CLOCK_BOOTTIME`.
+    pub at_ns: u64,
+    /// What was recorded.
+    pub recorded: String,
+    /// What the same inputs give now.
+    pub replayed: String,
+}
+
+/// What a replay found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Account {
+    /// All that happened, in its order.
+    pub moments: Vec<Moment>,
+    /// Steps that were run again and gave the same, bit for bit.
+    pub equal: u64,
+    /// Steps that could not be run again, as what came before them is missing.
+    pub unverified: u64,
+    /// The first difference; none is as it should be.
+    pub difference: Option<Difference>,
+    /// When the recording begins and ends, in nanoseconds of `CLOCK_BOOTTIME`; none without a single step.
+    pub span_ns: Option<(u64, u64)>,
+}
+
+impl Account {
+    /// The decisions, each with the id that events call it by.
+    pub fn decisions(&self) -> impl Iterator<Item = (&Decision, Option<u128>)> {
+        self.moments.iter().filter_map(|moment| match &moment.what {
+            Happening::Decided { decision, id } => Some((&**decision, *id)),
+            _ => None,
+        })
+    }
+}
+
+/// Runs a recording again, and tells what it holds and whether the engine acts as it did.
+#[must_use]
+pub fn replay(recording: &Recording<'_>) -> Account {
+    let mut player = Player { engine: None, now_ns: 0, account: Account::default() };
+    for item in &recording.items {
+        match (item, item.record()) {
+            (Item::Record { at, bytes }, Some(record)) => player.play(*at, bytes, record),
+            (Item::Record { .. } | Item::Damage(_), _) => player.gap(0),
+        }
+    }
+    player.account
+}
+
+struct Player {
+    /// None until its whole state is known, and after a gap.
+    engine: Option<Engine>,
+    now_ns: u64,
+    account: Account,
+}
+
+impl Player {
+    fn play(&mut self, at: usize, bytes: &[u8], record: Record) {
+        match record {
+            Record::Key(engine) => {
+                // Its state must be what its inputs have made of it: then no input is missing.
+                if let Some(running) = &self.engine {
+                    let state = |engine: &Engine| {
+                        let mut bytes = Vec::new();
+                        engine.put(&mut bytes);
+                        bytes
+                    };
+                    if state(running) != bytes.get(1..).unwrap_or_default() {
+                        self.differs(at, format!("{engine:?}"), format!("{running:?}"));
+                    }
+                }
+                self.engine = Some(*engine);
+            }
+            Record::Settings(settings) => {
+                if let Some(engine) = &mut self.engine {
+                    engine.configure(&settings);
+                }
+                self.tell(Happening::Configured(settings));
+            }
+            Record::Candidates(facts) => {
+                if let Some(engine) = &mut self.engine {
+                    drop(engine.replace(Candidates::new(&facts)));
+                }
+            }
+            Record::Step(step) => self.step(at, &step),
+            Record::Called { number, id: called } => {
+                for moment in self.account.moments.iter_mut().rev() {
+                    if let Happening::Decided { decision, id } = &mut moment.what
+                        && decision.number == number
+                    {
+                        *id = Some(called);
+                        break;
+                    }
+                }
+            }
+            Record::Lost(count) => self.gap(count),
+        }
+    }
+
+    fn step(&mut self, at: usize, step: &Step) {
+        self.now_ns = step.given.now_ns();
+        let span = self.account.span_ns.get_or_insert((self.now_ns, self.now_ns));
+        span.1 = self.now_ns;
+        match &mut self.engine {
+            None => self.account.unverified += 1,
+            Some(engine) => {
+                let actions = engine.step(step.given.input());
+                let evicts = actions.iter().any(|action| matches!(action, Action::Evict));
+                let decision = engine.decision().filter(|_| evicts).copied();
+                if (actions, decision) == (step.actions, step.decision) {
+                    self.account.equal += 1;
+                } else {
+                    let acts = |actions: &crate::policy::engine::Actions, decision: &Option<Decision>| {
+                        let actions: Vec<_> = actions.iter().collect();
+                        format!("{actions:?}, decision {decision:?}")
+                    };
+                    self.differs(at, acts(&step.actions, &step.decision), acts(&actions, &decision));
+                }
+            }
+        }
+        self.tell_step(step);
+    }
+
+    fn tell_step(&mut self, step: &Step) {
+        match step.given {
+            Given::Outcome(Outcome::Terminated { number, .. }) => self.tell(Happening::Terminated { number }),
+            Given::Outcome(Outcome::Signalled { number, .. }) => self.tell(Happening::Signalled { number }),
+            Given::Outcome(
+                Outcome::Refused { .. }
+                | Outcome::Progress { .. }
+                | Outcome::Contained { .. }
+                | Outcome::Uncontained { .. }
+                | Outcome::Eased { .. },
+            )
+            | Given::Node(_)
+            | Given::Usages { .. } => {}
+        }
+        for action in step.actions.iter() {
+            let what = match *action {
+                Action::Crossed { now_ns: _, shortage } => Happening::Crossed(shortage),
+                Action::Cleared { now_ns: _, shortage, crossed_ns: _ } => Happening::Cleared(shortage),
+                Action::Evict => match step.decision {
+                    Some(decision) => Happening::Decided { decision: Box::new(decision), id: None },
+                    None => continue,
+                },
+                Action::Kill { number, reason } => Happening::CutShort { number, reason },
+                Action::Completed(completion) => Happening::Completed(completion),
+                Action::Failed(failure) => Happening::Failed(failure),
+                Action::Suppressed { now_ns: _, signal, reason } => Happening::Suppressed { signal, reason },
+                Action::Conditions(_)
+                | Action::ReadUsages(_)
+                | Action::LookAgainWithin(_)
+                | Action::Contain(_)
+                | Action::Ease { .. }
+                | Action::Contained { .. }
+                | Action::Uncontained { .. }
+                | Action::Eased { .. } => continue,
+            };
+            self.tell(what);
+        }
+    }
+
+    fn gap(&mut self, lost: u64) {
+        self.engine = None;
+        self.tell(Happening::Gap { lost });
+    }
+
+    fn tell(&mut self, what: Happening) {
+        self.account.moments.push(Moment { at_ns: self.now_ns, what });
+    }
+
+    /// From there on the engine's state is another one: no more can be said until it is known anew.
+    fn differs(&mut self, at: usize, recorded: String, replayed: String) {
+        let at_ns = self.now_ns;
+        self.account.difference.get_or_insert(Difference { at, at_ns, recorded, replayed });
+        self.engine = None;
+    }
+}

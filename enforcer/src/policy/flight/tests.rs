@@ -1,0 +1,3 @@
+mod damage;
+mod random;
+mod scenes;

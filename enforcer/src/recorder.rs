@@ -1,0 +1,260 @@
+//! The flight recorder: keeps what the eviction engine went through, in memory for the last minutes and on the disk for
+//! every decision.
+//!
+//! ```text
+//! reflex thread: engine ─► Tap ─► ring ─► recorder thread ─► Store (memory) ─► recordings/<eviction id>.rec
+//!                                               ▲ asks
+//!                     teller thread, observe socket ┘
+//! ```
+//!
+//! [`Tap`] encodes each input with what the engine made of it, right into a ring that was made before: it allocates
+//! nothing, waits for nobody, and what finds no room is counted and told in the recording. Now and then, when all else is
+//! done, it puts down the engine's whole state, from which a replay can begin. What the bytes mean is
+//! [`crate::policy::flight`]'s.
+
+mod folder;
+mod ring;
+mod store;
+mod tap;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+};
+
+use rustix::{event::EventfdFlags, time::ClockId};
+use ulid::Ulid;
+
+pub use self::{
+    folder::{FILE_ENDING, MOST_FILE_BYTES, folder, path},
+    store::RecorderStats,
+    tap::Tap,
+};
+use self::{
+    ring::{RING_BYTES, ring},
+    store::{Extent, Store},
+};
+use crate::policy::flight::{Member, Origin};
+
+/// The thread's stack: nothing here is deep.
+const STACK_BYTES: usize = 256 * 1024;
+
+/// What the recordings are told to come from.
+#[derive(Clone, Debug, Default)]
+pub struct Provenance {
+    /// The node's name.
+    pub node: String,
+    /// The boot.
+    pub boot_id: String,
+    /// The configuration in force.
+    pub config_hash: String,
+}
+
+/// Wakes the recorder's thread.
+#[derive(Debug)]
+pub(crate) struct Bell(OwnedFd);
+
+impl Bell {
+    pub(crate) fn ring(&self) {
+        // It can only fail when the counter is full, and then the thread is about to wake anyway.
+        let _rung = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+}
+
+/// What the thread is asked to write down.
+#[derive(Debug, Default)]
+struct Desk {
+    /// Evictions whose file is to be written, the oldest first.
+    due: Vec<Ulid>,
+    /// The latest eviction whose end is not recorded yet.
+    open: Option<Ulid>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    store: Mutex<Store>,
+    desk: Mutex<Desk>,
+    provenance: Mutex<Provenance>,
+    bell: Arc<Bell>,
+    stop: AtomicBool,
+    state_dir: PathBuf,
+}
+
+/// The recorder and its thread. Dropping it writes down what is still open, and stops it.
+#[derive(Debug)]
+pub struct Recorder {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Asks the recorder from elsewhere.
+#[derive(Clone, Debug)]
+pub struct Asker(Arc<Shared>);
+
+impl Recorder {
+    /// Starts it, with the tap for the one that feeds the engine. Files come below the state directory; that they cannot
+    /// be written is told to `failed`, once for each reason.
+    pub fn start(
+        state_dir: &Path,
+        provenance: Provenance,
+        failed: impl Fn(&str) + Send + 'static,
+    ) -> io::Result<(Self, Tap)> {
+        let bell = Arc::new(Bell(rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?));
+        let (producer, consumer) = ring(RING_BYTES);
+        let tap = Tap::new(producer, Arc::clone(&bell));
+        let shared = Arc::new(Shared {
+            store: Mutex::new(Store::new(consumer, tap.tapped())),
+            desk: Mutex::default(),
+            provenance: Mutex::new(provenance),
+            bell,
+            stop: AtomicBool::new(false),
+            state_dir: state_dir.to_owned(),
+        });
+        let own = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name(String::from("recorder"))
+            .stack_size(STACK_BYTES)
+            .spawn(move || own.run(&failed))?;
+        Ok((Self { shared, thread: Some(thread) }, tap))
+    }
+
+    /// Says who the candidates are from now on; before the engine is given them.
+    pub fn name(&self, members: impl Iterator<Item = Member>) {
+        lock(&self.shared.store).name(members, now_ns(ClockId::Boottime));
+    }
+
+    /// Another configuration is in force.
+    pub fn configured(&self, config_hash: String) {
+        lock(&self.shared.provenance).config_hash = config_hash;
+    }
+
+    /// To ask it from elsewhere.
+    #[must_use]
+    pub fn asker(&self) -> Asker {
+        Asker(Arc::clone(&self.shared))
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.bell.ring();
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the recorder's thread panicked");
+        }
+    }
+}
+
+impl Asker {
+    /// An eviction was decided: its file is written now, and again at its end, if there is one to come.
+    pub fn decided(&self, eviction: Ulid, goes_on: bool) {
+        let mut desk = lock(&self.0.desk);
+        // One at a time is under way: what is still open of another will not be told any more.
+        let before = std::mem::replace(&mut desk.open, goes_on.then_some(eviction));
+        desk.due.extend(before);
+        desk.due.push(eviction);
+        drop(desk);
+        self.0.bell.ring();
+    }
+
+    /// It is over.
+    pub fn ended(&self, eviction: Ulid) {
+        let mut desk = lock(&self.0.desk);
+        desk.open.take_if(|open| *open == eviction);
+        desk.due.push(eviction);
+        drop(desk);
+        self.0.bell.ring();
+    }
+
+    /// All that is in memory, as a file's bytes. May take some milliseconds.
+    #[must_use]
+    pub fn snapshot(&self) -> Vec<u8> {
+        let mut file = Vec::new();
+        // Into memory it does not fail.
+        drop(self.0.write(Extent::All, &mut file));
+        file
+    }
+
+    /// What it holds, and what was lost.
+    #[must_use]
+    pub fn stats(&self) -> RecorderStats {
+        let mut store = lock(&self.0.store);
+        store.drain();
+        store.stats()
+    }
+}
+
+impl Shared {
+    fn run(&self, failed: &dyn Fn(&str)) {
+        let mut told = Vec::new();
+        loop {
+            let stop = self.stop.load(Ordering::Acquire);
+            lock(&self.store).drain();
+            let mut due = {
+                let mut desk = lock(&self.desk);
+                if stop {
+                    let open = desk.open.take();
+                    desk.due.extend(open);
+                }
+                std::mem::take(&mut desk.due)
+            };
+            due.sort_unstable();
+            due.dedup();
+            for eviction in due {
+                let write = |file: &mut dyn io::Write| self.write(Extent::Recent, file);
+                if let Err(error) = folder::keep(&self.state_dir, eviction, write) {
+                    let message = format!("a decision's recording cannot be written: {error}");
+                    if !told.contains(&message) {
+                        failed(&message);
+                        told.push(message);
+                    }
+                }
+            }
+            if stop {
+                return;
+            }
+            let mut count = [0_u8; 8];
+            if let Err(error) = rustix::io::retry_on_intr(|| rustix::io::read(&self.bell.0, &mut count)) {
+                tracing::error!(%error, "the recorder cannot wait, and ends");
+                return;
+            }
+        }
+    }
+
+    /// Writes what is kept as a file. The store is not held meanwhile: a disk may be slow.
+    fn write(&self, extent: Extent, out: &mut dyn io::Write) -> io::Result<()> {
+        let Provenance { node, boot_id, config_hash } = lock(&self.provenance).clone();
+        let copy = {
+            let mut store = lock(&self.store);
+            store.drain();
+            store.copy(extent)
+        };
+        let origin = Origin {
+            node,
+            boot_id,
+            config_hash,
+            boottime_ns: now_ns(ClockId::Boottime),
+            realtime_ns: now_ns(ClockId::Realtime),
+            seed: copy.seed(),
+        };
+        copy.write(&origin, out)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn now_ns(clock: ClockId) -> u64 {
+    let now = rustix::time::clock_gettime(clock);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
+}

@@ -1,0 +1,218 @@
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io,
+    sync::Arc,
+};
+
+use super::{ring::Consumer, tap::Tapped};
+use crate::{
+    model::CgroupId,
+    policy::{
+        flight::{Member, Origin, Writer},
+        wire::{Source, Wire},
+    },
+};
+
+/// How much is kept in memory, and for how long at the least, if it is not more than that.
+const MEMORY_BYTES: usize = 1 << 20;
+const KEEP_NS: u64 = 600_000_000_000;
+
+/// How much of what came before a decision comes into its file.
+const BEFORE_NS: u64 = 120_000_000_000;
+const BEFORE_BYTES: usize = 512 * 1024;
+
+/// Names of pods that are gone are kept as long as their records can be; so many at the most.
+const MOST_GONE: usize = 4_096;
+
+/// It is a candidate at present.
+const STILL: u64 = u64::MAX;
+
+/// A whole state of the engine begins with this, and a segment with a whole state.
+const KEY: u8 = 0;
+
+/// What the recorder holds, and what was lost.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct RecorderStats {
+    /// Records taken, ever.
+    pub records: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Records that found no room in the ring.
+    pub lost: u64,
+    /// Bytes held in memory now, the ring apart.
+    pub held_bytes: usize,
+}
+
+/// From one whole state to the next.
+#[derive(Clone, Debug, Default)]
+struct Segment {
+    /// Each record with its length before it.
+    bytes: Vec<u8>,
+    end_ns: u64,
+}
+
+/// How much is to be written.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Extent {
+    /// All that there is.
+    All,
+    /// What came shortly before now.
+    Recent,
+}
+
+/// What is kept in memory.
+#[derive(Debug)]
+pub(super) struct Store {
+    ring: Consumer,
+    tapped: Arc<Tapped>,
+    /// The last is the one that goes on.
+    segments: VecDeque<Arc<Segment>>,
+    held_bytes: usize,
+    /// Who is who, and until when that was known.
+    names: BTreeMap<CgroupId, (Arc<Member>, u64)>,
+    scratch: Vec<u8>,
+    records: u64,
+    bytes: u64,
+}
+
+impl Store {
+    pub(super) fn new(ring: Consumer, tapped: Arc<Tapped>) -> Self {
+        Self {
+            ring,
+            tapped,
+            segments: VecDeque::new(),
+            held_bytes: 0,
+            names: BTreeMap::new(),
+            scratch: Vec::new(),
+            records: 0,
+            bytes: 0,
+        }
+    }
+
+    /// Takes what is in the ring.
+    pub(super) fn drain(&mut self) {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        loop {
+            scratch.clear();
+            let Some(at_ns) = self.ring.take(&mut scratch) else { break };
+            self.take(at_ns, &scratch);
+        }
+        // One that was filled by a thousand pods is not kept for ever.
+        scratch.clear();
+        scratch.shrink_to(4_096);
+        self.scratch = scratch;
+        self.forget();
+    }
+
+    fn take(&mut self, at_ns: u64, record: &[u8]) {
+        self.records += 1;
+        self.bytes += u64::try_from(record.len()).unwrap_or(0);
+        if record.first() == Some(&KEY) || self.segments.is_empty() {
+            self.segments.push_back(Arc::default());
+        }
+        if let Some(segment) = self.segments.back_mut() {
+            let segment = Arc::make_mut(segment);
+            let before = segment.bytes.len();
+            record.len().put(&mut segment.bytes);
+            segment.bytes.extend_from_slice(record);
+            segment.end_ns = segment.end_ns.max(at_ns);
+            self.held_bytes += segment.bytes.len() - before;
+        }
+    }
+
+    /// Lets go of what is old, or too much.
+    fn forget(&mut self) {
+        let now_ns = self.segments.back().map_or(0, |segment| segment.end_ns);
+        while let Some(first) = self.segments.front()
+            && self.segments.len() > 1
+            && (self.held_bytes > MEMORY_BYTES || now_ns.saturating_sub(first.end_ns) > KEEP_NS)
+        {
+            self.held_bytes -= first.bytes.len();
+            self.segments.pop_front();
+        }
+    }
+
+    /// Notes who the candidates are.
+    pub(super) fn name(&mut self, members: impl Iterator<Item = Member>, now_ns: u64) {
+        // Those of the set before were known until now.
+        for (_, seen_ns) in self.names.values_mut().filter(|(_, seen_ns)| *seen_ns == STILL) {
+            *seen_ns = now_ns;
+        }
+        for member in members {
+            let known = self.names.get(&member.cgroup).map(|(known, _)| Arc::clone(known));
+            let cgroup = member.cgroup;
+            let member = known.filter(|known| **known == member).unwrap_or_else(|| Arc::new(member));
+            self.names.insert(cgroup, (member, STILL));
+        }
+        // Segments are kept for one longer than that.
+        let kept_ns = now_ns.saturating_sub(2 * KEEP_NS);
+        self.names.retain(|_, (_, seen_ns)| *seen_ns >= kept_ns);
+        let gone = self.names.iter().filter(|(_, (_, seen_ns))| *seen_ns != STILL);
+        let mut gone: Vec<_> = gone.map(|(cgroup, (_, seen_ns))| (*seen_ns, *cgroup)).collect();
+        gone.sort_unstable();
+        let too_many = gone.len().saturating_sub(MOST_GONE);
+        for (_, cgroup) in gone.iter().take(too_many) {
+            self.names.remove(cgroup);
+        }
+    }
+
+    /// A copy to be written elsewhere; the records themselves are shared.
+    pub(super) fn copy(&self, extent: Extent) -> Copy {
+        let now_ns = self.segments.back().map_or(0, |segment| segment.end_ns);
+        let (mut bytes, mut segments) = (0, VecDeque::new());
+        for segment in self.segments.iter().rev() {
+            bytes += segment.bytes.len();
+            let is_far = now_ns.saturating_sub(segment.end_ns) > BEFORE_NS || bytes > BEFORE_BYTES;
+            if extent == Extent::Recent && is_far && !segments.is_empty() {
+                break;
+            }
+            segments.push_front(Arc::clone(segment));
+        }
+        let members = self.names.values().map(|(member, _)| Arc::clone(member)).collect();
+        Copy { segments: segments.into(), members, seed: self.tapped.seed() }
+    }
+
+    pub(super) fn stats(&self) -> RecorderStats {
+        RecorderStats {
+            records: self.records,
+            bytes: self.bytes,
+            lost: self.tapped.lost(),
+            held_bytes: self.held_bytes,
+        }
+    }
+}
+
+/// What is to be written.
+#[derive(Debug)]
+pub(super) struct Copy {
+    segments: Vec<Arc<Segment>>,
+    members: Vec<Arc<Member>>,
+    seed: u128,
+}
+
+impl Copy {
+    pub(super) fn seed(&self) -> u128 {
+        self.seed
+    }
+
+    #[cfg(test)]
+    pub(super) fn names(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().map(|member| &**member)
+    }
+
+    pub(super) fn write(&self, origin: &Origin, out: &mut dyn io::Write) -> io::Result<()> {
+        let mut writer = Writer::new(env!("CARGO_PKG_VERSION"), origin);
+        let members: Vec<Member> = self.members.iter().map(|member| (**member).clone()).collect();
+        writer.names(&members);
+        for segment in &self.segments {
+            let mut source = Source::new(&segment.bytes);
+            while let Ok(bytes) = usize::take(&mut source).and_then(|length| source.bytes(length)) {
+                writer.record(bytes);
+                if writer.written().len() >= 64 * 1024 {
+                    out.write_all(&writer.take_written())?;
+                }
+            }
+        }
+        out.write_all(&writer.finish())
+    }
+}

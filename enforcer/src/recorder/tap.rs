@@ -1,0 +1,161 @@
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use super::{
+    Bell,
+    ring::{Producer, Slot},
+};
+use crate::policy::{
+    engine::{Actions, Candidates, Engine, EngineSettings, Input, Outcome},
+    flight::{put_called, put_candidates, put_key, put_lost, put_settings, put_step},
+};
+
+/// The engine's whole state is put down this often, and after so many bytes: from there a replay can begin. As much as
+/// that more is kept than was asked for.
+const KEY_EVERY_NS: u64 = 300_000_000_000;
+const KEY_EVERY_WORDS: u64 = 128 * 1024 / 8;
+
+/// What the tap tells beside the records.
+#[derive(Debug, Default)]
+pub(super) struct Tapped {
+    /// Records that found no room, ever.
+    lost: AtomicU64,
+    /// The random part of the first eviction's id, its lower half first.
+    seed: [AtomicU64; 2],
+}
+
+impl Tapped {
+    pub(super) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn seed(&self) -> u128 {
+        let [low, high] = &self.seed;
+        u128::from(low.load(Ordering::Relaxed)) | u128::from(high.load(Ordering::Relaxed)) << 64
+    }
+}
+
+/// Keeps what the engine goes through. It belongs to the thread that feeds the engine: it allocates nothing, takes no lock
+/// and waits for nobody.
+#[derive(Debug)]
+pub struct Tap {
+    ring: Producer,
+    bell: Arc<Bell>,
+    tapped: Arc<Tapped>,
+    /// Lost records that the recording does not tell of yet.
+    untold: u64,
+    /// Whether what is put down can be run again: not before the first whole state, nor behind a loss.
+    is_sound: bool,
+    now_ns: u64,
+    key_ns: u64,
+    since_key_words: u64,
+}
+
+impl Tap {
+    pub(super) fn new(ring: Producer, bell: Arc<Bell>) -> Self {
+        Self {
+            ring,
+            bell,
+            tapped: Arc::default(),
+            untold: 0,
+            is_sound: false,
+            now_ns: 0,
+            key_ns: 0,
+            since_key_words: 0,
+        }
+    }
+
+    pub(super) fn tapped(&self) -> Arc<Tapped> {
+        Arc::clone(&self.tapped)
+    }
+
+    /// The engine as it is before anything else is told of it; `seed` is the random part of the first eviction's id.
+    pub fn begin(&mut self, engine: &Engine, seed: u128) {
+        let [low, high] = &self.tapped.seed;
+        let half = |value: u128| u64::try_from(value & u128::from(u64::MAX)).unwrap_or(0);
+        low.store(half(seed), Ordering::Relaxed);
+        high.store(half(seed >> 64), Ordering::Relaxed);
+        self.key(engine);
+    }
+
+    /// The engine took that in, wants that, and has that decision by now.
+    pub fn step(&mut self, input: &Input<'_>, actions: &Actions, engine: &Engine) {
+        self.now_ns = match input {
+            Input::Node(node) | Input::Usages { node, readings: _ } => node.now_ns,
+            Input::Outcome(
+                Outcome::Terminated { now_ns, .. }
+                | Outcome::Signalled { now_ns, .. }
+                | Outcome::Refused { now_ns, .. }
+                | Outcome::Progress { now_ns, .. }
+                | Outcome::Contained { now_ns, .. }
+                | Outcome::Uncontained { now_ns, .. }
+                | Outcome::Eased { now_ns, .. },
+            ) => *now_ns,
+        };
+        self.put(|slot| put_step(input, actions, engine.decision(), slot));
+    }
+
+    /// It is given other settings.
+    pub fn settings(&mut self, settings: &EngineSettings) {
+        self.put(|slot| put_settings(settings, slot));
+    }
+
+    /// It is given other candidates.
+    pub fn candidates(&mut self, candidates: &Candidates) {
+        self.put(|slot| put_candidates(candidates, slot));
+    }
+
+    /// The decision is told of under that id.
+    pub fn called(&mut self, number: u64, id: u128) {
+        self.put(|slot| put_called(number, id, slot));
+    }
+
+    /// All else is done: there is time to put down the whole state, if it is due.
+    pub fn rest(&mut self, engine: &Engine) {
+        let is_old = self.now_ns.saturating_sub(self.key_ns) >= KEY_EVERY_NS;
+        if !self.is_sound || is_old || self.since_key_words >= KEY_EVERY_WORDS {
+            self.key(engine);
+        }
+    }
+
+    fn key(&mut self, engine: &Engine) {
+        if self.untold > 0 {
+            let untold = self.untold;
+            if self.ring.put(self.now_ns, |slot| put_lost(untold, slot)).is_none() {
+                self.wake();
+                return;
+            }
+            self.untold = 0;
+        }
+        if self.ring.put(self.now_ns, |slot| put_key(engine, slot)).is_some() {
+            self.is_sound = true;
+            self.key_ns = self.now_ns;
+            self.since_key_words = 0;
+        } else {
+            // Without a loss what there is goes on; it is tried again.
+            self.wake();
+        }
+    }
+
+    fn put(&mut self, put: impl FnOnce(&mut Slot<'_>)) {
+        let words = if self.is_sound { self.ring.put(self.now_ns, put) } else { None };
+        let Some(words) = words else {
+            self.is_sound = false;
+            self.untold = self.untold.saturating_add(1);
+            self.tapped.lost.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        self.since_key_words = self.since_key_words.saturating_add(words);
+        let (fill, capacity) = self.ring.fill();
+        // Once on the way up.
+        if fill >= capacity / 2 && fill - words.min(fill) < capacity / 2 {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        self.bell.ring();
+    }
+}

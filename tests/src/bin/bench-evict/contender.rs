@@ -1,0 +1,242 @@
+//! Who is measured, and how each is started. What each is told is in [`config`].
+
+mod config;
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, ensure};
+use clap::ValueEnum;
+use enforcer_tests::process::Process;
+
+use crate::{
+    cost,
+    house::House,
+    scene::{PATIENCE, SLICE, THRESHOLD_BYTES},
+    workload::Work,
+};
+
+/// The shell takes the score that the package's own unit would give, and becomes the program.
+const AS: &str = r#"echo "$0" > /proc/self/oom_score_adj && exec "$@""#;
+
+/// A process that uses no more than this in half a second has come to rest.
+const RESTING_MS: f64 = 50.0;
+
+/// Where the contenders' configurations are written.
+const CONFIGS: &str = "/tmp/bench-evict-config";
+
+const SYSTEMD_OOMD: &str = "systemd-oomd.service";
+
+/// One contender.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Contender {
+    /// Ourselves
+    Enforcer,
+    /// Debian's earlyoom
+    Earlyoom,
+    /// Debian's nohang
+    Nohang,
+    /// Debian's oomd
+    Oomd,
+    /// Debian's systemd-oomd
+    SystemdOomd,
+    /// The kernel alone
+    Bare,
+    /// A monitor that knows whom to kill
+    Floor,
+}
+
+impl std::fmt::Display for Contender {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let value = self.to_possible_value();
+        formatter.pad(value.as_ref().map_or("", |value| value.get_name()))
+    }
+}
+
+/// A contender at work; ended when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Running {
+    /// None where the daemon of the house is the contender, or nobody.
+    process: Option<Process>,
+    /// A unit that systemd runs.
+    unit: Option<&'static str>,
+    pid: Option<u32>,
+}
+
+impl Running {
+    /// Its process, whose cost is measured; none for the bare kernel.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.pid
+    }
+
+    /// An error where it has ended by itself.
+    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
+        if let Some(process) = &mut self.process {
+            ensure!(process.lives()?, "the contender has ended by itself");
+        }
+        if let Some(unit) = self.unit {
+            ensure!(main_pid(unit)? == self.pid, "{unit} has ended by itself");
+        }
+        Ok(())
+    }
+
+    /// Somebody who is ended elsewhere, or nobody.
+    fn of(pid: Option<u32>) -> Self {
+        Self { process: None, unit: None, pid }
+    }
+
+    fn process(mut command: Command) -> anyhow::Result<Self> {
+        let log = fs::File::create(PathBuf::from(CONFIGS).join("log"))?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("cannot run {command:?}"))?;
+        let process = Process::new(child);
+        let pid = Some(process.id());
+        let mut running = Self { process: Some(process), unit: None, pid };
+        running.settle()?;
+        Ok(running)
+    }
+
+    fn unit(unit: &'static str) -> anyhow::Result<Self> {
+        systemctl(&["restart", unit])?;
+        let mut running = Self { process: None, unit: Some(unit), pid: main_pid(unit)? };
+        running.settle()?;
+        Ok(running)
+    }
+
+    /// Waits until it has started: from then on it does next to nothing.
+    fn settle(&mut self) -> anyhow::Result<()> {
+        let Some(pid) = self.pid else { return Ok(()) };
+        let start = Instant::now();
+        let mut before_ms = None;
+        loop {
+            let told = || fs::read_to_string(PathBuf::from(CONFIGS).join("log")).unwrap_or_default();
+            self.check().with_context(told)?;
+            let now_ms = cost::cpu_ms(pid)?;
+            if before_ms.is_some_and(|before_ms| now_ms - before_ms < RESTING_MS) {
+                return Ok(());
+            }
+            before_ms = Some(now_ms);
+            ensure!(start.elapsed() < PATIENCE, "the contender does not come to rest");
+            thread::sleep(Duration::from_millis(500));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(unit) = self.unit {
+            // The next one to start it says what is wrong.
+            drop(systemctl(&["stop", unit]));
+        }
+    }
+}
+
+impl Contender {
+    /// Whether it is the daemon of the house.
+    pub(crate) fn is_daemon(self) -> bool {
+        self == Self::Enforcer
+    }
+
+    /// Starts it before there is any pod. The daemon is there already, and the floor must know the pods' cgroups.
+    pub(crate) fn start(self, house: &House) -> anyhow::Result<Running> {
+        fs::create_dir_all(CONFIGS)?;
+        match self {
+            Self::Enforcer => Ok(Running::of(house.daemon())),
+            Self::Bare | Self::Floor => Ok(Running::of(None)),
+            Self::Earlyoom => {
+                let threshold = config::earlyoom(THRESHOLD_BYTES);
+                Running::process(scored("0", &["/usr/bin/earlyoom", "-M", &threshold, "-r", "3600"]))
+            }
+            Self::Nohang => {
+                let packaged = fs::read_to_string(config::NOHANG_PACKAGED)
+                    .with_context(|| format!("cannot read {}", config::NOHANG_PACKAGED))?;
+                let file = written("nohang.conf", &config::nohang(&packaged, THRESHOLD_BYTES)?)?;
+                let words = ["/usr/bin/python3.11", "/usr/sbin/nohang", "--monitor", "--config", &file];
+                Running::process(scored("0", &words))
+            }
+            // Until it is known what the pods hold.
+            Self::Oomd => oomd(u64::MAX >> 20),
+            Self::SystemdOomd => {
+                let drop_in = "/run/systemd/oomd.conf.d";
+                fs::create_dir_all(drop_in)?;
+                fs::write(format!("{drop_in}/bench.conf"), config::SYSTEMD_OOMD)?;
+                for setting in config::SYSTEMD_SLICE {
+                    systemctl(&["set-property", "--runtime", SLICE, setting])?;
+                }
+                Running::unit(SYSTEMD_OOMD)
+            }
+        }
+    }
+
+    /// Starts what must know the pods' cgroups.
+    pub(crate) fn start_among(self, house: &House, work: &Work, running: Running) -> anyhow::Result<Running> {
+        if self != Self::Floor {
+            return Ok(running);
+        }
+        let own = std::env::current_exe().context("cannot find this program")?;
+        let mut words = vec![own.display().to_string(), "floor".into(), "--threshold".into()];
+        words.push(THRESHOLD_BYTES.to_string());
+        for victim in work.expected {
+            words.extend(["--kill".into(), house.folder(victim)?.display().to_string()]);
+        }
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        Running::process(scored("-999", &words))
+    }
+
+    /// Starts it anew where it must know what the pods hold at rest, and how much is available then.
+    ///
+    /// oomd knows no `MemAvailable`: it is told how much the pods hold when it comes to the threshold.
+    pub(crate) fn start_at_rest(
+        self,
+        held_bytes: u64,
+        available_bytes: u64,
+        running: Running,
+    ) -> anyhow::Result<Running> {
+        if self != Self::Oomd {
+            return Ok(running);
+        }
+        drop(running);
+        oomd(held_bytes + available_bytes.saturating_sub(THRESHOLD_BYTES))
+    }
+}
+
+/// Starts oomd: whoever it looks after may hold that much.
+fn oomd(pods_bytes: u64) -> anyhow::Result<Running> {
+    let file = written("oomd.json", &config::oomd(SLICE, pods_bytes))?;
+    Running::process(scored("0", &["/usr/bin/oomd", "--interval", "1", "--config", &file]))
+}
+
+fn scored(score: &str, words: &[&str]) -> Command {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", AS, score]).args(words);
+    command
+}
+
+/// Writes a configuration, and answers where.
+fn written(name: &str, text: &str) -> anyhow::Result<String> {
+    let path = format!("{CONFIGS}/{name}");
+    fs::write(&path, text).with_context(|| format!("cannot write {path}"))?;
+    Ok(path)
+}
+
+fn systemctl(arguments: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new("systemctl").args(arguments).stdin(Stdio::null()).output();
+    let output = output.context("cannot run systemctl: the guest's init must be systemd")?;
+    let told = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "systemctl {}: {}: {told}", arguments.join(" "), output.status);
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+fn main_pid(unit: &str) -> anyhow::Result<Option<u32>> {
+    let pid: u32 = systemctl(&["show", "--property=MainPID", "--value", unit])?.parse()?;
+    Ok((pid > 0).then_some(pid))
+}

@@ -1,0 +1,136 @@
+//! Eviction side by side: enforcer, earlyoom, nohang, oomd, systemd-oomd, the bare kernel and a floor, in turn, in the
+//! same guest, on the same work.
+//!
+//! Nobody is asked what it did. A locked sampler of the real-time class sees when a threshold was crossed, and the
+//! kernel's tracepoints who was signalled and died, all on one clock (`enforcer_tests::contest`). `run` prints a line of
+//! JSON for each run; `judge` makes the table of such lines and holds our own figures to their bars.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "printing figures is what a benchmark is for")]
+
+mod contender;
+mod cost;
+mod course;
+mod floor;
+mod holder;
+mod house;
+mod scene;
+mod tree;
+mod workload;
+
+use std::{
+    fs,
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::{Context as _, ensure};
+use clap::{Parser, Subcommand, ValueEnum as _};
+use enforcer_tests::{
+    contest::{bars, outcome::Outcome, series, table},
+    figures::verdict,
+    sampler::lock_memory,
+};
+
+use crate::{contender::Contender, floor::Monitor, workload::Workload};
+
+/// Measures who dies, how soon, and at whose cost.
+#[derive(Debug, Parser)]
+#[command(name = "bench-evict")]
+struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Run contenders at workloads, and print a line of JSON for each run
+    Run {
+        /// How often each contender runs at each workload
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
+        runs: u16,
+        /// Only this one; may be repeated; all by default
+        #[arg(long, value_enum)]
+        contender: Vec<Contender>,
+        /// Only this one; may be repeated; all by default
+        #[arg(long, value_enum)]
+        workload: Vec<Workload>,
+    },
+    /// Print the table of such lines, and judge them
+    Judge {
+        /// The file of them
+        file: PathBuf,
+    },
+    /// What the contender of that name is: kill cgroups, one at each crossing
+    #[command(hide = true)]
+    Floor(Monitor),
+}
+
+fn main() -> ExitCode {
+    verdict(match Args::parse().verb {
+        Verb::Run { runs, contender, workload } => run(runs, &contender, &workload).map(|()| true),
+        Verb::Judge { file } => judge(&file),
+        Verb::Floor(monitor) => monitor.watch().map(|()| true),
+    })
+}
+
+fn run(runs: u16, contenders: &[Contender], workloads: &[Workload]) -> anyhow::Result<()> {
+    // Whoever looks for a victim must not find the bench.
+    fs::write("/proc/self/oom_score_adj", "-1000").context("cannot protect the bench")?;
+    lock_memory()?;
+    let contenders = if contenders.is_empty() { Contender::value_variants() } else { contenders };
+    let workloads = if workloads.is_empty() { Workload::value_variants() } else { workloads };
+    let mut failed = 0_usize;
+    for run in 1..=usize::from(runs) {
+        for workload in workloads {
+            for turn in 0..contenders.len() {
+                // Each comes first in turn, so that what changes with time changes for all.
+                let Some(contender) = contenders.get((turn + run - 1) % contenders.len()) else { continue };
+                match course::run(*contender, *workload, run) {
+                    Ok(outcome) => tell(&outcome)?,
+                    // One that could not be measured leaves the others to be measured, and is told.
+                    Err(error) => {
+                        failed += 1;
+                        eprintln!("{run:>3} {workload:<12} {contender:<13} not measured: {error:#}");
+                    }
+                }
+            }
+        }
+    }
+    ensure!(failed == 0, "{failed} runs were not measured");
+    Ok(())
+}
+
+fn tell(outcome: &Outcome) -> anyhow::Result<()> {
+    println!("{}", serde_json::to_string(outcome)?);
+    io::stdout().flush()?;
+    let ms = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"));
+    eprintln!(
+        "{:>3} {:<12} {:<13} {} died {:<20} signal {:>8} dead {:>8} back {:>8} ms, stall {:>7.1} ms, kernel {}",
+        outcome.run,
+        outcome.workload,
+        outcome.contender,
+        if outcome.right { "right" } else { "WRONG" },
+        outcome.died.join(">"),
+        ms(outcome.signal_ms),
+        ms(outcome.dead_ms),
+        ms(outcome.back_ms),
+        outcome.stall_ms,
+        outcome.kernel_kills,
+    );
+    Ok(())
+}
+
+fn judge(file: &Path) -> anyhow::Result<bool> {
+    let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let mut outcomes: Vec<Outcome> = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let outcome = serde_json::from_str(line)
+            .with_context(|| format!("{}:{}: no figures of a run", file.display(), number + 1))?;
+        outcomes.push(outcome);
+    }
+    let series = series::series(&outcomes);
+    let bars = bars::bars(&series);
+    print!("{}", table::table(&series, &bars));
+    Ok(bars.iter().all(|bar| bar.verdict != bars::Verdict::Fails))
+}

@@ -1,0 +1,77 @@
+//! The figures of one run: a line of JSON.
+
+use serde::{Deserialize, Serialize};
+
+/// One run of one contender at one workload.
+///
+/// Times are from the crossing on, in milliseconds, and below zero for what came before it; none where it never came.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Outcome {
+    /// The contender.
+    pub contender: String,
+    /// The workload.
+    pub workload: String,
+    /// Which run of the two, from 1 on.
+    pub run: usize,
+    /// Less available than this is the crossing.
+    pub threshold_bytes: u64,
+    /// Who should die, in this order, and nobody else.
+    pub expected: Vec<String>,
+    /// Who was signalled or ended, in this order.
+    pub died: Vec<String>,
+    /// Whether those are the same, and nothing is left of them.
+    pub right: bool,
+    /// Whether less than the threshold was available at any time.
+    pub crossed: bool,
+    /// To the first signal to a pod.
+    pub signal_ms: Option<f64>,
+    /// To the moment when nothing was left of the pod that was signalled first.
+    pub dead_ms: Option<f64>,
+    /// To the moment from which the threshold was available again after that signal.
+    pub back_ms: Option<f64>,
+    /// Pods that were killed though enough was available, or would have been with what the earlier victims still held.
+    pub over_kills: usize,
+    /// How many signals went to pods' processes.
+    pub signals: usize,
+    /// Kills of pods' processes by the kernel's OOM killer.
+    pub kernel_kills: usize,
+    /// Those of them that hit pods which should have lived.
+    pub kernel_kills_spared: usize,
+    /// All of the kernel's OOM kills, by its own count (`oom_kill` of /proc/vmstat).
+    pub kernel_kills_counted: u64,
+    /// The least that was available.
+    pub lowest_bytes: u64,
+    /// How fast the growing pods grew until the crossing, in bytes a second.
+    pub rate_bytes: Option<u64>,
+    /// The longest that a write of the Guaranteed pod came late.
+    pub stall_ms: f64,
+    /// Processor time of the contender's process while the work ran; none for the bare kernel.
+    pub cpu_ms: Option<f64>,
+    /// Its resident memory afterwards.
+    pub resident_bytes: Option<u64>,
+    /// How long the work was watched.
+    pub watched_ms: f64,
+    /// How often the sampler looked.
+    pub looks: usize,
+    /// How often two looks were more than 2 ms apart.
+    pub late_looks: usize,
+    /// The longest time between two looks.
+    pub longest_look_ms: f64,
+    /// The first signal to each pod, in order of time.
+    pub first_signals: Vec<FirstSignal>,
+}
+
+/// The first signal to a pod.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FirstSignal {
+    /// To which.
+    pub pod: String,
+    /// When; from the beginning of the work where there was no crossing.
+    pub ms: f64,
+    /// The name of the task that ran then: the contender's, or for a kernel kill whoever asked for memory.
+    pub sender: String,
+    /// Whether the kernel's OOM killer sent it.
+    pub kernel: bool,
+}

@@ -1,0 +1,266 @@
+//! From what the witnesses saw to the figures of a run.
+
+use std::collections::HashMap;
+
+use super::{
+    outcome::{FirstSignal, Outcome},
+    witness::{Event, What, families},
+};
+use crate::{
+    figures::float,
+    sampler::{HOLDERS, Sample},
+};
+
+#[cfg(test)]
+mod tests;
+
+/// Two looks further apart than that are late.
+const LATE_US: u64 = 2_000;
+
+/// A contender's own look may be that much older than its signal.
+const LOOK_BEFORE_US: u64 = 5_000;
+
+/// And the sampler's next look that much younger.
+const LOOK_AFTER_US: u64 = 2_000;
+
+/// So long after its signal the kernel's OOM killer has marked its victim.
+const MARK_US: u64 = 10_000;
+
+/// Memory is back where it is seen so often in a row.
+const BACK_LOOKS: usize = 10;
+
+/// From here on, growth is the load's own: what its program takes at its start is not.
+const GROWTH_FROM_BYTES: u64 = 16 << 20;
+
+/// One pod of a run.
+#[derive(Clone, Debug)]
+pub struct Pod {
+    /// Its name.
+    pub name: String,
+    /// Its cgroup's path, from the mount point on.
+    pub cgroup: String,
+    /// The first process in it.
+    pub root: u32,
+    /// Whether it is one of those that grow.
+    pub grows: bool,
+}
+
+/// What the witnesses saw, and what was expected.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// Less available than this is the crossing.
+    pub threshold_bytes: u64,
+    /// The first [`HOLDERS`] of them were watched by the sampler, in this order.
+    pub pods: &'a [Pod],
+    /// Who should die, in this order.
+    pub expected: &'a [&'a str],
+    /// When the work began, in microseconds of `CLOCK_MONOTONIC`.
+    pub began_us: u64,
+    /// In order of time.
+    pub samples: &'a [Sample],
+    /// In order of time.
+    pub events: &'a [Event],
+}
+
+/// What is known without the two witnesses.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// The contender.
+    pub contender: String,
+    /// The workload.
+    pub workload: String,
+    /// Which run of the two.
+    pub run: usize,
+    /// By the kernel's counter.
+    pub kernel_kills_counted: u64,
+    /// As the Guaranteed pod measured it.
+    pub stall_ms: f64,
+    /// Of the contender.
+    pub cpu_ms: Option<f64>,
+    /// Of the contender.
+    pub resident_bytes: Option<u64>,
+}
+
+/// A signal to a process of a pod.
+#[derive(Clone, Debug)]
+struct Hit<'a> {
+    time_us: u64,
+    pod: usize,
+    sender: &'a str,
+    kernel: bool,
+}
+
+/// Makes the figures.
+#[must_use]
+pub fn reckon(facts: &Facts<'_>, told: Told) -> Outcome {
+    let Facts { threshold_bytes, pods, expected, began_us, samples, events } = *facts;
+    let samples = from(samples, began_us);
+    let hits = hits(facts);
+    let crossed_us =
+        samples.iter().find(|sample| sample.available_bytes < threshold_bytes).map(|sample| sample.time_us);
+    let emptied = emptied(pods, began_us, events);
+    let firsts = firsts(&hits);
+    let died = died(&firsts, &emptied, pods);
+    let since_crossing = |time_us: u64| crossed_us.map(|crossed_us| ms(crossed_us, time_us));
+    let (first, gone_us) = match firsts.first() {
+        Some(first) => (Some(first), emptied.get(&first.pod).copied()),
+        None => (None, None),
+    };
+    let back_us = first.and_then(|first| back_us(samples, threshold_bytes, first.time_us));
+    let name = |pod: usize| pods.get(pod).map_or("", |pod| pod.name.as_str());
+    let right = died.iter().map(|pod| name(*pod)).eq(expected.iter().copied())
+        && died.iter().all(|pod| emptied.contains_key(pod));
+    let kernel_kills = hits.iter().filter(|hit| hit.kernel);
+    let (late_looks, longest_look_us) = looks(samples);
+    Outcome {
+        contender: told.contender,
+        workload: told.workload,
+        run: told.run,
+        threshold_bytes,
+        expected: expected.iter().map(|pod| (*pod).to_owned()).collect(),
+        died: died.iter().map(|pod| name(*pod).to_owned()).collect(),
+        right,
+        crossed: crossed_us.is_some(),
+        signal_ms: first.and_then(|first| since_crossing(first.time_us)),
+        dead_ms: gone_us.and_then(since_crossing),
+        back_ms: back_us.and_then(since_crossing),
+        over_kills: firsts
+            .iter()
+            .filter(|first| is_over_kill(first, &firsts, samples, threshold_bytes))
+            .count(),
+        signals: hits.len(),
+        kernel_kills: kernel_kills.clone().count(),
+        kernel_kills_spared: kernel_kills.filter(|hit| !expected.contains(&name(hit.pod))).count(),
+        kernel_kills_counted: told.kernel_kills_counted,
+        lowest_bytes: samples.iter().map(|sample| sample.available_bytes).min().unwrap_or(0),
+        rate_bytes: crossed_us.and_then(|crossed_us| rate(samples, pods, crossed_us)),
+        stall_ms: told.stall_ms,
+        cpu_ms: told.cpu_ms,
+        resident_bytes: told.resident_bytes,
+        watched_ms: samples.last().map_or(0.0, |last| ms(began_us, last.time_us)),
+        looks: samples.len(),
+        late_looks,
+        longest_look_ms: float(longest_look_us) / 1_000.0,
+        first_signals: firsts
+            .iter()
+            .map(|first| FirstSignal {
+                pod: name(first.pod).to_owned(),
+                ms: ms(crossed_us.unwrap_or(began_us), first.time_us),
+                sender: first.sender.to_owned(),
+                kernel: first.kernel,
+            })
+            .collect(),
+    }
+}
+
+/// The samples from a moment on.
+fn from(samples: &[Sample], time_us: u64) -> &[Sample] {
+    let begin = samples.partition_point(|sample| sample.time_us < time_us);
+    samples.get(begin..).unwrap_or_default()
+}
+
+/// The signals to pods' processes since the work began.
+fn hits<'a>(facts: &Facts<'a>) -> Vec<Hit<'a>> {
+    let roots: Vec<_> = facts.pods.iter().enumerate().map(|(index, pod)| (pod.root, index)).collect();
+    let families = families(facts.events, &roots);
+    // The kernel's signal comes first, and the mark by the same hand right after. One that is dying already is marked
+    // by whoever asks for memory then.
+    let is_kernels = |pid: u32, signal: &Event| {
+        facts.events.iter().any(|event| {
+            event.what == What::Marked { pid }
+                && event.by == signal.by
+                && (signal.time_us..=signal.time_us + MARK_US).contains(&event.time_us)
+        })
+    };
+    let of = |event: &'a Event| match &event.what {
+        What::Signal { pid, sender } if event.time_us >= facts.began_us => {
+            let kernel = is_kernels(*pid, event);
+            families.get(pid).map(|pod| Hit { time_us: event.time_us, pod: *pod, sender, kernel })
+        }
+        _ => None,
+    };
+    facts.events.iter().filter_map(of).collect()
+}
+
+/// The first signal to each pod.
+fn firsts<'a>(hits: &[Hit<'a>]) -> Vec<Hit<'a>> {
+    let mut firsts: Vec<Hit<'_>> = Vec::new();
+    for hit in hits {
+        if !firsts.iter().any(|first| first.pod == hit.pod) {
+            firsts.push(hit.clone());
+        }
+    }
+    firsts
+}
+
+/// When nothing was left of each pod, for the last time.
+fn emptied(pods: &[Pod], began_us: u64, events: &[Event]) -> HashMap<usize, u64> {
+    let mut emptied = HashMap::new();
+    for event in events.iter().filter(|event| event.time_us >= began_us) {
+        if let What::Emptied { cgroup } = &event.what
+            && let Some(pod) = pods.iter().position(|pod| pod.cgroup == *cgroup)
+        {
+            emptied.insert(pod, event.time_us);
+        }
+    }
+    emptied
+}
+
+/// Who was signalled, or ended without a signal, in order of time.
+fn died(firsts: &[Hit<'_>], emptied: &HashMap<usize, u64>, pods: &[Pod]) -> Vec<usize> {
+    let mut times: Vec<(u64, usize)> = (0..pods.len())
+        .filter_map(|pod| {
+            let signalled = firsts.iter().find(|first| first.pod == pod).map(|first| first.time_us);
+            Some((signalled.or_else(|| emptied.get(&pod).copied())?, pod))
+        })
+        .collect();
+    times.sort_unstable();
+    times.into_iter().map(|(_, pod)| pod).collect()
+}
+
+/// From when on the threshold is available again.
+fn back_us(samples: &[Sample], threshold_bytes: u64, after_us: u64) -> Option<u64> {
+    let samples = from(samples, after_us);
+    let enough = |run: &[Sample]| run.iter().all(|sample| sample.available_bytes >= threshold_bytes);
+    samples.windows(BACK_LOOKS).find(|run| enough(run)).and_then(|run| run.first()).map(|first| first.time_us)
+}
+
+/// Whether enough was available when a pod was killed, or would have been with what the earlier victims still held.
+fn is_over_kill(hit: &Hit<'_>, firsts: &[Hit<'_>], samples: &[Sample], threshold_bytes: u64) -> bool {
+    let before = samples.partition_point(|sample| sample.time_us <= hit.time_us).saturating_sub(1);
+    let Some(last) = samples.get(before) else { return false };
+    let around = from(samples, last.time_us.min(hit.time_us.saturating_sub(LOOK_BEFORE_US)));
+    let around = around.iter().take_while(|sample| sample.time_us <= hit.time_us + LOOK_AFTER_US);
+    let available_bytes = around.map(|sample| sample.available_bytes).min().unwrap_or(last.available_bytes);
+    let coming_bytes: u64 = firsts
+        .iter()
+        .filter(|earlier| earlier.time_us < hit.time_us && earlier.pod < HOLDERS)
+        .filter_map(|earlier| last.held_bytes.get(earlier.pod))
+        .sum();
+    available_bytes + coming_bytes >= threshold_bytes
+}
+
+/// How fast the growing pods grew, together.
+fn rate(samples: &[Sample], pods: &[Pod], crossed_us: u64) -> Option<u64> {
+    let held_bytes = |sample: &Sample| -> u64 {
+        pods.iter().zip(&sample.held_bytes).filter(|(pod, _)| pod.grows).map(|(_, bytes)| *bytes).sum()
+    };
+    let first = samples.iter().find(|sample| held_bytes(sample) >= GROWTH_FROM_BYTES)?;
+    let last = samples.iter().find(|sample| sample.time_us >= crossed_us)?;
+    let time_us = last.time_us.checked_sub(first.time_us).filter(|time_us| *time_us > 0)?;
+    held_bytes(last).checked_sub(held_bytes(first))?.checked_mul(1_000_000)?.checked_div(time_us)
+}
+
+/// How many looks were late, and the longest time between two.
+fn looks(samples: &[Sample]) -> (usize, u64) {
+    let gaps = samples.windows(2).filter_map(|pair| match pair {
+        [one, next] => Some(next.time_us.saturating_sub(one.time_us)),
+        _ => None,
+    });
+    gaps.fold((0, 0), |(late, longest), gap| (late + usize::from(gap > LATE_US), longest.max(gap)))
+}
+
+/// Milliseconds from one moment to another, which may be the earlier one.
+fn ms(from_us: u64, to_us: u64) -> f64 {
+    (float(to_us) - float(from_us)) / 1_000.0
+}

@@ -1,0 +1,195 @@
+use super::*;
+
+const MIB: u64 = 1 << 20;
+const THRESHOLD: u64 = 200 * MIB;
+
+fn pod(name: &str, root: u32, grows: bool) -> Pod {
+    Pod { name: name.into(), cgroup: format!("/b/{name}"), root, grows }
+}
+
+fn sample(time_us: u64, available_mib: u64, held_mib: &[u64]) -> Sample {
+    let mut sample = Sample { time_us, available_bytes: available_mib * MIB, ..Sample::default() };
+    for (held_bytes, mib) in sample.held_bytes.iter_mut().zip(held_mib) {
+        *held_bytes = mib * MIB;
+    }
+    sample
+}
+
+fn signal(time_us: u64, pid: u32, sender: &str) -> Event {
+    Event { time_us, by: 7, what: What::Signal { pid, sender: sender.into() } }
+}
+
+fn emptied(time_us: u64, name: &str) -> Event {
+    Event { time_us, by: 0, what: What::Emptied { cgroup: format!("/b/{name}") } }
+}
+
+fn told() -> Told {
+    Told {
+        contender: "c".into(),
+        workload: "w".into(),
+        run: 1,
+        kernel_kills_counted: 0,
+        stall_ms: 1.0,
+        cpu_ms: None,
+        resident_bytes: None,
+    }
+}
+
+/// A sample a millisecond from 1,000 us on: each of these amounts once.
+fn line(available_mib: &[u64], held_mib: &[&[u64]]) -> Vec<Sample> {
+    let mut time_us = 0;
+    let mut samples = Vec::new();
+    for (available, held) in available_mib.iter().zip(held_mib.iter().chain(std::iter::repeat(&&[][..]))) {
+        time_us += 1_000;
+        samples.push(sample(time_us, *available, held));
+    }
+    samples
+}
+
+fn judged(pods: &[Pod], expected: &[&str], samples: &[Sample], events: &[Event]) -> Outcome {
+    let facts = Facts { threshold_bytes: THRESHOLD, pods, expected, began_us: 1_000, samples, events };
+    reckon(&facts, told())
+}
+
+fn is(value: Option<f64>, ms: f64) -> bool {
+    value.is_some_and(|value| (value - ms).abs() < 1e-9)
+}
+
+#[test]
+fn each_step_is_timed_from_the_crossing() {
+    let pods = [pod("ballast", 10, false), pod("hog", 11, true)];
+    let available = [300, 250, 199, 190, 180, 195, 400, 400, 400, 400, 400, 400, 400, 400, 400, 400];
+    let samples = line(&available, &[]);
+    let events = [signal(3_500, 11, "killer"), emptied(6_200, "hog")];
+    let outcome = judged(&pods, &["hog"], &samples, &events);
+    assert!(outcome.right && outcome.crossed);
+    assert!(is(outcome.signal_ms, 0.5), "{:?}", outcome.signal_ms);
+    assert!(is(outcome.dead_ms, 3.2), "{:?}", outcome.dead_ms);
+    assert!(is(outcome.back_ms, 4.0), "{:?}", outcome.back_ms);
+    assert_eq!((outcome.lowest_bytes, outcome.over_kills, outcome.signals), (180 * MIB, 0, 1));
+    assert_eq!(outcome.first_signals.len(), 1);
+    assert_eq!((outcome.looks, outcome.late_looks), (16, 0));
+}
+
+#[test]
+fn what_was_before_the_work_counts_for_nothing() {
+    let pods = [pod("hog", 11, true)];
+    let mut samples = vec![sample(500, 10, &[])];
+    samples.extend(line(&[300, 300], &[]));
+    let outcome = judged(&pods, &[], &samples, &[signal(900, 11, "killer"), emptied(950, "hog")]);
+    assert!(outcome.right && !outcome.crossed);
+    assert_eq!((outcome.died.len(), outcome.lowest_bytes), (0, 300 * MIB));
+    assert_eq!(outcome.signal_ms, None);
+}
+
+#[test]
+fn order_and_death_decide_what_is_right() {
+    let pods = [pod("a", 11, true), pod("b", 12, true)];
+    let samples = line(&[300, 199, 150, 150], &[]);
+    let both = [signal(2_100, 11, "k"), emptied(2_500, "a"), signal(2_600, 12, "k"), emptied(2_700, "b")];
+    assert!(judged(&pods, &["a", "b"], &samples, &both).right);
+    let outcome = judged(&pods, &["b", "a"], &samples, &both);
+    assert!(!outcome.right);
+    assert_eq!(outcome.died, ["a", "b"]);
+    assert!(!judged(&pods, &["a"], &samples, &both).right, "one too many");
+    assert!(!judged(&pods, &["a"], &samples, &both[..1]).right, "signalled and not dead");
+    // Whoever ends without a signal has ended all the same.
+    let outcome = judged(&pods, &["a"], &samples, &[emptied(2_500, "b"), signal(2_600, 11, "k")]);
+    assert_eq!((outcome.died, outcome.right), (vec!["b".to_owned(), "a".to_owned()], false));
+}
+
+#[test]
+fn a_bombs_children_are_the_pods() {
+    let pods = [pod("calm", 10, false), pod("bomb", 11, true)];
+    let samples = line(&[300, 199, 150], &[]);
+    let fork = |parent, child| Event { time_us: 500, by: parent, what: What::Fork { parent, child } };
+    let events = [
+        fork(11, 20),
+        fork(20, 21),
+        fork(1, 30),
+        signal(2_100, 21, "k"),
+        signal(2_200, 30, "k"),
+        signal(2_300, 20, "k"),
+    ];
+    let outcome = judged(&pods, &["bomb"], &samples, &events);
+    assert_eq!((outcome.died, outcome.signals, outcome.right), (vec!["bomb".to_owned()], 2, false));
+}
+
+#[test]
+fn kernel_kills_are_told_apart() {
+    let pods = [pod("ballast", 10, false), pod("hog", 11, true)];
+    let samples = line(&[300, 199, 50], &[]);
+    let events = [
+        signal(2_100, 10, "workload"),
+        Event { time_us: 2_101, by: 7, what: What::Marked { pid: 10 } },
+        signal(2_500, 11, "killer"),
+        // It was dying already when the kernel came upon it.
+        Event { time_us: 2_600, by: 8, what: What::Marked { pid: 11 } },
+    ];
+    let outcome = judged(&pods, &["hog"], &samples, &events);
+    assert_eq!((outcome.kernel_kills, outcome.kernel_kills_spared), (1, 1));
+    // The same kill of one that should die is a kernel kill, and none of a spared pod.
+    let outcome = judged(&pods, &["ballast"], &samples, &events[..2]);
+    assert_eq!((outcome.kernel_kills, outcome.kernel_kills_spared), (1, 0));
+    let outcome = judged(&pods, &["hog"], &samples, &events);
+    assert_eq!(outcome.first_signals.iter().map(|first| first.kernel).collect::<Vec<_>>(), [true, false]);
+}
+
+#[test]
+fn a_kill_without_a_shortage_is_one_too_many() {
+    let pods = [pod("a", 11, true)];
+    // The sampler's last look before the signal is above, and so is the next one.
+    let samples = line(&[300, 250, 240, 230, 220, 210, 205, 204, 203, 202], &[]);
+    let outcome = judged(&pods, &["a"], &samples, &[signal(7_500, 11, "k"), emptied(8_000, "a")]);
+    assert_eq!(outcome.over_kills, 1);
+    // A look between the signal and the sampler's next may have been below.
+    let samples = line(&[300, 250, 240, 230, 220, 210, 205, 199, 198, 197], &[]);
+    let outcome = judged(&pods, &["a"], &samples, &[signal(7_500, 11, "k"), emptied(8_000, "a")]);
+    assert_eq!(outcome.over_kills, 0);
+    assert!(is(outcome.signal_ms, -0.5), "{:?}", outcome.signal_ms);
+}
+
+#[test]
+fn what_a_victim_still_holds_is_on_its_way_back() {
+    let pods = [pod("a", 11, true), pod("b", 12, true)];
+    let events = [signal(2_100, 11, "k"), signal(4_100, 12, "k")];
+    let held =
+        |mib: u64| [&[100, 80][..], &[110, 85], &[mib, 88], &[mib, 90], &[mib, 90]].map(<[u64]>::to_vec);
+    let run = |mib| {
+        let held = held(mib);
+        let held: Vec<&[u64]> = held.iter().map(Vec::as_slice).collect();
+        judged(&pods, &["a", "b"], &line(&[210, 199, 195, 190, 190], &held), &events).over_kills
+    };
+    assert_eq!(run(60), 1, "190 and 60 are enough");
+    assert_eq!(run(5), 0, "190 and 5 are not");
+}
+
+#[test]
+fn memory_is_back_when_it_stays() {
+    let samples =
+        line(&[300, 199, 201, 199, 201, 199, 300, 300, 300, 300, 300, 300, 300, 300, 300, 300], &[]);
+    let pods = [pod("a", 11, true)];
+    let outcome = judged(&pods, &["a"], &samples, &[signal(2_100, 11, "k")]);
+    assert!(is(outcome.back_ms, 5.0), "{:?}", outcome.back_ms);
+    let outcome = judged(&pods, &["a"], &samples[..12], &[signal(2_100, 11, "k")]);
+    assert_eq!(outcome.back_ms, None);
+}
+
+#[test]
+fn the_rate_is_of_those_that_grow_until_the_crossing() {
+    let pods = [pod("ballast", 10, false), pod("a", 11, true), pod("b", 12, true)];
+    let held: [&[u64]; 5] = [&[900, 1, 1], &[900, 10, 10], &[900, 20, 20], &[500, 30, 30], &[900, 99, 99]];
+    let samples = line(&[400, 300, 250, 199, 100], &held);
+    let outcome = judged(&pods, &["a"], &samples, &[]);
+    // From 20 to 60 MiB in 2 ms.
+    assert_eq!(outcome.rate_bytes, Some(20_000 * MIB));
+}
+
+#[test]
+fn late_looks_are_counted() {
+    let pods = [pod("a", 11, true)];
+    let samples = [sample(1_000, 300, &[]), sample(3_000, 300, &[]), sample(5_500, 300, &[])];
+    let outcome = judged(&pods, &[], &samples, &[]);
+    assert_eq!((outcome.looks, outcome.late_looks), (3, 1));
+    assert!((outcome.longest_look_ms - 2.5).abs() < 1e-9);
+}
