@@ -56,7 +56,7 @@ pub fn bars(series: &[Series<'_>]) -> Vec<Bar> {
     vec![
         right(&ours),
         none("no kernel OOM kill of a spared pod", &ours, |one| one.sum(|run| run.kernel_kills_spared)),
-        none("no over-kill", &ours, |one| one.sum(|run| run.over_kills)),
+        none("no over-kill", &ours, |one| one.sum(|run| if run.seen { run.over_kills } else { 0 })),
         signal(&ours),
         faster(&ours, series),
         dead(&ours, series),
@@ -103,7 +103,8 @@ fn none(name: &'static str, ours: &[&Series<'_>], count: impl Fn(&Series<'_>) ->
 
 fn signal(ours: &[&Series<'_>]) -> Bar {
     let name = "crossing -> signal: p99 <= 50 ms";
-    let mut all: Vec<f64> = ours.iter().flat_map(|one| one.sorted(|run| run.signal_ms)).collect();
+    let mut all: Vec<f64> =
+        ours.iter().flat_map(|one| one.sorted(|run| run.if_seen(run.signal_ms))).collect();
     if all.is_empty() {
         return open(name, format!("{OURS} was not seen to signal after a crossing"));
     }
@@ -114,7 +115,7 @@ fn signal(ours: &[&Series<'_>]) -> Bar {
 
 /// The median of those signals that answer a crossing.
 fn answer_ms(one: &Series<'_>) -> Option<f64> {
-    one.median(|run| run.signal_ms.filter(|ms| *ms >= EARLY_MS))
+    one.median(|run| run.if_seen(run.signal_ms).filter(|ms| *ms >= EARLY_MS))
 }
 
 fn faster(ours: &[&Series<'_>], series: &[Series<'_>]) -> Bar {
@@ -146,8 +147,10 @@ fn dead(ours: &[&Series<'_>], series: &[Series<'_>]) -> Bar {
     let mut worst: Option<(f64, String)> = None;
     for own in ours {
         let floor = series.iter().find(|one| one.contender == FLOOR && one.workload == own.workload);
-        let Some(floor_ms) = floor.and_then(|one| one.median(|run| run.dead_ms)) else { continue };
-        let Some(own_ms) = own.median(|run| run.dead_ms) else { continue };
+        let Some(floor_ms) = floor.and_then(|one| one.median(|run| run.if_seen(run.dead_ms))) else {
+            continue;
+        };
+        let Some(own_ms) = own.median(|run| run.if_seen(run.dead_ms)) else { continue };
         let ratio = own_ms.max(LOOK_MS) / floor_ms.max(LOOK_MS);
         if worst.as_ref().is_none_or(|(most, _)| ratio > *most) {
             let workload = own.workload;

@@ -24,6 +24,11 @@ pub struct Outcome {
     pub right: bool,
     /// Whether less than the threshold was available at any time.
     pub crossed: bool,
+    /// How far apart the looks were between which the crossing lay, or the first signal: the longer of both. Nothing is
+    /// known better than that.
+    pub uncertain_ms: f64,
+    /// Whether that is little enough to tell times and over-kills: a machine that stands still sees nothing.
+    pub seen: bool,
     /// To the first signal to a pod.
     pub signal_ms: Option<f64>,
     /// To the moment when nothing was left of the pod that was signalled first.
@@ -60,6 +65,14 @@ pub struct Outcome {
     pub longest_look_ms: f64,
     /// The first signal to each pod, in order of time.
     pub first_signals: Vec<FirstSignal>,
+}
+
+impl Outcome {
+    /// A time of this run, unless the sampler was blind when it mattered.
+    #[must_use]
+    pub fn if_seen(&self, time_ms: Option<f64>) -> Option<f64> {
+        time_ms.filter(|_| self.seen)
+    }
 }
 
 /// The first signal to a pod.

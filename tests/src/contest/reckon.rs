@@ -26,6 +26,9 @@ const LOOK_AFTER_US: u64 = 2_000;
 /// So long after its signal the kernel's OOM killer has marked its victim.
 const MARK_US: u64 = 10_000;
 
+/// A crossing or a signal between two looks that are further apart than this was not seen.
+const BLIND_US: u64 = 6_000;
+
 /// Memory is back where it is seen so often in a row.
 const BACK_LOOKS: usize = 10;
 
@@ -112,6 +115,9 @@ pub fn reckon(facts: &Facts<'_>, told: Told) -> Outcome {
         && died.iter().all(|pod| emptied.contains_key(pod));
     let kernel_kills = hits.iter().filter(|hit| hit.kernel);
     let (late_looks, longest_look_us) = looks(samples);
+    let moments = [crossed_us, first.map(|first| first.time_us)];
+    let uncertain_us =
+        moments.into_iter().flatten().map(|time_us| gap_us(samples, time_us)).max().unwrap_or(0);
     Outcome {
         contender: told.contender,
         workload: told.workload,
@@ -121,6 +127,8 @@ pub fn reckon(facts: &Facts<'_>, told: Told) -> Outcome {
         died: died.iter().map(|pod| name(*pod).to_owned()).collect(),
         right,
         crossed: crossed_us.is_some(),
+        uncertain_ms: float(uncertain_us) / 1_000.0,
+        seen: uncertain_us <= BLIND_US,
         signal_ms: first.and_then(|first| since_crossing(first.time_us)),
         dead_ms: gone_us.and_then(since_crossing),
         back_ms: back_us.and_then(since_crossing),
@@ -249,6 +257,17 @@ fn rate(samples: &[Sample], pods: &[Pod], crossed_us: u64) -> Option<u64> {
     let last = samples.iter().find(|sample| sample.time_us >= crossed_us)?;
     let time_us = last.time_us.checked_sub(first.time_us).filter(|time_us| *time_us > 0)?;
     held_bytes(last).checked_sub(held_bytes(first))?.checked_mul(1_000_000)?.checked_div(time_us)
+}
+
+/// How far apart the looks are between which a moment lies, or the one that it is and the one before.
+fn gap_us(samples: &[Sample], time_us: u64) -> u64 {
+    let after = samples.partition_point(|sample| sample.time_us < time_us);
+    let (before, after) = (after.checked_sub(1).and_then(|before| samples.get(before)), samples.get(after));
+    match (before, after) {
+        (Some(before), Some(after)) => after.time_us - before.time_us,
+        // Before the first look, or after the last.
+        _ => u64::MAX,
+    }
 }
 
 /// How many looks were late, and the longest time between two.

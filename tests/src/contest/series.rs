@@ -119,6 +119,8 @@ pub(super) mod samples {
             died: vec!["hog".into()],
             right: true,
             crossed: true,
+            uncertain_ms: 1.3,
+            seen: true,
             signal_ms: Some(4.0),
             dead_ms: Some(100.0),
             back_ms: Some(101.0),

@@ -7,7 +7,7 @@ use super::{
 use crate::figures::{float, mib, rank};
 
 /// The head of each workload's part.
-const HEAD: &str = "                runs right  signal ms       p99  dead ms  back ms  over  kernel kills  lowest  stall ms  cpu ms     RSS  died";
+const HEAD: &str = "                runs right unseen  signal ms       p99  dead ms  back ms  over  kernel kills  lowest  stall ms  cpu ms     RSS  died";
 
 /// The whole table: a part for each workload, a line for each contender, and the bars.
 #[must_use]
@@ -63,21 +63,22 @@ fn share(part: usize, whole: usize) -> f64 {
 }
 
 fn line(one: &Series<'_>) -> String {
-    let signals = one.sorted(|run| run.signal_ms);
+    let signals = one.sorted(|run| run.if_seen(run.signal_ms));
     let p99 = (!signals.is_empty()).then(|| rank(&signals, 99));
     let deaths: Vec<_> =
         one.deaths().iter().map(|(died, count)| format!("{}x {}", count, names(died))).collect();
     let lowest = one.runs.iter().map(|run| run.lowest_bytes).min().unwrap_or(0);
     format!(
-        "{:<14} {:>5} {:>5} {:>10} {:>9} {:>8} {:>8} {:>5} {:>13} {:>6}M {:>9} {:>7} {:>6}M  {}\n",
+        "{:<14} {:>5} {:>5} {:>6} {:>10} {:>9} {:>8} {:>8} {:>5} {:>13} {:>6}M {:>9} {:>7} {:>6}M  {}\n",
         one.contender,
         one.runs.len(),
         format!("{}/{}", one.count(|run| run.right), one.runs.len()),
-        figure(one.median(|run| run.signal_ms)),
+        one.count(|run| !run.seen),
+        figure(one.median(|run| run.if_seen(run.signal_ms))),
         figure(p99),
-        figure(one.median(|run| run.dead_ms)),
-        figure(one.median(|run| run.back_ms)),
-        one.sum(|run| run.over_kills),
+        figure(one.median(|run| run.if_seen(run.dead_ms))),
+        figure(one.median(|run| run.if_seen(run.back_ms))),
+        one.sum(|run| if run.seen { run.over_kills } else { 0 }),
         format!("{} ({} spared)", one.sum(|run| run.kernel_kills), one.sum(|run| run.kernel_kills_spared)),
         lowest >> 20,
         figure(one.median(|run| Some(run.stall_ms))),

@@ -10,7 +10,9 @@ use std::{
 use enforcer_tests::{
     cgroup::{Cgroup, ROOT},
     load::Load,
+    wait::wait_until,
 };
+use rustix::process::{Pid, Signal, kill_process};
 
 fn is_mounted(mounts: &str, kind: &str, target: &str) -> bool {
     mounts.lines().any(|line| {
@@ -90,6 +92,19 @@ fn workload_ramps_by_the_clock() {
     // Never faster than its rate; on a slow machine later, but not by the sum of its sleeps.
     assert!(took >= Duration::from_secs(2), "{took:?}");
     assert!(took < Duration::from_secs(4), "{took:?}");
+}
+
+#[test]
+fn a_bomb_goes_on_without_its_first_process() {
+    let cgroup = Cgroup::create("rig-bomb").unwrap();
+    let bomb = ["bomb", "--size", "64Ki", "--chains", "2", "--most", "19"];
+    let mut load = Load::start(&cgroup, &bomb).unwrap();
+    assert_eq!(load.wait_for("ready").unwrap()["chains"], 2);
+    let first = Pid::from_raw(i32::try_from(load.pid()).unwrap()).unwrap();
+    kill_process(first, Signal::KILL).unwrap();
+    load.wait().unwrap();
+    // Each chain comes to its end all the same.
+    wait_until("the end of the chains", || cgroup.read("pids.current").unwrap() == "40");
 }
 
 #[test]

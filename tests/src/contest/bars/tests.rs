@@ -56,6 +56,18 @@ fn the_slowest_of_few_runs_is_their_p99() {
 }
 
 #[test]
+fn a_run_that_was_not_seen_tells_no_times() {
+    let blind = with(OURS, 2, |run| {
+        (run.seen, run.signal_ms, run.dead_ms, run.over_kills) = (false, Some(900.0), Some(900.0), 1);
+    });
+    let floor = with(FLOOR, 1, |run| run.dead_ms = Some(100.0));
+    let outcomes = [ours(), blind.clone(), blind, floor];
+    assert_eq!(verdict("p99", &outcomes), (Verdict::Holds, "4.0 ms of 1 runs".into()));
+    assert_eq!(verdict("dead", &outcomes).0, Verdict::Holds);
+    assert_eq!(verdict("over-kill", &outcomes).0, Verdict::Holds);
+}
+
+#[test]
 fn the_best_of_the_others_is_what_counts() {
     let at = |ms| with("earlyoom", 1, move |run| run.signal_ms = Some(ms));
     let slower = with("nohang", 1, |run| run.signal_ms = Some(900.0));

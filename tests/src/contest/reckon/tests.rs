@@ -193,3 +193,22 @@ fn late_looks_are_counted() {
     assert_eq!((outcome.looks, outcome.late_looks), (3, 1));
     assert!((outcome.longest_look_ms - 2.5).abs() < 1e-9);
 }
+
+#[test]
+fn what_falls_between_distant_looks_is_not_seen() {
+    let pods = [pod("a", 11, true)];
+    let at = |times_us: [u64; 4]| {
+        let samples = times_us.map(|time_us| sample(time_us, if time_us < 10_000 { 300 } else { 190 }, &[]));
+        let outcome = judged(&pods, &["a"], &samples, &[signal(10_500, 11, "k"), emptied(11_000, "a")]);
+        (outcome.uncertain_ms, outcome.seen)
+    };
+    let is = |(uncertain_ms, seen): (f64, bool), ms: f64, expected: bool| {
+        assert!((uncertain_ms - ms).abs() < 1e-9 && seen == expected, "{uncertain_ms} {seen}");
+    };
+    is(at([1_000, 9_000, 10_000, 11_000]), 1.0, true);
+    is(at([1_000, 3_000, 10_000, 11_000]), 7.0, false);
+    is(at([1_000, 9_000, 10_000, 18_000]), 8.0, false);
+    // Nobody died, and nothing was crossed: there was nothing to see.
+    let samples = [sample(1_000, 300, &[]), sample(90_000, 300, &[])];
+    assert!(judged(&pods, &[], &samples, &[]).seen);
+}
