@@ -32,14 +32,10 @@ fn paint(text: &str, kind: &str, color: bool) -> String {
 
 fn detail(kind: &str, data: &Value) -> String {
     match kind {
-        "threshold.crossed" => format!(
-            "{} {} < {}",
-            text(data, "signal"),
-            bytes(data, "observedBytes"),
-            bytes(data, "thresholdBytes")
-        ),
+        "threshold.crossed" => crossed(data),
         "eviction.decided" => decided(data),
-        "eviction.signalled" => format!("killed {} after the crossing", ms(data, "crossedToSignalledMs")),
+        "eviction.signalled" => signalled(data),
+        "eviction.contained" => contained(data),
         "eviction.completed" => format!(
             "dead {} and memory back {} after the crossing; {} came back, {} predicted",
             ms(data, "crossedToDeadMs"),
@@ -55,6 +51,43 @@ fn detail(kind: &str, data: &Value) -> String {
             .map(|key| text(data, key))
             .find(|text| !text.is_empty())
             .unwrap_or_default(),
+    }
+}
+
+fn crossed(data: &Value) -> String {
+    let signal = text(data, "signal");
+    if data.get("thresholdCount").is_some() {
+        return format!("{signal} {} < {}", number(data, "observedCount"), number(data, "thresholdCount"));
+    }
+    format!("{signal} {} < {}", bytes(data, "observedBytes"), bytes(data, "thresholdBytes"))
+}
+
+fn signalled(data: &Value) -> String {
+    if text(data, "sent") == "SIGTERM" {
+        let (after, grace) = (ms(data, "crossedToTerminatedMs"), ms(data, "graceMs"));
+        return format!("asked to end {after} after the crossing, within {grace}");
+    }
+    let why = match text(data, "killedBecause").as_str() {
+        "gracePassed" => "; its grace has passed",
+        "hardThreshold" => "; the hard threshold was crossed in its grace",
+        "exhausting" => "; memory would have run out in its grace",
+        _ => "",
+    };
+    format!("killed {} after the crossing{why}", ms(data, "crossedToSignalledMs"))
+}
+
+fn contained(data: &Value) -> String {
+    match text(data, "state").as_str() {
+        "contained" => format!(
+            "held at {} of {}: pods fill {} a second, and {} are left",
+            bytes(data, "memoryHighBytes"),
+            bytes(data, "usageBytes"),
+            bytes(data, "fillBytesPerSecond"),
+            bytes(data, "headroomBytes"),
+        ),
+        "released" => format!("let go of after {}", ms(data, "heldMs")),
+        "stuck" => String::from("memory.high could not be given back; the next start does"),
+        _ => format!("not held back: {}", text(data, "message")),
     }
 }
 

@@ -240,6 +240,10 @@ impl Teller {
                 data.append(&mut timeline(&failure.moments));
                 let crossed_to_given_up = milliseconds(failure.moments.crossed_ns, failure.given_up_ns);
                 data.insert("crossedToGivenUpMs".into(), crossed_to_given_up);
+                data.insert("predictedFreedBytes".into(), json!(failure.predicted_freed_bytes));
+                if let Some(freed_bytes) = failure.freed_bytes {
+                    data.insert("freedBytes".into(), json!(freed_bytes));
+                }
                 data.append(&mut failure_reason(failure.reason));
                 pod_event(EventType::EvictionFailed, candidate, data)
             }
@@ -345,6 +349,9 @@ fn victim_data(decision: &Decision, victim: &Candidate) -> Value {
         data["anonBytes"] = json!(usage.anon_bytes);
         data["fileBytes"] = json!(usage.file_bytes);
         data["shmemBytes"] = json!(usage.shmem_bytes);
+        if let Some(process_count) = usage.process_count {
+            data["processCount"] = json!(process_count);
+        }
     }
     data
 }

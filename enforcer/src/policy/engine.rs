@@ -97,6 +97,8 @@ pub struct Engine {
     /// The same for soft thresholds alone.
     soft_quiet_until_ns: u64,
     baseline_due_ns: u64,
+    /// What usages were asked for last.
+    asked_for: Option<Resource>,
     brakes: Brakes,
 }
 
@@ -119,6 +121,7 @@ impl Engine {
             quiet_until_ns: 0,
             soft_quiet_until_ns: 0,
             baseline_due_ns: 0,
+            asked_for: None,
             brakes: Brakes::default(),
         }
     }
@@ -214,6 +217,7 @@ impl Engine {
             Input::Node(node) => {
                 self.see(&node, &mut actions);
                 if let Some(resource) = self.wants_readings(&node).filter(|_| is_free(&actions)) {
+                    self.asked_for = Some(resource);
                     push(&mut actions, Action::ReadUsages(resource));
                 }
                 self.pace(node.now_ns, &mut actions);
@@ -222,7 +226,12 @@ impl Engine {
                 self.candidates.take_readings(node.now_ns, readings);
                 self.baseline_due_ns = node.now_ns.saturating_add(BASELINE_EVERY_NS);
                 self.see(&node, &mut actions);
-                if let Some(reclaim) = self.may_decide(node.now_ns) {
+                // Process ids may have run short since memory was asked for: then they are asked for at the next look.
+                let is_read = |reclaim: &Reclaim| {
+                    Resource::of(reclaim.threshold.signal) != Some(Resource::Pids)
+                        || self.asked_for == Some(Resource::Pids)
+                };
+                if let Some(reclaim) = self.may_decide(node.now_ns).filter(is_read) {
                     self.decide(node.now_ns, reclaim, &mut actions);
                 } else if is_free(&actions) {
                     self.contain(&node, &mut actions);
@@ -479,5 +488,5 @@ fn push<T: Copy, const N: usize>(few: &mut Few<T, N>, value: T) {
 wire!(struct Episode { crossed_ns, met, last_met_ns });
 wire!(struct Engine {
     settings, mode, candidates, breaker, pressure, episodes, conditions, told, victim, decision, decided,
-    quiet_until_ns, soft_quiet_until_ns, baseline_due_ns, brakes,
+    quiet_until_ns, soft_quiet_until_ns, baseline_due_ns, asked_for, brakes,
 });

@@ -9,9 +9,9 @@ use crate::{
     journal::Event,
     policy::{
         engine::{
-            Action, Candidates, Completion, Engine, EngineSettings, Failure, FailureReason, Input,
-            KillReason, Mode, Moments, NodeSample, Outcome, Reading, Refusal, Resource, Shortage,
-            Suppression, followed,
+            Action, BrakeCause, BrakeRefusal, Candidates, Completion, Containment, Engine, EngineSettings,
+            Failure, FailureReason, Input, KillReason, Mode, Moments, NodeSample, Outcome, Reading, Refusal,
+            Resource, Shortage, Suppression, followed,
         },
         threshold::{Signal, Threshold, ThresholdValue},
     },
@@ -99,7 +99,28 @@ fn the_course_of_an_eviction() {
         predicted_freed_bytes: 1250 * MIB,
         freed_bytes: Some(1249 * MIB),
     };
-    let failure = |reason| Failure { number: 1, cgroup, moments: moments(), given_up_ns: 3_001 * MS, reason };
+    let failure = |reason| Failure {
+        number: 1,
+        cgroup,
+        moments: moments(),
+        given_up_ns: 3_001 * MS,
+        predicted_freed_bytes: 1250 * MIB,
+        freed_bytes: matches!(reason, FailureReason::StillPopulated).then_some(100 * MIB),
+        reason,
+    };
+    let containment = Containment {
+        brake: 1,
+        number: 1,
+        index: 2,
+        cgroup,
+        decided_ns: MS,
+        cause: BrakeCause::Release,
+        usage_bytes: 80 * MIB,
+        high_bytes: 72 * MIB,
+        fill_bytes_per_second: 100 * MIB,
+        headroom_bytes: 40 * MIB,
+        awaited_ns: 450 * MS,
+    };
     let failed = |reason| Report::Failed {
         id,
         signal: Signal::MemoryAvailable,
@@ -125,6 +146,22 @@ fn the_course_of_an_eviction() {
         },
         failed(FailureReason::StillPopulated),
         failed(FailureReason::Refused(Refusal::Kernel(95))),
+        Report::Contained { id, candidate: Arc::clone(&members[2]), containment, now_ns: 3 * MS },
+        Report::Eased {
+            id,
+            candidate: Arc::clone(&members[2]),
+            containment,
+            since_ns: 3 * MS,
+            now_ns: 200 * MS,
+            given_back: true,
+        },
+        Report::Uncontained {
+            id,
+            candidate: Arc::clone(&members[2]),
+            containment,
+            now_ns: 3 * MS,
+            reason: BrakeRefusal::Kernel(16),
+        },
         Report::Suppressed { now_ns: MS, signal: Signal::MemoryAvailable, reason: Suppression::BreakerOpen },
         Report::Cleared { now_ns: 9 * MS, shortage: shortage(900 * MIB), crossed_ns: MS },
         Report::Crossed {

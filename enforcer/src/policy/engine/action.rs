@@ -191,6 +191,10 @@ pub struct Failure {
     pub moments: Moments,
     /// When it was given up.
     pub given_up_ns: u64,
+    /// What its death should have given back.
+    pub predicted_freed_bytes: u64,
+    /// By how much its `memory.current` had fallen by then; none if it was not looked at since the decision.
+    pub freed_bytes: Option<u64>,
     /// Why.
     pub reason: FailureReason,
 }
@@ -352,7 +356,7 @@ wire!(struct Decision {
 wire!(struct Moments { crossed_ns, decided_ns, terminated_ns, signalled_ns, dead_ns, memory_back_ns });
 wire!(struct Completion { number, cgroup, moments, predicted_freed_bytes, freed_bytes });
 wire!(enum FailureReason { 0 => Refused(refusal: Refusal), 1 => StillPopulated });
-wire!(struct Failure { number, cgroup, moments, given_up_ns, reason });
+wire!(struct Failure { number, cgroup, moments, given_up_ns, predicted_freed_bytes, freed_bytes, reason });
 wire!(enum Suppression { 0 => NoCandidate, 1 => BreakerOpen });
 wire!(enum KillReason { 0 => GracePassed, 1 => HardThreshold, 2 => Exhausting });
 wire!(enum BrakeCause { 0 => Grace, 1 => Release });

@@ -1,4 +1,5 @@
 mod contain;
+mod hostile;
 mod property;
 mod rig;
 mod scenario;

@@ -308,6 +308,8 @@ impl Victim {
             cgroup: self.cgroup,
             moments: self.moments,
             given_up_ns: now_ns,
+            predicted_freed_bytes: self.memory.predicted,
+            freed_bytes: self.memory.freed,
             reason,
         }
     }

@@ -5,8 +5,8 @@ use crate::{
     model::CgroupId,
     policy::{
         engine::{
-            Action, EngineSettings, FailureReason, KillReason, Level, Mode, NodeSample, Outcome, Reading,
-            Refusal, Resource, Standing, Usage, followed,
+            Action, Actions, EngineSettings, FailureReason, Input, KillReason, Level, Mode, NodeSample,
+            Outcome, Reading, Refusal, Resource, Standing, Usage, followed,
         },
         rank::DecidedBy,
         threshold::{NodeCondition, Signal, Threshold, ThresholdValue},
@@ -247,4 +247,35 @@ fn process_ids_are_short() {
     assert!(!evicts(&rig.see(node)), "300 are still to come back");
     let node = with(&rig, 899);
     assert!(evicts(&rig.see(node)), "they would not suffice");
+}
+
+/// Between the look that asked for memory and its answer: to rank by counts that nobody took would be to guess.
+#[test]
+fn process_ids_that_run_short_while_memory_is_read_wait_for_their_own_reading() {
+    let thresholds =
+        followed(&[threshold(Signal::MemoryAvailable, GIB, 0), threshold(Signal::PidAvailable, 1_200, 0)]);
+    let pods = [(candidate(1, 0, 0), using(MIB)), (candidate(2, 0, 0), holding(500))];
+    let mut rig = Rig::new(&EngineSettings { thresholds, ..both() }, &pods);
+    let node = |available| NodeSample {
+        pids: Some(Level { available, capacity: 32_768 }),
+        ..NodeSample::memory(SECOND, GIB + MIB, 16 * GIB)
+    };
+    let asked = |actions: Actions| {
+        actions.iter().find_map(|action| match action {
+            Action::ReadUsages(resource) => Some(*resource),
+            _ => None,
+        })
+    };
+    assert_eq!(
+        asked(rig.engine.step(Input::Node(node(1_200)))),
+        Some(Resource::Memory),
+        "close to its threshold"
+    );
+    let uncounted = [using(MIB), using(MIB)];
+    let told = rig.engine.step(Input::Usages { node: node(1_000), readings: &uncounted });
+    assert!(!told.iter().any(|action| *action == Action::Evict));
+    assert_eq!(asked(rig.engine.step(Input::Node(node(1_000)))), Some(Resource::Pids));
+    let told = rig.engine.step(Input::Usages { node: node(1_000), readings: &[holding(1), holding(500)] });
+    assert!(told.iter().any(|action| *action == Action::Evict));
+    assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(2));
 }
