@@ -71,7 +71,7 @@ enum Verb {
     Plan(plan::Args),
     /// Print the order in which these pods would be evicted
     Rank(rank::Args),
-    /// Say what this host offers, what is used and what is lost; status 1 if any is
+    /// Say what this host offers and what is lost; status 1 if anything is
     Doctor(doctor::Args),
     /// Check and print the configuration
     #[command(subcommand)]
