@@ -1,5 +1,6 @@
 mod evicting;
 mod names;
+mod programs;
 mod watch;
 
 use std::{
@@ -17,6 +18,7 @@ use ulid::Ulid;
 pub(super) use self::evicting::BeingEvicted;
 use self::{
     names::Names,
+    programs::{load, tell_drops, tell_inherited, tell_lost, tell_unreadable},
     watch::{Changed, CounterWatch},
 };
 use super::{backlog::Backlog, stalls::Stalling, standing::Standing, telling};
@@ -25,8 +27,8 @@ use crate::{
     journal::{Event, EventType, Journal, Subject},
     model::{CgroupId, Owner},
     sense::{
-        self, Attached, Choice, EdgeSource, Facts, Guard, HostFacts, Inherited, KernelRing, Life, LifeRing,
-        LifeWatch, Lost, Pins, Programs, Record, RecordRing, RingStats, SenseError, Version,
+        self, Attached, EdgeSource, Facts, Guard, HostFacts, KernelRing, Life, LifeRing, LifeWatch, Programs,
+        Record, RecordRing, RingStats,
         incident::{Incidents, Input, Output, Tracing},
     },
     serve::Doctor,
@@ -181,7 +183,7 @@ impl Ooms {
     pub(super) async fn run(mut self, mut ready: latest::Receiver<bool>) {
         #[cfg(feature = "bpf-log")]
         if let Some(working) = &mut self.programs {
-            log_diagnostics(&mut working.programs);
+            programs::log_diagnostics(&mut working.programs);
         }
         self.open_eyes();
         self.scan().await;
@@ -529,74 +531,6 @@ async fn changes(watch: &mut Option<CounterWatch>) -> io::Result<Changed> {
         Some(watch) => watch.changed().await,
         None => future::pending().await,
     }
-}
-
-/// Loads the programs, and pins what is to outlive us where that can be.
-fn load(choice: &Choice, journal: &Journal, backlog: &mut Backlog) -> Result<Attached, SenseError> {
-    match Pins::open() {
-        Ok(pins) => {
-            Programs::load_pinned(choice, pins, Version::of(choice), &mut |record| backlog.inherit(record))
-        }
-        Err(error) => {
-            // That there is no bpffs was told among what this kernel lacks.
-            if !choice.lost.iter().any(|lost| lost.what == "bpffs") {
-                let message =
-                    format!("{}: OOM kills while the daemon restarts are not told", crate::chain(&error));
-                telling::degraded(journal, "bpffs", &message);
-            }
-            Programs::load(choice)
-        }
-    }
-}
-
-fn tell_inherited(journal: &Journal, inherited: &Inherited) {
-    let Inherited { programs, versions, records, drops } = inherited;
-    if !programs.is_empty() {
-        tracing::info!(programs = programs.join(", "), "eBPF programs taken on from the daemon before");
-    }
-    for version in versions {
-        tracing::info!(version = %version.display(), records, "eBPF programs of another version taken over");
-    }
-    for (stage, lost) in drops {
-        tell_drops(journal, stage, *lost);
-    }
-}
-
-fn tell_drops(journal: &Journal, stage: &str, lost: u64) {
-    telling::degraded(
-        journal,
-        "recordsLost",
-        &format!("{lost} records of the eBPF programs were lost ({stage})"),
-    );
-}
-
-/// Carries the programs' own diagnostics into the log, in a task of its own.
-#[cfg(feature = "bpf-log")]
-fn log_diagnostics(programs: &mut Programs) {
-    let mut logger = match programs.diagnostics() {
-        Ok(logger) => logger,
-        // The object was built without them.
-        Err(error) => {
-            tracing::debug!(%error, "the eBPF programs say nothing");
-            return;
-        }
-    };
-    tokio::spawn(async move {
-        let mut tick = tokio::time::interval(TICK);
-        loop {
-            tick.tick().await;
-            logger.flush();
-        }
-    });
-}
-
-fn tell_lost(journal: &Journal, lost: &Lost) {
-    telling::degraded(journal, lost.what, &lost.message());
-}
-
-fn tell_unreadable(journal: &Journal, error: &io::Error) {
-    let message = format!("the ring buffer of OOM kills cannot be read any more: {error}");
-    telling::degraded(journal, "ebpf", &message);
 }
 
 pub(super) fn now_ns() -> u64 {

@@ -19,6 +19,7 @@ mod machine;
 mod open;
 mod rebuild;
 mod scene;
+mod tally;
 
 pub use self::{
     counts::{OomCounts, Reconciliation},

@@ -7,13 +7,14 @@ use super::{
     Averted, AvertedCause, CLOSE_NS, Detected, FOLD_NS, GRACE_NS, Incident, MAX_EARLY, MAX_OPEN, OomCounts,
     REMEMBER_NS, Reconciliation, SETTLE_NS, SUSPECT_NS,
     ledger::{Ledger, Seen},
-    open::{Expected, Key, Marked, Need, Open},
+    open::{Key, Marked, Need, Open},
     rebuild::Rebuilding,
     scene::{self, ancestors},
+    tally::{self, Tally},
 };
 use crate::{
     model::{CgroupId, CgroupPath, Owner},
-    sense::record::{Exit, Limited, Mark, MemoryBack, OomOver, Record, Sharer},
+    sense::record::{Exit, Mark, MemoryBack, OomOver, Record, Sharer},
 };
 
 /// What the machine asks of the rest of the daemon. Answers come from memory: none of this may block.
@@ -341,7 +342,7 @@ impl Incidents {
     /// Brings up to date what is kept about an incident that has changed.
     fn touched(&mut self, now_ns: u64, number: u64, world: &impl World) {
         let Some(open) = self.open.get_mut(&number) else { return };
-        let expected = expected(open, &self.ledger, world);
+        let expected = tally::expected(open, &self.ledger, world);
         if expected != open.expected {
             self.ledger.expect(&open.expected, &expected);
             open.expected = expected;
@@ -351,7 +352,7 @@ impl Incidents {
         } else {
             self.placeless.remove(&number);
         }
-        open.concerns = to_read(open, world);
+        open.concerns = tally::to_read(open, world);
         for memory in open.memories() {
             self.by_memory.entry(memory).or_insert(number);
         }
@@ -483,108 +484,26 @@ impl Incidents {
             self.remember(pid, now_ns);
         }
 
-        let count = self.count(&open, world);
-        tell(&open, &count, world, out);
+        let tally = Tally::take(&open, &mut self.ledger, world);
+        tell(&open, &tally, world, out);
         for (cgroup, seen) in &open.readings {
             if let Some(seen) = seen {
                 self.look(*cgroup, *seen);
             }
         }
     }
-
-    /// Compares the readings with the ledger, and takes from it what belongs to this incident.
-    fn count(&mut self, open: &Open, world: &impl World) -> Count {
-        let mut count = Count::default();
-        let unwatched = is_unwatched(open);
-        // A cgroup that is gone may have been looked at before it went, and another incident may have read it since.
-        let readings: BTreeMap<CgroupId, Option<Seen>> = open
-            .readings
-            .iter()
-            .map(|(cgroup, own)| {
-                let seen = own
-                    .iter()
-                    .chain(self.ledger.latest(*cgroup).iter())
-                    .max_by_key(|seen| seen.at_ns)
-                    .copied();
-                (*cgroup, seen)
-            })
-            .collect();
-        let group = readings.iter().any(|(cgroup, seen)| {
-            let told = self.ledger.told(*cgroup);
-            matches!((seen, told), (Some(seen), Some(told)) if seen.counts.oom_group_kill > told.oom_group_kill)
-        });
-        // Kills of before an account began are in what it began with.
-        let expected = expected_since(open, &self.ledger, world);
-        let mut claimed = 0_u64;
-        let mut moved = BTreeMap::new();
-        let exact = open.victims.iter().all(|victim| victim.mark.counted.is_some());
-        for (cgroup, seen) in &readings {
-            let own = expected.get(cgroup).copied().unwrap_or_default();
-            let Some(seen) = seen else { continue };
-            let Some(claim) = self.ledger.claim(*cgroup, own, group, *seen) else { continue };
-            claimed = claimed.saturating_add(claim.moved.oom_kill.min(own.kills));
-            moved.insert(*cgroup, claim.moved.oom_kill);
-            if claim.moved.oom > 0 {
-                count.limits.push(*cgroup);
-            }
-            count.moved = count.moved.plus(claim.moved);
-            count.before = count.before.plus(claim.before);
-            count.after = count.after.plus(seen.counts);
-        }
-        // An older reading says something only if the kill is in it.
-        let read = |cgroup: CgroupId| {
-            open.readings.get(&cgroup).is_some_and(Option::is_some)
-                || expected.get(&cgroup).is_some_and(|own| moved.get(&cgroup) >= Some(&own.kills))
-        };
-        for (cgroup, own) in &expected {
-            // The kernel said that it counts there. What was read before, or not at all, may lack it.
-            let fresh = open.readings.get(cgroup).is_some_and(Option::is_some);
-            if !unwatched && (exact || !fresh) {
-                let rest = own.kills.saturating_sub(moved.get(cgroup).copied().unwrap_or(0));
-                self.ledger.credit(*cgroup, rest);
-                claimed = claimed.saturating_add(rest);
-            }
-        }
-        // A victim that names no cgroup, or one that did not count it, was counted somewhere.
-        let kills = u64::try_from(open.victims.len()).unwrap_or(u64::MAX);
-        if !unwatched {
-            for victim in open
-                .victims
-                .iter()
-                .filter(|victim| victim.mark.counted.is_none())
-                .skip(usize::try_from(claimed).unwrap_or(usize::MAX))
-            {
-                self.ledger.unplaced(victim.mark.time_ns);
-            }
-        }
-        let missing = |known: &dyn Fn(CgroupId, &Marked) -> bool| {
-            open.victims.iter().any(|victim| {
-                !counted(victim, &self.ledger, world).is_some_and(|cgroup| known(cgroup, victim))
-            })
-        };
-        count.reconciliation = if missing(&|cgroup, _| read(cgroup)) {
-            Reconciliation::Unreadable
-        } else if missing(&|cgroup, victim| self.ledger.covers(cgroup, victim.mark.time_ns)) {
-            Reconciliation::NoBaseline
-        } else if count.moved.oom_kill >= kills {
-            Reconciliation::Matched
-        } else {
-            Reconciliation::Differs
-        };
-        count
-    }
 }
 
 /// Tells an incident, or that there was none.
-fn tell(open: &Open, count: &Count, world: &impl World, out: &mut Vec<Output>) {
+fn tell(open: &Open, tally: &Tally, world: &impl World, out: &mut Vec<Output>) {
     let victims = scene::victims(open, world);
     let trigger = scene::trigger(&open.trigger, world);
-    if is_unwatched(open) && count.comparable() && count.moved.oom_kill == 0 {
+    if tally::is_unwatched(open) && tally.comparable() && tally.moved.oom_kill == 0 {
         let cause = AvertedCause::AlreadyDying;
         out.push(Output::Averted(Averted { incident_id: Some(open.id), cause, trigger, victims }));
         return;
     }
-    let limit = open.limit.or_else(|| limit_by_counters(open, count, world));
+    let limit = open.limit.or_else(|| tally::limit_by_counters(open, tally, world));
     let (scope, limit_owner) = scene::scope(limit, world);
     out.push(Output::Incident(Incident {
         incident_id: open.id,
@@ -595,112 +514,12 @@ fn tell(open: &Open, count: &Count, world: &impl World, out: &mut Vec<Output>) {
         place: None,
         kills: u64::try_from(open.victims.len()).unwrap_or(u64::MAX),
         timeline_ms: scene::timeline(open),
-        counters: count.moved,
-        counters_before: count.before,
-        counters_after: count.after,
-        reconciled: count.reconciliation == Reconciliation::Matched,
-        reconciliation: count.reconciliation,
+        counters: tally.moved,
+        counters_before: tally.before,
+        counters_after: tally.after,
+        reconciled: tally.reconciliation == Reconciliation::Matched,
+        reconciliation: tally.reconciliation,
         reconstructed: false,
         victims,
     }));
-}
-
-/// What the counters say of one incident.
-#[derive(Debug)]
-struct Count {
-    moved: OomCounts,
-    before: OomCounts,
-    after: OomCounts,
-    reconciliation: Reconciliation,
-    /// The cgroups whose own limit was hit, according to them.
-    limits: Vec<CgroupId>,
-}
-
-impl Default for Count {
-    fn default() -> Self {
-        Self {
-            moved: OomCounts::default(),
-            before: OomCounts::default(),
-            after: OomCounts::default(),
-            reconciliation: Reconciliation::Unreadable,
-            limits: Vec::new(),
-        }
-    }
-}
-
-impl Count {
-    const fn comparable(&self) -> bool {
-        matches!(self.reconciliation, Reconciliation::Matched | Reconciliation::Differs)
-    }
-}
-
-/// Without a watch on kills the counters decide, if they could be read and compared.
-fn is_unwatched(open: &Open) -> bool {
-    open.victims.iter().all(|victim| victim.mark.killed.is_none())
-}
-
-/// The cgroup that counts a victim: as the kernel told, else the nearest from its own on that counts anything.
-fn counted(victim: &Marked, ledger: &Ledger, world: &impl World) -> Option<CgroupId> {
-    if let Some(counted) = victim.mark.counted {
-        return Some(counted);
-    }
-    let own = victim.cgroup()?;
-    std::iter::once(own).chain(ancestors(own, world)).find(|cgroup| ledger.knows(*cgroup)).or(Some(own))
-}
-
-/// What each cgroup is to have counted for an incident.
-fn expected(open: &Open, ledger: &Ledger, world: &impl World) -> BTreeMap<CgroupId, Expected> {
-    sum(open, ledger, world, |_, _| true)
-}
-
-/// As [`expected`], without what the account's beginning holds already.
-fn expected_since(open: &Open, ledger: &Ledger, world: &impl World) -> BTreeMap<CgroupId, Expected> {
-    sum(open, ledger, world, |cgroup, victim| ledger.covers(cgroup, victim.mark.time_ns))
-}
-
-fn sum(
-    open: &Open,
-    ledger: &Ledger,
-    world: &impl World,
-    counts: impl Fn(CgroupId, &Marked) -> bool,
-) -> BTreeMap<CgroupId, Expected> {
-    let mut expected: BTreeMap<CgroupId, Expected> = BTreeMap::new();
-    for (at, victim) in open.victims.iter().enumerate() {
-        if let Some(cgroup) = counted(victim, ledger, world).filter(|cgroup| counts(*cgroup, victim)) {
-            let sum = expected.entry(cgroup).or_default();
-            sum.kills += 1;
-            if at == 0 {
-                sum.twice = 1;
-            }
-        }
-    }
-    expected
-}
-
-/// The cgroups whose counters tell of an incident: those that count the victims, and those above them up to the limit
-/// owner, as a group kill is counted where `memory.oom.group` is set.
-fn to_read(open: &Open, world: &impl World) -> Vec<CgroupId> {
-    let limit = match open.limit {
-        Some(Limited::Cgroup(limit)) => Some(limit),
-        Some(Limited::Machine) | None => None,
-    };
-    let mut cgroups: BTreeSet<CgroupId> = limit.into_iter().collect();
-    for victim in open.victims.iter().filter_map(Marked::counted) {
-        // Those above one that is in already are in as well.
-        if Some(victim) != limit && cgroups.insert(victim) {
-            cgroups.extend(ancestors(victim, world).take_while(|above| Some(*above) != limit));
-        }
-    }
-    cgroups.extend(open.expected.keys());
-    cgroups.into_iter().collect()
-}
-
-/// Whose limit it was by the counter that moved; if all could be compared and none did, the machine's.
-fn limit_by_counters(open: &Open, count: &Count, world: &impl World) -> Option<Limited> {
-    let victim = open.victims.first()?.counted()?;
-    let moved = |cgroup: &CgroupId| count.limits.contains(cgroup);
-    if let Some(limit) = std::iter::once(victim).chain(ancestors(victim, world)).find(moved) {
-        return Some(Limited::Cgroup(limit));
-    }
-    count.comparable().then_some(Limited::Machine)
 }

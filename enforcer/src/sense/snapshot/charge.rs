@@ -43,14 +43,7 @@ impl ChargeFiles {
 
     /// The parts: one system call, no allocation.
     pub fn split(&self, buffer: &mut [u8]) -> Seen<Split> {
-        let text = read_into(&self.stat, buffer)?;
-        let bytes = |key: &[u8]| keyed(text, key).ok_or(Missing::Malformed);
-        Ok(Split {
-            anon_bytes: bytes(b"anon")?,
-            file_bytes: bytes(b"file")?,
-            inactive_file_bytes: bytes(b"inactive_file")?,
-            shmem_bytes: bytes(b"shmem")?,
-        })
+        Split::parse(read_into(&self.stat, buffer)?)
     }
 
     /// What it is ranked by: two system calls, no allocation.
@@ -61,6 +54,17 @@ impl ChargeFiles {
 }
 
 impl Split {
+    /// Of the text of a `memory.stat`. The machine's own root has one as well, in which shared memory is in `file` too.
+    pub(super) fn parse(text: &[u8]) -> Seen<Self> {
+        let bytes = |key: &[u8]| keyed(text, key).ok_or(Missing::Malformed);
+        Ok(Self {
+            anon_bytes: bytes(b"anon")?,
+            file_bytes: bytes(b"file")?,
+            inactive_file_bytes: bytes(b"inactive_file")?,
+            shmem_bytes: bytes(b"shmem")?,
+        })
+    }
+
     /// Together with the whole. The working set is 0 where the page cache alone is more.
     #[must_use]
     pub fn usage(self, current_bytes: u64) -> Usage {

@@ -8,7 +8,7 @@ use rustix::fs::{Mode, OFlags};
 use super::{Missing, Seen, Slope, Split, Stalls, Zones, stalls};
 use crate::sense::{
     Meminfo, MeminfoError, MemoryInfo, NODE_PRESSURE, PROC_MEMINFO, ROOT_MEMORY_STAT, page_bytes,
-    text::{keyed, read_into},
+    text::read_into,
 };
 
 /// Where the node's files are.
@@ -107,7 +107,7 @@ impl NodeFiles {
         };
         view.root = match &self.root_stat {
             None => Err(Missing::Absent),
-            Some(fd) => read_into(fd, buffer).map_err(Missing::from).and_then(split),
+            Some(fd) => read_into(fd, buffer).map_err(Missing::from).and_then(Split::parse),
         };
         view.zones_missing = match &self.zoneinfo {
             None => Some(Missing::Absent),
@@ -141,17 +141,6 @@ impl NodeFiles {
 
 /// A machine with more to tell about its zones tells nothing about them.
 const MAX_BUFFER_BYTES: usize = 1 << 20;
-
-/// The root has no `memory.current`, and its shared memory is in `file`.
-fn split(text: &[u8]) -> Seen<Split> {
-    let bytes = |key: &[u8]| keyed(text, key).ok_or(Missing::Malformed);
-    Ok(Split {
-        anon_bytes: bytes(b"anon")?,
-        file_bytes: bytes(b"file")?,
-        inactive_file_bytes: bytes(b"inactive_file")?,
-        shmem_bytes: bytes(b"shmem")?,
-    })
-}
 
 /// Reads a file that the kernel gives piece by piece; malformed if it does not fit.
 fn read_whole<'a>(fd: &OwnedFd, buffer: &'a mut [u8]) -> Seen<&'a [u8]> {

@@ -1,0 +1,82 @@
+//! The programs' loading, and how it is told what of them is lost.
+use std::io;
+
+use super::super::{backlog::Backlog, telling};
+#[cfg(feature = "bpf-log")]
+use super::TICK;
+use crate::{
+    journal::Journal,
+    sense::{Attached, Choice, Inherited, Lost, Pins, Programs, SenseError, Version},
+};
+
+/// Loads the programs, and pins what is to outlive us where that can be.
+pub(super) fn load(
+    choice: &Choice,
+    journal: &Journal,
+    backlog: &mut Backlog,
+) -> Result<Attached, SenseError> {
+    match Pins::open() {
+        Ok(pins) => {
+            Programs::load_pinned(choice, pins, Version::of(choice), &mut |record| backlog.inherit(record))
+        }
+        Err(error) => {
+            // That there is no bpffs was told among what this kernel lacks.
+            if !choice.lost.iter().any(|lost| lost.what == "bpffs") {
+                let message =
+                    format!("{}: OOM kills while the daemon restarts are not told", crate::chain(&error));
+                telling::degraded(journal, "bpffs", &message);
+            }
+            Programs::load(choice)
+        }
+    }
+}
+
+pub(super) fn tell_inherited(journal: &Journal, inherited: &Inherited) {
+    let Inherited { programs, versions, records, drops } = inherited;
+    if !programs.is_empty() {
+        tracing::info!(programs = programs.join(", "), "eBPF programs taken on from the daemon before");
+    }
+    for version in versions {
+        tracing::info!(version = %version.display(), records, "eBPF programs of another version taken over");
+    }
+    for (stage, lost) in drops {
+        tell_drops(journal, stage, *lost);
+    }
+}
+
+pub(super) fn tell_drops(journal: &Journal, stage: &str, lost: u64) {
+    telling::degraded(
+        journal,
+        "recordsLost",
+        &format!("{lost} records of the eBPF programs were lost ({stage})"),
+    );
+}
+
+/// Carries the programs' own diagnostics into the log, in a task of its own.
+#[cfg(feature = "bpf-log")]
+pub(super) fn log_diagnostics(programs: &mut Programs) {
+    let mut logger = match programs.diagnostics() {
+        Ok(logger) => logger,
+        // The object was built without them.
+        Err(error) => {
+            tracing::debug!(%error, "the eBPF programs say nothing");
+            return;
+        }
+    };
+    tokio::spawn(async move {
+        let mut tick = tokio::time::interval(TICK);
+        loop {
+            tick.tick().await;
+            logger.flush();
+        }
+    });
+}
+
+pub(super) fn tell_lost(journal: &Journal, lost: &Lost) {
+    telling::degraded(journal, lost.what, &lost.message());
+}
+
+pub(super) fn tell_unreadable(journal: &Journal, error: &io::Error) {
+    let message = format!("the ring buffer of OOM kills cannot be read any more: {error}");
+    telling::degraded(journal, "ebpf", &message);
+}

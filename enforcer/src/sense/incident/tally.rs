@@ -1,0 +1,189 @@
+//! What the counters say of one incident: what of their movement is its own, and whether it agrees with the marks.
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    OomCounts, Reconciliation, World,
+    ledger::{Ledger, Seen},
+    open::{Expected, Marked, Open},
+    scene::ancestors,
+};
+use crate::{model::CgroupId, sense::record::Limited};
+
+/// What the counters say of one incident.
+#[derive(Debug)]
+pub(super) struct Tally {
+    pub(super) moved: OomCounts,
+    pub(super) before: OomCounts,
+    pub(super) after: OomCounts,
+    pub(super) reconciliation: Reconciliation,
+    /// The cgroups whose own limit was hit, according to them.
+    limits: Vec<CgroupId>,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
+            moved: OomCounts::default(),
+            before: OomCounts::default(),
+            after: OomCounts::default(),
+            reconciliation: Reconciliation::Unreadable,
+            limits: Vec::new(),
+        }
+    }
+}
+
+impl Tally {
+    /// Compares the readings with the ledger, and takes from it what belongs to this incident.
+    pub(super) fn take(open: &Open, ledger: &mut Ledger, world: &impl World) -> Self {
+        let mut tally = Self::default();
+        let unwatched = is_unwatched(open);
+        // A cgroup that is gone may have been looked at before it went, and another incident may have read it since.
+        let readings: BTreeMap<CgroupId, Option<Seen>> = open
+            .readings
+            .iter()
+            .map(|(cgroup, own)| {
+                let seen =
+                    own.iter().chain(ledger.latest(*cgroup).iter()).max_by_key(|seen| seen.at_ns).copied();
+                (*cgroup, seen)
+            })
+            .collect();
+        let group = readings.iter().any(|(cgroup, seen)| {
+            let told = ledger.told(*cgroup);
+            matches!((seen, told), (Some(seen), Some(told)) if seen.counts.oom_group_kill > told.oom_group_kill)
+        });
+        // Kills of before an account began are in what it began with.
+        let expected = expected_since(open, &*ledger, world);
+        let mut claimed = 0_u64;
+        let mut moved = BTreeMap::new();
+        let exact = open.victims.iter().all(|victim| victim.mark.counted.is_some());
+        for (cgroup, seen) in &readings {
+            let own = expected.get(cgroup).copied().unwrap_or_default();
+            let Some(seen) = seen else { continue };
+            let Some(claim) = ledger.claim(*cgroup, own, group, *seen) else { continue };
+            claimed = claimed.saturating_add(claim.moved.oom_kill.min(own.kills));
+            moved.insert(*cgroup, claim.moved.oom_kill);
+            if claim.moved.oom > 0 {
+                tally.limits.push(*cgroup);
+            }
+            tally.moved = tally.moved.plus(claim.moved);
+            tally.before = tally.before.plus(claim.before);
+            tally.after = tally.after.plus(seen.counts);
+        }
+        // An older reading says something only if the kill is in it.
+        let read = |cgroup: CgroupId| {
+            open.readings.get(&cgroup).is_some_and(Option::is_some)
+                || expected.get(&cgroup).is_some_and(|own| moved.get(&cgroup) >= Some(&own.kills))
+        };
+        for (cgroup, own) in &expected {
+            // The kernel said that it counts there. What was read before, or not at all, may lack it.
+            let fresh = open.readings.get(cgroup).is_some_and(Option::is_some);
+            if !unwatched && (exact || !fresh) {
+                let rest = own.kills.saturating_sub(moved.get(cgroup).copied().unwrap_or(0));
+                ledger.credit(*cgroup, rest);
+                claimed = claimed.saturating_add(rest);
+            }
+        }
+        // A victim that names no cgroup, or one that did not count it, was counted somewhere.
+        let kills = u64::try_from(open.victims.len()).unwrap_or(u64::MAX);
+        if !unwatched {
+            for victim in open
+                .victims
+                .iter()
+                .filter(|victim| victim.mark.counted.is_none())
+                .skip(usize::try_from(claimed).unwrap_or(usize::MAX))
+            {
+                ledger.unplaced(victim.mark.time_ns);
+            }
+        }
+        let missing = |known: &dyn Fn(CgroupId, &Marked) -> bool| {
+            open.victims
+                .iter()
+                .any(|victim| !counted(victim, &*ledger, world).is_some_and(|cgroup| known(cgroup, victim)))
+        };
+        tally.reconciliation = if missing(&|cgroup, _| read(cgroup)) {
+            Reconciliation::Unreadable
+        } else if missing(&|cgroup, victim| ledger.covers(cgroup, victim.mark.time_ns)) {
+            Reconciliation::NoBaseline
+        } else if tally.moved.oom_kill >= kills {
+            Reconciliation::Matched
+        } else {
+            Reconciliation::Differs
+        };
+        tally
+    }
+
+    pub(super) const fn comparable(&self) -> bool {
+        matches!(self.reconciliation, Reconciliation::Matched | Reconciliation::Differs)
+    }
+}
+
+/// Without a watch on kills the counters decide, if they could be read and compared.
+pub(super) fn is_unwatched(open: &Open) -> bool {
+    open.victims.iter().all(|victim| victim.mark.killed.is_none())
+}
+
+/// The cgroup that counts a victim: as the kernel told, else the nearest from its own on that counts anything.
+fn counted(victim: &Marked, ledger: &Ledger, world: &impl World) -> Option<CgroupId> {
+    if let Some(counted) = victim.mark.counted {
+        return Some(counted);
+    }
+    let own = victim.cgroup()?;
+    std::iter::once(own).chain(ancestors(own, world)).find(|cgroup| ledger.knows(*cgroup)).or(Some(own))
+}
+
+/// What each cgroup is to have counted for an incident.
+pub(super) fn expected(open: &Open, ledger: &Ledger, world: &impl World) -> BTreeMap<CgroupId, Expected> {
+    sum(open, ledger, world, |_, _| true)
+}
+
+/// As [`expected`], without what the account's beginning holds already.
+fn expected_since(open: &Open, ledger: &Ledger, world: &impl World) -> BTreeMap<CgroupId, Expected> {
+    sum(open, ledger, world, |cgroup, victim| ledger.covers(cgroup, victim.mark.time_ns))
+}
+
+fn sum(
+    open: &Open,
+    ledger: &Ledger,
+    world: &impl World,
+    counts: impl Fn(CgroupId, &Marked) -> bool,
+) -> BTreeMap<CgroupId, Expected> {
+    let mut expected: BTreeMap<CgroupId, Expected> = BTreeMap::new();
+    for (at, victim) in open.victims.iter().enumerate() {
+        if let Some(cgroup) = counted(victim, ledger, world).filter(|cgroup| counts(*cgroup, victim)) {
+            let sum = expected.entry(cgroup).or_default();
+            sum.kills += 1;
+            if at == 0 {
+                sum.twice = 1;
+            }
+        }
+    }
+    expected
+}
+
+/// The cgroups whose counters tell of an incident: those that count the victims, and those above them up to the limit
+/// owner, as a group kill is counted where `memory.oom.group` is set.
+pub(super) fn to_read(open: &Open, world: &impl World) -> Vec<CgroupId> {
+    let limit = match open.limit {
+        Some(Limited::Cgroup(limit)) => Some(limit),
+        Some(Limited::Machine) | None => None,
+    };
+    let mut cgroups: BTreeSet<CgroupId> = limit.into_iter().collect();
+    for victim in open.victims.iter().filter_map(Marked::counted) {
+        // Those above one that is in already are in as well.
+        if Some(victim) != limit && cgroups.insert(victim) {
+            cgroups.extend(ancestors(victim, world).take_while(|above| Some(*above) != limit));
+        }
+    }
+    cgroups.extend(open.expected.keys());
+    cgroups.into_iter().collect()
+}
+
+/// Whose limit it was by the counter that moved; if all could be compared and none did, the machine's.
+pub(super) fn limit_by_counters(open: &Open, tally: &Tally, world: &impl World) -> Option<Limited> {
+    let victim = open.victims.first()?.counted()?;
+    let moved = |cgroup: &CgroupId| tally.limits.contains(cgroup);
+    if let Some(limit) = std::iter::once(victim).chain(ancestors(victim, world)).find(moved) {
+        return Some(Limited::Cgroup(limit));
+    }
+    tally.comparable().then_some(Limited::Machine)
+}
