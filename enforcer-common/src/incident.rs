@@ -156,6 +156,24 @@ pub struct Marking {
     pub reserved: u32,
 }
 
+/// A process that the OOM killer kills, until it has exited: a value of the `MARKED` map.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Awaited {
+    /// When it was marked; until then, when it was killed.
+    pub marked_ns: u64,
+    /// When it started; 0 if unknown. Its number may be another process's by now.
+    pub start_boottime_ns: u64,
+}
+
+impl Awaited {
+    /// Whether a process of the same number that started then is this one, as far as is known.
+    #[must_use]
+    pub const fn is(&self, start_boottime_ns: u64) -> bool {
+        self.start_boottime_ns == 0 || start_boottime_ns == 0 || self.start_boottime_ns == start_boottime_ns
+    }
+}
+
 /// How long after a mark a further kill by the same task is taken for one of the same OOM, where the end of an OOM
 /// cannot be seen.
 pub const SAME_OOM_NS: u64 = 50_000_000;
@@ -196,5 +214,11 @@ mod tests {
         assert!(marking.covers(1_000 + SAME_OOM_NS, false));
         assert!(!marking.covers(1_001 + SAME_OOM_NS, false));
         assert!(marking.covers(u64::MAX, true));
+    }
+    #[test]
+    fn a_number_used_again_is_another_process() {
+        let awaited = |start_boottime_ns| Awaited { marked_ns: 9, start_boottime_ns };
+        assert!(awaited(5).is(5) && !awaited(5).is(6));
+        assert!(awaited(0).is(6) && awaited(5).is(0), "as far as is known");
     }
 }

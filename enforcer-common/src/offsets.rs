@@ -62,6 +62,8 @@ offsets! {
     signal_oom_score_adj,
     /// `signal_struct.live`, the number of threads that have not begun to exit.
     signal_live,
+    /// `signal_struct.group_exit_code`.
+    signal_group_exit_code,
     /// The pointer in `css_set` that leads to the task's cgroup in the unified hierarchy: `dfl_cgrp`.
     css_set_dfl_cgrp,
     /// The pointer in `css_set` to the memory controller's state: an element of `subsys`. Present only where
@@ -126,7 +128,7 @@ pub const fn pages_to_bytes(pages: i64, page_shift: u32) -> u64 {
     if page_shift >= 32 { 0 } else { (pages & !below_zero).cast_unsigned() << page_shift }
 }
 
-const _: () = assert!(size_of::<Offsets>() == 40 * 4);
+const _: () = assert!(size_of::<Offsets>() == 41 * 4);
 
 #[cfg(test)]
 mod tests {

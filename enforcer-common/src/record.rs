@@ -193,6 +193,8 @@ pub const EXIT_CODE_KNOWN: u32 = 1 << 0;
 pub const GROUP_DEAD: u32 = 1 << 1;
 /// The exiting task had let go of its memory already. Where nobody else had it, it was back by then.
 pub const MEMORY_LET_GO: u32 = 1 << 2;
+/// The exit itself was not seen: its time is that at which the process, waited for by its parent, was freed.
+pub const FREED: u32 = 1 << 3;
 
 impl ProcessExit {
     /// Size of the record.

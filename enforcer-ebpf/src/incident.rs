@@ -3,7 +3,8 @@ use aya_ebpf::{helpers::bpf_get_current_pid_tgid, macros::fexit, programs::FExit
 use enforcer_common::{
     counter::drops,
     incident::{
-        BY_EXIT, CONTAINER_INIT, INIT_KNOWN, Marking, MemoryBack, OomOver, SCORE_KNOWN, Sharer, watched,
+        Awaited, BY_EXIT, CONTAINER_INIT, INIT_KNOWN, Marking, MemoryBack, OomOver, SCORE_KNOWN, Sharer,
+        watched,
     },
     offsets::ABSENT,
 };
@@ -59,16 +60,12 @@ fn try_sharer(task: u64, marking: &Marking, now_ns: u64) {
     if unsafe { MARKED.get(tgid) }.is_some() {
         return;
     }
-    if MARKED.insert(tgid, now_ns, 0).is_err() {
-        dropped(drops::MARKED_MAP);
-    }
-    let mut sharer = Sharer::EMPTY;
-    sharer.time_ns = now_ns;
-    sharer.marked_ns = marking.marked_ns;
-    sharer.victim = marking.victim;
+    let start_boottime_ns = process_start_ns(task);
+    await_exit(tgid, now_ns, start_boottime_ns);
+    let mut sharer = sharer_of(marking, now_ns);
     sharer.tid = read(task, offset!(task_pid)).unwrap_or(0);
     sharer.tgid = tgid;
-    sharer.start_boottime_ns = process_start_ns(task);
+    sharer.start_boottime_ns = start_boottime_ns;
     sharer.cgroup_id = task_cgroup_id(task).unwrap_or(0);
     sharer.comm = comm(task, offset!(task_comm));
     if let Some(score) = read::<i16>(signal, offset!(signal_oom_score_adj)) {
@@ -79,6 +76,23 @@ fn try_sharer(task: u64, marking: &Marking, now_ns: u64) {
         sharer.flags |= INIT_KNOWN | if init { CONTAINER_INIT } else { 0 };
     }
     tell(&EVENTS, &sharer, drops::SHARER);
+}
+
+#[inline(always)]
+fn sharer_of(marking: &Marking, now_ns: u64) -> Sharer {
+    let mut sharer = Sharer::EMPTY;
+    sharer.time_ns = now_ns;
+    sharer.marked_ns = marking.marked_ns;
+    sharer.victim = marking.victim;
+    sharer
+}
+
+/// From now on the exit of a process is told.
+#[inline(always)]
+pub(crate) fn await_exit(tgid: u32, since_ns: u64, start_boottime_ns: u64) {
+    if MARKED.insert(tgid, Awaited { marked_ns: since_ns, start_boottime_ns }, 0).is_err() {
+        dropped(drops::MARKED_MAP);
+    }
 }
 
 /// A task that was killed is marked: it is a victim by itself.
@@ -102,13 +116,8 @@ pub(crate) fn exits(tid: u32, tgid: u32) {
     let Some(marking) = (unsafe { SHARERS.get(task) }).copied() else { return };
     let _ = SHARERS.remove(task);
     let now_ns = now_ns();
-    if MARKED.insert(tgid, now_ns, 0).is_err() {
-        dropped(drops::MARKED_MAP);
-    }
-    let mut sharer = Sharer::EMPTY;
-    sharer.time_ns = now_ns;
-    sharer.marked_ns = marking.marked_ns;
-    sharer.victim = marking.victim;
+    await_exit(tgid, now_ns, process_start_ns(task));
+    let mut sharer = sharer_of(&marking, now_ns);
     sharer.tid = tid;
     sharer.tgid = tgid;
     sharer.cgroup_id = current_cgroup_id().unwrap_or(0);

@@ -8,7 +8,7 @@ use aya_ebpf::{
 use enforcer_common::{
     counter::{drops, seen},
     guard::{self, Guarded, Own, Wanted},
-    incident::{Marking, Ooming, watched},
+    incident::{Awaited, Marking, Ooming, watched},
     life,
     offsets::{ABSENT, Offsets},
     plain::PlainFormat,
@@ -109,9 +109,9 @@ pub(crate) static KILL_WATCH: Array<u32> = Array::with_max_entries(watched::COUN
 #[map]
 pub(crate) static KILLS: LruHashMap<u32, u64> = LruHashMap::with_max_entries(1024, 0);
 
-/// Marked victims: when, by process id (by thread id where only that is known).
+/// Victims whose exit is awaited, by process id (by thread id where only that is known).
 #[map]
-pub(crate) static MARKED: LruHashMap<u32, u64> = LruHashMap::with_max_entries(8192, 0);
+pub(crate) static MARKED: LruHashMap<u32, Awaited> = LruHashMap::with_max_entries(8192, 0);
 
 /// The latest mark of a task's OOM in progress, by its thread id.
 #[map]

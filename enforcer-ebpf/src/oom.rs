@@ -7,7 +7,7 @@ use aya_ebpf::{
 };
 use enforcer_common::{
     counter::{drops, seen},
-    incident::{Marking, Ooming, watched},
+    incident::{Awaited, Marking, Ooming, watched},
     offsets::{ABSENT, pages_to_bytes},
     plain::{PlainFormat, data_loc_offset},
     record::{
@@ -20,7 +20,7 @@ use crate::{
     incident,
     kernel::{
         self, comm, counted_cgroup_id, css_cgroup_id, current_cgroup_id, current_comm, now_ns, offset,
-        pointer, read, read_or_zero, task_cgroup_id,
+        pointer, process_start_ns, read, read_or_zero, task_cgroup_id,
     },
     maps::{
         EVENTS, KILLS, MARKED, MARKING, MEMORIES, OOMS, PLAIN_FORMAT, RECLAIMING, dropped, is_watched, saw,
@@ -173,7 +173,9 @@ fn finish<C: EbpfContext>(ctx: &C, mark: &mut MarkVictim, victim: Option<u64>) {
     let key = if mark.tgid == 0 { mark.tid } else { mark.tgid };
     // Whose exit was awaited from the kill on, and is awaited no more, has exited.
     let awaited = killed_it && mark.tgid != 0 && mark.oom_since_ns != 0;
-    let noted = MARKED.insert(key, mark.time_ns, if awaited { BPF_EXIST } else { 0 });
+    let start_boottime_ns = mark.start_boottime_ns;
+    let entry = Awaited { marked_ns: mark.time_ns, start_boottime_ns };
+    let noted = MARKED.insert(key, entry, if awaited { BPF_EXIST } else { 0 });
     if noted.is_err() && !awaited {
         dropped(drops::MARKED_MAP);
     }
@@ -254,9 +256,8 @@ pub fn out_of_memory(ctx: FEntryContext) -> u32 {
 fn expect(tid: u32, victim: u64) {
     if OOMS.get_ptr(tid).is_some()
         && let Some(tgid) = read::<u32>(victim, offset!(task_tgid))
-        && MARKED.insert(tgid, now_ns(), 0).is_err()
     {
-        dropped(drops::MARKED_MAP);
+        incident::await_exit(tgid, now_ns(), process_start_ns(victim));
     }
 }
 

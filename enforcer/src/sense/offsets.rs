@@ -49,6 +49,7 @@ pub fn resolve(btf: &Btf, hierarchy: MemoryHierarchy, page_size_bytes: usize) ->
         task_pages_over_high: one("task_struct", &["memcg_nr_pages_over_high"]),
         signal_oom_score_adj: one("signal_struct", &["oom_score_adj"]),
         signal_live: one("signal_struct", &["live"]),
+        signal_group_exit_code: one("signal_struct", &["group_exit_code"]),
         css_set_dfl_cgrp: one("css_set", &["dfl_cgrp"]),
         css_set_memory_css: match hierarchy {
             MemoryHierarchy::Unified => ABSENT,

@@ -18,13 +18,14 @@ enum Life {
 }
 
 /// One line a program. One that is not here ends with the daemon.
-const PROGRAMS: [(&str, Life); 24] = [
+const PROGRAMS: [(&str, Life); 25] = [
     // What makes an OOM kill known.
     ("mark_victim_task", Life::Kept),
     ("mark_victim_pid", Life::Kept),
     ("mark_victim_plain", Life::Kept),
     ("oom_signal", Life::Kept),
     ("process_exit", Life::Kept),
+    ("process_freed", Life::Kept),
     ("out_of_memory", Life::Kept),
     ("oom_over", Life::Kept),
     ("memory_back", Life::Kept),

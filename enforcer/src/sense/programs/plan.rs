@@ -80,9 +80,10 @@ const NO_NAMES: &str = "an OOM kill in a cgroup that is gone within moments is t
 const LIFE: [(&str, &str, &str); 2] =
     [("cgroup_gone", "cgroup_rmdir", NO_NAMES), ("cgroup_made", "cgroup_mkdir", NO_NAMES)];
 
-const RAW: [(&str, &str, &str); 7] = [
+const RAW: [(&str, &str, &str); 8] = [
     (KILL_WATCHER, "signal_generate", "a mark of a dying task is told from a kill by counters alone"),
     ("process_exit", "sched_process_exit", "when a victim was gone is not known"),
+    ("process_freed", "sched_process_free", "a victim's exit may be missing where many exit at once"),
     ("direct_reclaim_begin", "mm_vmscan_direct_reclaim_begin", NO_EDGES),
     ("direct_reclaim_end", "mm_vmscan_direct_reclaim_end", NO_RECLAIM),
     ("reclaim_throttled", "mm_vmscan_throttled", NO_RECLAIM),

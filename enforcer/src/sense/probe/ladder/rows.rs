@@ -95,9 +95,14 @@ pub(super) const TRACING: &[Row] = &[
             ),
         ],
         remedy: "what ebpf needs",
-        stand: |seen| programs(seen, "the kernel has the events signal_generate and sched_process_exit"),
+        stand: |seen| {
+            programs(
+                seen,
+                "the kernel has the events signal_generate, sched_process_exit and sched_process_free",
+            )
+        },
         last_is_nothing: false,
-        programs: &["oom_signal", "process_exit"],
+        programs: &["oom_signal", "process_exit", "process_freed"],
         needs_programs: true,
         ..ROW
     },
