@@ -101,9 +101,11 @@ fn print(tally: Tally) -> anyhow::Result<bool> {
         logged,
         took,
         mut latencies_ms,
+        mut dated_ms,
         is_single,
     } = tally;
     latencies_ms.sort_by(f64::total_cmp);
+    dated_ms.sort_by(f64::total_cmp);
     let lost = killed.saturating_sub(told);
     let p99_ms = rank(&latencies_ms, 99);
     println!(
@@ -114,9 +116,11 @@ fn print(tally: Tally) -> anyhow::Result<bool> {
     );
     let share = float(u64::try_from(right)?) / float(u64::try_from(killed)?);
     println!(
-        "        {:.1} % attributed; by the kernel's log {:.1} %",
+        "        {:.1} % attributed; by the kernel's log {:.1} %; until the event was made p50 {:.2}, p99 {:.2} ms",
         share * 100.0,
-        float(u64::try_from(logged)?) / float(u64::try_from(killed)?) * 100.0
+        float(u64::try_from(logged)?) / float(u64::try_from(killed)?) * 100.0,
+        rank(&dated_ms, 50),
+        rank(&dated_ms, 99)
     );
     Ok(right == killed && told == killed && wrong == 0 && (!is_single || p99_ms <= BAR_MS))
 }
