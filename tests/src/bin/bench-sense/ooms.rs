@@ -9,7 +9,7 @@ mod pool;
 mod reader;
 mod tally;
 
-use std::{path::Path, thread, time::Duration};
+use std::{fs, path::Path, thread, time::Duration};
 
 use anyhow::Context as _;
 use enforcer_tests::{
@@ -28,6 +28,9 @@ const SINGLES: u32 = 100;
 /// Between two single ones, so that each meets a daemon at rest.
 const PAUSE_MS: std::ops::Range<u64> = 60..160;
 
+/// From which level on messages are left out of the console.
+const CONSOLE: &str = "/proc/sys/kernel/printk";
+
 /// Prints the figures; whether the bars hold.
 pub(crate) fn measure(rounds: u32, bursts: &[usize], held: usize) -> anyhow::Result<bool> {
     let place = Path::new("/tmp/bench-ooms");
@@ -40,6 +43,8 @@ pub(crate) fn measure(rounds: u32, bursts: &[usize], held: usize) -> anyhow::Res
     let reader = Reader::follow(place)?;
     println!("ooms: container OOM kills; {} containers of {} pods", pool.containers().len(), pool.pods());
 
+    // What the kernel writes on a console it writes in the middle of a kill, and an emulated line takes milliseconds.
+    fs::write(CONSOLE, "1").with_context(|| format!("cannot write {CONSOLE}"))?;
     let singles = usize::try_from(rounds.max(SINGLES))?;
     let mut single = Burst::begin(&pool, &reader)?;
     let mut random = Random::of_this_run();
