@@ -29,6 +29,7 @@ mod report;
 mod score;
 mod standing;
 mod step;
+mod throttled;
 mod units;
 mod watch;
 
@@ -54,6 +55,7 @@ pub use self::{
     report::{Applied, Failure, FileChange, Problem, Report},
     score::{Correction, ScoreChange, ScoreError, ScoreKeeper, Suspect, Sweep},
     step::{Missing, Reason, Step, Withheld, Write},
+    throttled::Throttled,
     units::{
         Absent, Blocking, Driver, Property, Systemd, SystemdDriver, UnitError, UnitKind, UnitName, Units,
         is_there,

@@ -48,9 +48,9 @@ use self::{
 };
 pub use self::{reload::Load, unfit::Unfit};
 use crate::{
-    cgroup::{Changes, Index, Permit, WatchEvents},
+    cgroup::{Changes, Index, Permit, Throttled, WatchEvents},
     config::{Config, MemoryAvailableSource, Mode},
-    evict::{Pledges, Reflex, ReflexConfig, Report, Teller},
+    evict::{BrakeBook, Pledges, Reflex, ReflexConfig, Report, Teller},
     journal::{Event, EventType, Intents, Journal, StoreError, Subject},
     model::PodUid,
     policy::{
@@ -69,6 +69,8 @@ const RECORDING: Duration = Duration::from_secs(2);
 
 /// The daemon's nice value: it sleeps nearly always, and what wakes it should not wait behind those who fill the node.
 const NICE: i32 = -10;
+/// How long its turns are: the shortest that there are, as it has little to do in each.
+const TURN: Duration = Duration::from_micros(100);
 
 /// How long open connections may take to end.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -304,7 +306,8 @@ fn tell_start(journal: &Journal, config: &Config, host: &Host, facts: &HostFacts
         telling::degraded(journal, "openFiles", &error.to_string());
     }
     // Of this thread, and of those that it starts: all that matters are younger.
-    if let Err(error) = rustix::process::setpriority_process(None, NICE) {
+    let turn_ns = u64::try_from(TURN.as_nanos()).unwrap_or(u64::MAX);
+    if let Err(error) = raw::schedule(NICE, turn_ns) {
         telling::degraded(
             journal,
             "priority",
@@ -351,9 +354,9 @@ fn recover(
         Vec::new()
     });
     let (intents, left) = match Intents::open(&config.run_dir, &host.boot_id) {
-        Ok(Intents { reflex, limits, left }) => {
+        Ok(Intents { reflex, brakes, limits, left }) => {
             desired.set_intents(limits);
-            (Some(reflex), left)
+            (Some((reflex, brakes)), left)
         }
         Err(error) => {
             let message = format!(
@@ -382,7 +385,10 @@ fn recover(
             );
         }
     }
-    intents.map(|slots| Pledges::new(slots, Arc::clone(recorded)))
+    let (reflex, brakes) = intents?;
+    let throttled = Throttled::default();
+    desired.set_throttled(throttled.clone());
+    Some(Pledges::new(reflex, Arc::clone(recorded)).braking(BrakeBook::new(brakes, throttled)))
 }
 
 /// What the eviction engine is to do.
@@ -452,6 +458,9 @@ fn start_reflex(
             Report::Decided { .. }
             | Report::Crossed { .. }
             | Report::Cleared { .. }
+            | Report::Contained { .. }
+            | Report::Uncontained { .. }
+            | Report::Eased { .. }
             | Report::Suppressed { .. }
             | Report::Blind(..)
             | Report::Sighted(_) => None,

@@ -5,12 +5,14 @@
 //!                      │ reports                                     │ victims, old sets
 //!                      ▼                                             ▼
 //!                 teller thread ─► events                       reaper thread ─► process_mrelease, close
+//!                                                               brake thread ─► memory.high of the next candidate
 //! ```
 //!
 //! Between waking and signalling the reflex thread allocates nothing, opens nothing, waits for no lock and touches no
-//! disk. What is slow goes to the two helper threads over bounded queues that it never waits on; what does not fit is
+//! disk. What is slow goes to the helper threads over bounded queues that it never waits on; what does not fit is
 //! counted.
 
+mod brake;
 mod candidate;
 mod core;
 mod executor;
@@ -29,6 +31,7 @@ mod tests;
 mod turn;
 
 pub use self::{
+    brake::BrakeBook,
     candidate::{Candidate, Identity, OpenError},
     gentle::{EndError, Ending, end},
     pledge::Pledges,

@@ -103,7 +103,7 @@ fn kubepods(cgroups: &Path) -> PathBuf {
 
 fn reflex_thread() -> i32 {
     let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
-    let reflex = |task: &std::path::PathBuf| {
+    let reflex = |task: &PathBuf| {
         fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim_end() == "enforcer-reflex")
     };
     let task = tasks.into_iter().find(reflex).expect("the reflex thread");

@@ -15,7 +15,7 @@ use self::findings::Seen;
 pub use self::guarded::{Guarded, SCORE_FILE, ScoreSeen};
 use super::{
     CgroupDir, CgroupsRs, Changes, DriftPolicy, Driver, Error, Index, Ledger, Lowering, OnDrift, PageSize,
-    Permit, Report, ScoreKeeper, Sweep, Watch,
+    Permit, Report, ScoreKeeper, Sweep, Throttled, Watch,
     desired::Desired,
     failing::Failing,
     standing::{Known, Standing},
@@ -40,6 +40,7 @@ pub struct Reconciler {
     failing: Failing,
     drift: DriftPolicy,
     lowering: Lowering,
+    throttled: Throttled,
     /// The cgroups that pods name and must not have: their processes keep their scores too.
     refused: BTreeSet<CgroupPath>,
     /// The cgroups of others that an earlier start wrote, until they are planned again or have their values back; none
@@ -98,6 +99,7 @@ impl Reconciler {
             failing: Failing::default(),
             drift: DriftPolicy::default(),
             lowering: Lowering::default(),
+            throttled: Throttled::default(),
             refused: BTreeSet::new(),
             recalled: None,
             is_audit: false,
@@ -119,6 +121,11 @@ impl Reconciler {
     /// Has it lower limits below usage, step by step. Without, such a limit waits until usage is below it.
     pub fn set_lowering(&mut self, lowering: Lowering) {
         self.lowering = lowering;
+    }
+
+    /// Leaves `memory.high` of those alone that are held back on purpose.
+    pub fn set_throttled(&mut self, throttled: Throttled) {
+        self.throttled = throttled;
     }
 
     /// Sets what is done about values that others write.

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     cgroup::{
         self, CgroupDir, Changes, DriftPolicy, Guarded, Index, Lowering, Permit, Problem, Reason, Reconciler,
-        Report, Systemd, SystemdDriver, WatchEvents,
+        Report, Systemd, SystemdDriver, Throttled, WatchEvents,
     },
     config::Config,
     journal::{Event, EventType, Journal, Slots, Subject},
@@ -263,6 +263,12 @@ impl Desired {
         let woken = Arc::clone(&self.woken);
         let lowering = Lowering::new(slots, move || woken.notify_one());
         hierarchy.set_up(|reconciler| reconciler.set_lowering(lowering));
+    }
+
+    /// Leaves those alone that the eviction holds back.
+    pub(super) fn set_throttled(&mut self, throttled: Throttled) {
+        let Some(hierarchy) = &self.hierarchy else { return };
+        hierarchy.set_up(|reconciler| reconciler.set_throttled(throttled));
     }
 
     /// Told when a reconciliation is due, though nothing else tells of it.

@@ -11,14 +11,14 @@ use std::{
 
 use ulid::Ulid;
 
-use super::candidate::Candidate;
+use super::{brake::BrakeBook, candidate::Candidate};
 use crate::{
     journal::{Intent, Slot, Slots},
     policy::engine::Decision,
 };
 
 /// How many evictions can be under way or not yet recorded; as many as the intent page has slots for.
-const MOST: usize = 16;
+const MOST: usize = 14;
 
 /// The reflex's slots of the intent page. Using it allocates nothing and waits for nobody.
 #[derive(Debug)]
@@ -26,13 +26,25 @@ pub struct Pledges {
     slots: Slots,
     held: [Option<(u64, Slot)>; MOST],
     recorded: Arc<AtomicU64>,
+    brakes: Option<BrakeBook>,
 }
 
 impl Pledges {
     /// `recorded` is the number of the latest eviction that is known on the disk with all before it; others raise it.
     #[must_use]
     pub fn new(slots: Slots, recorded: Arc<AtomicU64>) -> Self {
-        Self { slots, held: [const { None }; MOST], recorded }
+        Self { slots, held: [const { None }; MOST], recorded, brakes: None }
+    }
+
+    /// With what holding a candidate back takes; without it nobody is.
+    #[must_use]
+    pub fn braking(mut self, brakes: BrakeBook) -> Self {
+        self.brakes = Some(brakes);
+        self
+    }
+
+    pub(super) fn take_brakes(&mut self) -> Option<BrakeBook> {
+        self.brakes.take()
     }
 
     /// Writes an eviction down. Without room it goes on unwritten: the shortage does not wait.

@@ -11,6 +11,7 @@ use std::{
 use rustix::{event::EventfdFlags, io::Errno, mm::MlockAllFlags, rand::GetRandomFlags};
 
 use super::{
+    brake::{self, Braking},
     candidate::Candidate,
     gentle,
     levels::Levels,
@@ -22,7 +23,7 @@ use super::{
     turn::{Turn, Wiring},
 };
 use crate::{
-    policy::engine::{Candidates, EngineSettings, Outcome, Reading},
+    policy::engine::{Candidates, EngineSettings, Few, Outcome, Reading},
     recorder::Tap,
     sense::{Available, EdgeSource, MeminfoError, PROC_MEMINFO, PodsMemory, Tasks, WakeStats, Wakes},
 };
@@ -35,6 +36,9 @@ const REPORTS: usize = 64;
 
 /// How much may wait for the reaper.
 const WORK: usize = 16;
+
+/// How much may wait for who holds candidates back: one brake and its end, and the next.
+const BRAKING: usize = 4;
 
 /// The threads' stacks: nothing here is deep.
 const STACK_BYTES: usize = 256 * 1024;
@@ -148,8 +152,9 @@ impl PreparedSet {
 pub(super) struct Mail {
     pub(super) set: Option<Box<PreparedSet>>,
     pub(super) settings: Option<EngineSettings>,
-    /// What came of a soft eviction's first step.
-    pub(super) outcome: Option<Outcome>,
+    /// What came of what helpers were asked for: a soft eviction's first step, a brake, and its end. There are never
+    /// more than these waiting.
+    pub(super) outcomes: Few<Outcome, 4>,
     /// The files of kubepods, where it is another one.
     pub(super) pods: Option<Box<PodsMemory>>,
     /// The reflex takes them out one by one, which frees nothing.
@@ -158,11 +163,11 @@ pub(super) struct Mail {
 
 impl fmt::Debug for Mail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { set, settings, outcome, pods, edges } = self;
+        let Self { set, settings, outcomes, pods, edges } = self;
         f.debug_struct("Mail")
             .field("set", set)
             .field("settings", settings)
-            .field("outcome", outcome)
+            .field("outcomes", outcomes)
             .field("pods", pods)
             .field("edges", &edges.len())
             .finish()
@@ -188,6 +193,14 @@ impl Shared {
     fn post(&self, put: impl FnOnce(&mut Mail)) {
         put(&mut self.mail.lock().unwrap_or_else(PoisonError::into_inner));
         self.ring();
+    }
+
+    fn answer(&self, outcome: Outcome) {
+        self.post(|mail| {
+            if !mail.outcomes.push(outcome) {
+                tracing::error!(?outcome, "the eviction thread does not take what it asked for");
+            }
+        });
     }
 }
 
@@ -237,12 +250,26 @@ impl Reflex {
         });
         let (teller, told) = queue::<Report>(REPORTS).map_err(setup)?;
         let (reaper, work) = queue::<Work>(WORK).map_err(setup)?;
+        let (braker, braking) = queue::<Braking>(BRAKING).map_err(setup)?;
+        let mut pledges = pledges;
+        let book = pledges.as_mut().and_then(Pledges::take_brakes);
         // Before the senders, so that it is dropped after them if a thread does not start: it waits for the others.
         let mut reflex = Self { shared: Arc::clone(&shared), threads: Vec::new(), memory_locked };
         let cpus = config.cpus;
         let levels = Levels::new(Tasks::open(&config.proc));
-        let wiring =
-            Wiring { shared, available, levels, teller, reaper, edges, cpus, pledges, seed: seed(), tap };
+        let wiring = Wiring {
+            shared,
+            available,
+            levels,
+            teller,
+            reaper,
+            braker,
+            edges,
+            cpus,
+            pledges,
+            seed: seed(),
+            tap,
+        };
         let mut turn = Turn::new(&config.settings, wiring)?;
         let mail = Arc::clone(&reflex.shared);
         reflex.start("enforcer-tell", move || {
@@ -251,11 +278,13 @@ impl Reflex {
                 let is_recorded = reports(report);
                 if let Some((number, victim)) = soft {
                     let outcome = gentle::ask(number, &victim, is_recorded);
-                    mail.post(|mail| mail.outcome = Some(outcome));
+                    mail.answer(outcome);
                 }
             }
         })?;
         reflex.start("enforcer-reap", move || reap::run(&work))?;
+        let mail = Arc::clone(&reflex.shared);
+        reflex.start("enforcer-brake", move || brake::run(&braking, book, |outcome| mail.answer(outcome)))?;
         reflex.start("enforcer-reflex", move || {
             rehearsal::rehearse();
             turn.run();
@@ -365,3 +394,4 @@ fn seed() -> u128 {
 
 pub(super) type Teller = queue::Sender<Report>;
 pub(super) type Reaper = queue::Sender<Work>;
+pub(super) type Braker = queue::Sender<Braking>;

@@ -8,8 +8,8 @@ use crate::{
     journal::{Event, EventType, Subject},
     policy::{
         engine::{
-            Completion, Decision, Exclusion, Failure, FailureReason, KillReason, Moments, Ranked, Refusal,
-            Resource, Shortage, Standing, Suppression,
+            BrakeCause, BrakeRefusal, Completion, Containment, Decision, Exclusion, Failure, FailureReason,
+            KillReason, Moments, Ranked, Refusal, Resource, Shortage, Standing, Suppression,
         },
         message,
         pressure::Conditions,
@@ -102,6 +102,45 @@ pub enum Report {
         candidate: Arc<Candidate>,
         /// All about it.
         failure: Failure,
+    },
+    /// The next candidate is held back while a victim's memory is awaited.
+    Contained {
+        /// The eviction that is under way.
+        id: Ulid,
+        /// Who is held back.
+        candidate: Arc<Candidate>,
+        /// All about it.
+        containment: Containment,
+        /// Since when.
+        now_ns: u64,
+    },
+    /// It could not be held back.
+    Uncontained {
+        /// The eviction that is under way.
+        id: Ulid,
+        /// Who should have been held back.
+        candidate: Arc<Candidate>,
+        /// All about it.
+        containment: Containment,
+        /// When that was known.
+        now_ns: u64,
+        /// Why.
+        reason: BrakeRefusal,
+    },
+    /// It is not held back any more.
+    Eased {
+        /// The eviction that it was for.
+        id: Ulid,
+        /// Who was held back.
+        candidate: Arc<Candidate>,
+        /// All about it.
+        containment: Containment,
+        /// Since when it was.
+        since_ns: u64,
+        /// Until when.
+        now_ns: u64,
+        /// Whether `memory.high` has its value again; otherwise the next start gives it back.
+        given_back: bool,
     },
     /// Nobody is evicted although something is short.
     Suppressed {
@@ -203,6 +242,25 @@ impl Teller {
                 data.insert("crossedToGivenUpMs".into(), crossed_to_given_up);
                 data.append(&mut failure_reason(failure.reason));
                 pod_event(EventType::EvictionFailed, candidate, data)
+            }
+            Report::Contained { id, candidate, containment, now_ns } => {
+                let mut data = containment_data(*id, candidate, containment);
+                data.insert("state".into(), json!("contained"));
+                data.insert("decidedToContainedMs".into(), milliseconds(containment.decided_ns, *now_ns));
+                pod_event(EventType::EvictionContained, candidate, data)
+            }
+            Report::Uncontained { id, candidate, containment, now_ns, reason } => {
+                let mut data = containment_data(*id, candidate, containment);
+                data.insert("state".into(), json!("refused"));
+                data.insert("decidedToRefusedMs".into(), milliseconds(containment.decided_ns, *now_ns));
+                data.append(&mut brake_refusal(*reason));
+                pod_event(EventType::EvictionContained, candidate, data)
+            }
+            Report::Eased { id, candidate, containment, since_ns, now_ns, given_back } => {
+                let mut data = containment_data(*id, candidate, containment);
+                data.insert("state".into(), json!(if *given_back { "released" } else { "stuck" }));
+                data.insert("heldMs".into(), milliseconds(*since_ns, *now_ns));
+                pod_event(EventType::EvictionContained, candidate, data)
             }
             Report::Suppressed { now_ns: _, signal, reason } => {
                 let (reason, message) = suppression(*signal, *reason);
@@ -337,6 +395,48 @@ fn shortage_data(shortage: &Shortage) -> Map<String, Value> {
     data.insert("hard".into(), json!(hard));
     data.insert(threshold_key.into(), json!(threshold));
     data.insert(observed_key.into(), json!(observed));
+    data
+}
+
+fn containment_data(id: Ulid, candidate: &Candidate, containment: &Containment) -> Map<String, Value> {
+    let mut data = names(candidate.identity());
+    data.insert("evictionId".into(), json!(id.to_string()));
+    data.insert("uid".into(), json!(candidate.identity().uid.as_str()));
+    data.insert("cgroup".into(), json!(candidate.identity().cgroup.as_str()));
+    let cause = match containment.cause {
+        BrakeCause::Grace => "grace",
+        BrakeCause::Release => "release",
+    };
+    data.insert("cause".into(), json!(cause));
+    data.insert("usageBytes".into(), json!(containment.usage_bytes));
+    data.insert("memoryHighBytes".into(), json!(containment.high_bytes));
+    data.insert("fillBytesPerSecond".into(), json!(containment.fill_bytes_per_second));
+    data.insert("headroomBytes".into(), json!(containment.headroom_bytes));
+    data.insert("awaitedMs".into(), json!(containment.awaited_ns / 1_000_000));
+    data
+}
+
+fn brake_refusal(reason: BrakeRefusal) -> Map<String, Value> {
+    let mut data = Map::new();
+    let (reason, message) = match reason {
+        BrakeRefusal::Gone => ("gone", String::from("its cgroup is gone")),
+        BrakeRefusal::Absent => ("absent", String::from("it has no memory.high")),
+        BrakeRefusal::Lower => ("lower", String::from("its memory.high is lower already")),
+        BrakeRefusal::Forbidden => ("forbidden", String::from("it holds what must never be held back")),
+        BrakeRefusal::Unwritten => (
+            "unwritten",
+            String::from(
+                "what it holds cannot be written down, and so would not be given back after a crash",
+            ),
+        ),
+        BrakeRefusal::Busy => ("busy", String::from("the helper thread has no room for it")),
+        BrakeRefusal::Kernel(errno) => {
+            data.insert("errno".into(), json!(errno));
+            ("refused", std::io::Error::from_raw_os_error(errno).to_string())
+        }
+    };
+    data.insert("reason".into(), json!(reason));
+    data.insert("message".into(), json!(message));
     data
 }
 

@@ -1,3 +1,4 @@
+mod brake;
 mod events;
 mod gentle;
 mod kill;

@@ -1,5 +1,7 @@
 //! What the reflex thread does each time it wakes.
 
+mod brakes;
+
 use std::{
     os::fd::{AsFd as _, OwnedFd},
     sync::{Arc, TryLockError, atomic::Ordering},
@@ -12,6 +14,7 @@ use rustix::{
 };
 use ulid::Ulid;
 
+use self::brakes::Braked;
 use super::{
     candidate::Candidate,
     core::Core,
@@ -19,7 +22,7 @@ use super::{
     levels::Levels,
     pledge::Pledges,
     reap::Work,
-    reflex::{Counters, PreparedSet, Reaper, ReflexError, Shared, Teller},
+    reflex::{Braker, Counters, PreparedSet, Reaper, ReflexError, Shared, Teller},
     report::{Blindness, Report},
     sources::Sources,
     stat,
@@ -59,6 +62,7 @@ pub(super) struct Wiring {
     pub(super) levels: Levels,
     pub(super) teller: Teller,
     pub(super) reaper: Reaper,
+    pub(super) braker: Braker,
     pub(super) edges: Vec<Box<dyn EdgeSource>>,
     /// How many cpus may fill memory at once.
     pub(super) cpus: u64,
@@ -88,6 +92,9 @@ pub(super) struct Turn {
     retired: Option<Box<PreparedSet>>,
     /// The same for the files of a kubepods that there was before.
     retired_pods: Option<Box<PodsMemory>>,
+    braked: Option<Braked>,
+    /// The brake that is to be let go of, and found no room in the helper's queue.
+    uneased: Option<u64>,
     current: Option<Current>,
     epoll: OwnedFd,
     timer: OwnedFd,
@@ -131,6 +138,8 @@ impl Turn {
             set: PreparedSet::default(),
             retired: None,
             retired_pods: None,
+            braked: None,
+            uneased: None,
             current: None,
             epoll,
             timer,
@@ -225,7 +234,7 @@ impl Turn {
         if let Some(settings) = mail.settings.take() {
             self.core.configure(&settings);
         }
-        let outcome = mail.outcome.take();
+        let outcomes = std::mem::take(&mut mail.outcomes);
         if self.retired.is_none()
             && let Some(mut set) = mail.set.take()
         {
@@ -254,13 +263,13 @@ impl Turn {
         self.edges_wait = !mail.edges.is_empty();
         drop(mail);
         self.retire();
-        if let Some(outcome) = outcome {
-            self.asked(outcome);
+        for outcome in outcomes.iter() {
+            self.heard(*outcome);
         }
     }
 
-    /// Takes in what came of asking the victim to end.
-    fn asked(&mut self, outcome: Outcome) {
+    /// Takes in what came of asking the victim to end, or of a brake.
+    fn heard(&mut self, outcome: Outcome) {
         let actions = self.core.step(Input::Outcome(outcome));
         if let (Outcome::Terminated { number, .. }, Some(current)) = (outcome, &self.current)
             && current.number == number
@@ -317,6 +326,7 @@ impl Turn {
         if self.retired.is_some() || self.retired_pods.is_some() {
             self.take_mail();
         }
+        self.ease_again();
         self.look_within_ns = None;
         self.gap_ns = MIN_GAP_NS;
         self.watch_victim();
@@ -410,6 +420,11 @@ impl Turn {
                     Action::LookAgainWithin(within_ns) => self.look_within_ns = Some(within_ns),
                     Action::ReadUsages(resource) => next = self.read_usages(resource),
                     Action::Evict => next = self.evict(),
+                    Action::Contain(containment) => next = self.contain(&containment),
+                    Action::Ease { brake } => self.ease(brake),
+                    Action::Contained { .. } | Action::Uncontained { .. } | Action::Eased { .. } => {
+                        self.tell_of_brake(action);
+                    }
                     Action::Kill { number, reason } => next = self.kill(number, Some(reason)),
                     Action::Completed(completion) => {
                         if let Some(Current { id, decision, candidate, .. }) = self.bury(completion.number) {

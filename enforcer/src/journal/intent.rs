@@ -28,8 +28,9 @@ const MAGIC: u64 = u64::from_le_bytes(*b"enfint\0\x01");
 const SLOT_WORDS: usize = 128;
 const PAYLOAD_BYTES: usize = (SLOT_WORDS - 1) * 8;
 
-/// Slots of the reflex, and of the reconciler; before them one for the page's own header.
-const REFLEX: Range<usize> = 1..17;
+/// Slots of the reflex, of its brakes, and of the reconciler; before them one for the page's own header.
+const REFLEX: Range<usize> = 1..15;
+const BRAKES: Range<usize> = 15..17;
 const LIMITS: Range<usize> = 17..64;
 const SLOTS: usize = LIMITS.end;
 
@@ -84,6 +85,8 @@ pub struct IntentError {
 pub struct Intents {
     /// The slots of the reflex.
     pub reflex: Slots,
+    /// The slots of who holds candidates back.
+    pub brakes: Slots,
     /// The slots of the reconciler.
     pub limits: Slots,
     /// What a process before left undone, in this boot.
@@ -134,7 +137,7 @@ impl Intents {
         word(&page, 1).store(boot, Ordering::Relaxed);
         word(&page, 0).store(MAGIC, Ordering::Release);
         let slots = |range| Slots { page: Arc::clone(&page), range, used: 0 };
-        Ok(Self { reflex: slots(REFLEX), limits: slots(LIMITS), left })
+        Ok(Self { reflex: slots(REFLEX), brakes: slots(BRAKES), limits: slots(LIMITS), left })
     }
 }
 

@@ -7,6 +7,7 @@
 //! as available until it has come or should have come.
 
 mod action;
+mod brake;
 mod breaker;
 mod candidates;
 mod input;
@@ -19,15 +20,16 @@ mod waiting;
 
 pub use self::{
     action::{
-        Action, Actions, Completion, Decision, Excluded, Exclusion, Failure, FailureReason, KillReason,
-        Moments, Ranked, SHOWN_EXCLUDED, SHOWN_RANKING, Shortage, Standing, Suppression,
+        Action, Actions, BrakeCause, Completion, Containment, Decision, Excluded, Exclusion, Failure,
+        FailureReason, KillReason, Moments, Ranked, SHOWN_EXCLUDED, SHOWN_RANKING, Shortage, Standing,
+        Suppression,
     },
     candidates::Candidates,
-    input::{CandidateFacts, Input, Level, NodeSample, Outcome, Reading, Refusal, Usage},
+    input::{BrakeRefusal, CandidateFacts, Input, Level, NodeSample, Outcome, Reading, Refusal, Usage},
     settings::{BreakerSettings, EngineSettings, MAX_THRESHOLDS, Mode, Resource, Thresholds, followed},
     waiting::Waiting,
 };
-use self::{breaker::Breaker, victim::Victim};
+use self::{brake::Brakes, breaker::Breaker, victim::Victim};
 pub use super::few::Few;
 use super::{
     pressure::{Conditions, Pressure, Reclaim, Tracked},
@@ -95,6 +97,7 @@ pub struct Engine {
     /// The same for soft thresholds alone.
     soft_quiet_until_ns: u64,
     baseline_due_ns: u64,
+    brakes: Brakes,
 }
 
 impl Engine {
@@ -116,6 +119,7 @@ impl Engine {
             quiet_until_ns: 0,
             soft_quiet_until_ns: 0,
             baseline_due_ns: 0,
+            brakes: Brakes::default(),
         }
     }
 
@@ -209,7 +213,7 @@ impl Engine {
         match input {
             Input::Node(node) => {
                 self.see(&node, &mut actions);
-                if let Some(resource) = self.wants_readings(&node) {
+                if let Some(resource) = self.wants_readings(&node).filter(|_| is_free(&actions)) {
                     push(&mut actions, Action::ReadUsages(resource));
                 }
                 self.pace(node.now_ns, &mut actions);
@@ -220,6 +224,8 @@ impl Engine {
                 self.see(&node, &mut actions);
                 if let Some(reclaim) = self.may_decide(node.now_ns) {
                     self.decide(node.now_ns, reclaim, &mut actions);
+                } else if is_free(&actions) {
+                    self.contain(&node, &mut actions);
                 }
                 self.pace(node.now_ns, &mut actions);
             }
@@ -270,6 +276,7 @@ impl Engine {
             push(actions, Action::Conditions(verdict.conditions));
         }
         self.hurry(node, actions);
+        self.ease(actions);
     }
 
     /// Ends the victim's grace period, if it has one and the time has come.
@@ -308,6 +315,9 @@ impl Engine {
         if let Some(reclaim) = self.may_decide(node.now_ns) {
             return Resource::of(reclaim.threshold.signal);
         }
+        if self.may_contain(node) {
+            return Some(Resource::Memory);
+        }
         let near = |tracked: &Tracked| {
             let reclaim = tracked.reclaim()?;
             (reclaim.available < reclaim.amount.saturating_mul(2)).then_some(())?;
@@ -338,8 +348,10 @@ impl Engine {
         self.take_first(now_ns, reclaim, actions);
     }
 
-    /// Decides on the first of the order.
+    /// Decides on the first of the order. Nobody is the victim just now.
     fn take_first(&mut self, now_ns: u64, reclaim: Reclaim, actions: &mut Actions) {
+        // Who was held back for the last one's sake may be the next.
+        self.ease(actions);
         if self.mode == Mode::Enforce && self.breaker.is_open(now_ns, self.candidates.len()) {
             self.mode = Mode::DryRun;
             self.suppress(now_ns, &reclaim, Suppression::BreakerOpen, actions);
@@ -451,6 +463,13 @@ fn scale(value: u64, by: u64, of: u64) -> u64 {
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
+/// Whether none of the actions is one whose answer is awaited before anything else is asked for.
+fn is_free(actions: &Actions) -> bool {
+    !actions.iter().any(|action| {
+        matches!(action, Action::ReadUsages(_) | Action::Evict | Action::Kill { .. } | Action::Contain(_))
+    })
+}
+
 /// No step can want more than [`Actions`] has room for; the tests count.
 fn push<T: Copy, const N: usize>(few: &mut Few<T, N>, value: T) {
     let fits = few.push(value);
@@ -460,5 +479,5 @@ fn push<T: Copy, const N: usize>(few: &mut Few<T, N>, value: T) {
 wire!(struct Episode { crossed_ns, met, last_met_ns });
 wire!(struct Engine {
     settings, mode, candidates, breaker, pressure, episodes, conditions, told, victim, decision, decided,
-    quiet_until_ns, soft_quiet_until_ns, baseline_due_ns,
+    quiet_until_ns, soft_quiet_until_ns, baseline_due_ns, brakes,
 });

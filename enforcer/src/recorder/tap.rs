@@ -88,7 +88,10 @@ impl Tap {
                 Outcome::Terminated { now_ns, .. }
                 | Outcome::Signalled { now_ns, .. }
                 | Outcome::Refused { now_ns, .. }
-                | Outcome::Progress { now_ns, .. },
+                | Outcome::Progress { now_ns, .. }
+                | Outcome::Contained { now_ns, .. }
+                | Outcome::Uncontained { now_ns, .. }
+                | Outcome::Eased { now_ns, .. },
             ) => *now_ns,
         };
         self.put(|slot| put_step(input, actions, engine.decision(), slot));

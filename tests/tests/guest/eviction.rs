@@ -2,8 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "a scenario's helpers may panic like the scenario itself")]
 
 use std::{
+    fs,
     io::{BufRead as _, BufReader},
-    path::Path,
+    path::{Path, PathBuf},
     process::Stdio,
     thread,
     time::{Duration, Instant},
@@ -15,8 +16,14 @@ use enforcer_tests::{
     pods::{Container, pod},
     process::Process,
     stream::Stream,
-    wait::PATIENCE,
+    wait::{PATIENCE, wait_until},
 };
+
+mod calm;
+mod contain;
+mod pids;
+mod soft;
+mod stubborn;
 
 const MIB: u64 = 1 << 20;
 const ROUNDS: u32 = 20;
@@ -29,12 +36,67 @@ struct Scene {
 
 impl Scene {
     fn open(name: &str) -> Self {
+        Self::open_with(name, &format!("evictionHard: {{memory.available: {}Mi}}", THRESHOLD_BYTES / MIB))
+    }
+
+    /// With these thresholds. Unless they say otherwise, no pod is kept out for a shortage that is over.
+    fn open_with(name: &str, settings: &str) -> Self {
         let folder = Path::new("/tmp").join(name);
-        let settings =
-            format!("mode: enforce\nevictionHard:\n  memory.available: {}Mi", THRESHOLD_BYTES / MIB);
-        let daemon = Daemon::start(&folder, &settings).unwrap();
+        let transition = if settings.contains("evictionPressureTransitionPeriod") {
+            ""
+        } else {
+            "evictionPressureTransitionPeriod: 0s\n"
+        };
+        let daemon = Daemon::start(&folder, &format!("mode: enforce\n{transition}{settings}")).unwrap();
         let stream = daemon.follow().unwrap();
         Self { daemon, stream }
+    }
+
+    /// Starts a pod that holds memory within its request, so that it is the last to go.
+    fn fill(&self, size: &str) -> Process {
+        let request = format!("memory: {}", size.parse::<u64>().unwrap() + 64 * MIB);
+        self.hold("filler", 0, &request, "", size)
+    }
+
+    /// Starts a pod that heeds no SIGTERM and holds so many MiB.
+    fn stubborn(&self, name: &str, priority: i32, mib: u64) -> Process {
+        self.manifest(name, priority, "", "");
+        // It waits for a reader that never reads.
+        let work = format!("trap '' TERM; dd if=/dev/zero bs={mib}M count=1 | sleep 100000");
+        let process =
+            Process::new(self.daemon.exec(&format!("default/{name}"), &["sh", "-c", &work]).unwrap());
+        wait_until("what it holds", || {
+            self.number(name, "memory.current").is_some_and(|bytes| bytes >= mib * MIB)
+        });
+        process
+    }
+
+    /// The folder of a pod's cgroup.
+    fn folder(&self, name: &str) -> Option<PathBuf> {
+        let added =
+            self.daemon.verb(&["-o", "jsonl", "events", "--type", "pod.added", "--pod", name]).output();
+        let added = String::from_utf8(added.unwrap().stdout).unwrap();
+        let added: serde_json::Value = serde_json::from_str(added.lines().last()?).unwrap();
+        let class = match added["data"]["qosClass"].as_str()? {
+            "BestEffort" => "besteffort/",
+            "Burstable" => "burstable/",
+            _ => "",
+        };
+        let uid = added["data"]["uid"].as_str()?;
+        Some(PathBuf::from(format!("/sys/fs/cgroup/kubepods/{class}pod{uid}")))
+    }
+
+    /// A file of a pod's cgroup; none if that is not there.
+    fn file(&self, name: &str, file: &str) -> Option<String> {
+        fs::read_to_string(self.folder(name)?.join(file)).ok().map(|text| text.trim().to_owned())
+    }
+
+    fn number(&self, name: &str, file: &str) -> Option<u64> {
+        self.file(name, file)?.parse().ok()
+    }
+
+    fn wait(&mut self, kind: &str, pod: &str) -> serde_json::Value {
+        self.stream.wait_for_pod(kind, &format!("default/{pod}"), PATIENCE).unwrap()
     }
 
     /// Starts a pod that holds memory, and waits until it does.

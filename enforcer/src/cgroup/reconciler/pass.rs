@@ -44,6 +44,7 @@ impl Reconciler {
             desired.targets.iter().filter(|(path, _)| is_looked_at(path)).map(|(_, target)| target).collect();
         let plans: Vec<&CgroupPlan> = targets.iter().map(|target| &target.plan).collect();
         self.lowering.begin_look();
+        let throttled = self.throttled.all();
         let (snapshot, errors) = observe(&self.root, &plans, &self.ledger, self.page);
         self.note_errors(only, errors, report);
         let mut ids: Ids =
@@ -69,7 +70,7 @@ impl Reconciler {
         let unwritten: BTreeSet<(CgroupPath, String)>;
         if let Some(permit) = permit {
             steps.retain(|step| !self.failing.holds_back(step, now));
-            let (steps, held_back) = self.judge(steps, &ids, report);
+            let (steps, held_back) = self.judge(steps, &ids, &throttled, report);
             let mut marks = self.marks(&steps, desired, &ids, &snapshot);
             if only.is_none() {
                 self.note_outside(desired, &ids, &mut marks);
@@ -79,21 +80,21 @@ impl Reconciler {
             self.note_unmarked(&unmarked);
             self.take_in(outcomes, desired, &mut ids, unmarked.is_empty(), report);
             let looked_at = |path: &CgroupPath| is_looked_at(path);
-            report.abandoned.extend(self.lowering.turn(
-                &self.root,
-                &report.withheld,
-                looked_at,
-                self.page,
-                now,
-                permit,
-            ));
+            // Two who hold the same file down would each give back what the other wrote.
+            let is_free = |withheld: &&Withheld| {
+                ids.get(&withheld.write.path).is_none_or(|id| !self.throttled.holds(*id))
+            };
+            let lowered: Vec<_> = report.withheld.iter().filter(is_free).cloned().collect();
+            report
+                .abandoned
+                .extend(self.lowering.turn(&self.root, &lowered, looked_at, self.page, now, permit));
             unwritten = open_files(report.failed.iter().map(|failure| &failure.step), &report.withheld)
                 .chain(held_back)
                 .collect();
         } else {
             let mut left = Vec::new();
             if self.is_audit {
-                (steps, left) = self.judge(steps, &ids, report);
+                (steps, left) = self.judge(steps, &ids, &throttled, report);
             }
             report.planned.extend(steps);
             unwritten = open_files(report.planned.iter(), &report.withheld).chain(left).collect();
@@ -174,6 +175,7 @@ impl Reconciler {
         &mut self,
         steps: Vec<Step>,
         ids: &Ids,
+        throttled: &BTreeSet<CgroupId>,
         report: &mut Report,
     ) -> (Vec<Step>, Vec<(CgroupPath, String)>) {
         let now = (self.clock)();
@@ -184,7 +186,10 @@ impl Reconciler {
                 kept.push(step);
                 continue;
             };
-            let is_held = write.file == HIGH && self.lowering.holds(&write.path);
+            // One may have begun since the look, or ended.
+            let is_throttled = |id: &CgroupId| throttled.contains(id) || self.throttled.holds(*id);
+            let is_held = write.file == HIGH
+                && (self.lowering.holds(&write.path) || ids.get(&write.path).is_some_and(is_throttled));
             let drifted = (write.reason == Reason::Drifted || self.is_audit) && !is_held;
             let (id, found) = (ids.get(&write.path), write.old.as_deref());
             let action = match (id, found) {

@@ -1,7 +1,7 @@
 use std::cmp::Ordering;
 
 use super::{
-    input::{Reading, Refusal},
+    input::{BrakeRefusal, Reading, Refusal},
     settings::Resource,
 };
 use crate::{
@@ -215,7 +215,43 @@ pub enum KillReason {
     Exhausting,
 }
 
-/// What the engine wants done, or told.
+/// Why a candidate is held back.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum BrakeCause {
+    /// A victim is given time to end, and memory would run out before it has.
+    Grace,
+    /// A victim's memory is coming back, and would come too late.
+    Release,
+}
+
+/// A candidate that is held back: the next in rank while a victim's memory is awaited.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Containment {
+    /// Counts the brakes of this engine, from 1.
+    pub brake: u64,
+    /// The eviction that is under way.
+    pub number: u64,
+    /// The candidate's place among the candidates.
+    pub index: usize,
+    /// Its cgroup.
+    pub cgroup: CgroupId,
+    /// When this was decided.
+    pub decided_ns: u64,
+    /// Why.
+    pub cause: BrakeCause,
+    /// What it used, in bytes.
+    pub usage_bytes: u64,
+    /// What its `memory.high` is to be, in bytes.
+    pub high_bytes: u64,
+    /// How fast pods fill memory, the victim left out.
+    pub fill_bytes_per_second: u64,
+    /// How much they may still fill.
+    pub headroom_bytes: u64,
+    /// How long the victim's memory is awaited.
+    pub awaited_ns: u64,
+}
+
+/// What the engine wants done, or told. In one step it asks for one answer at the most.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
     /// Tell: a threshold was crossed.
@@ -248,6 +284,40 @@ pub enum Action {
         number: u64,
         /// Why now.
         reason: KillReason,
+    },
+    /// Hold this candidate back, and answer with `Outcome::Contained` or `Uncontained`.
+    Contain(Containment),
+    /// Let go of what is held back, or was to be, and answer with `Outcome::Eased`.
+    Ease {
+        /// Which brake.
+        brake: u64,
+    },
+    /// Tell: a candidate is held back.
+    Contained {
+        /// Since when.
+        now_ns: u64,
+        /// All about it.
+        containment: Containment,
+    },
+    /// Tell: a candidate could not be held back.
+    Uncontained {
+        /// When.
+        now_ns: u64,
+        /// All about it.
+        containment: Containment,
+        /// Why.
+        reason: BrakeRefusal,
+    },
+    /// Tell: it is not held back any more.
+    Eased {
+        /// When.
+        now_ns: u64,
+        /// All about it.
+        containment: Containment,
+        /// Since when it was.
+        since_ns: u64,
+        /// Whether `memory.high` has its value again.
+        given_back: bool,
     },
     /// Tell: an eviction is over.
     Completed(Completion),
@@ -285,6 +355,11 @@ wire!(enum FailureReason { 0 => Refused(refusal: Refusal), 1 => StillPopulated }
 wire!(struct Failure { number, cgroup, moments, given_up_ns, reason });
 wire!(enum Suppression { 0 => NoCandidate, 1 => BreakerOpen });
 wire!(enum KillReason { 0 => GracePassed, 1 => HardThreshold, 2 => Exhausting });
+wire!(enum BrakeCause { 0 => Grace, 1 => Release });
+wire!(struct Containment {
+    brake, number, index, cgroup, decided_ns, cause, usage_bytes, high_bytes, fill_bytes_per_second, headroom_bytes,
+    awaited_ns,
+});
 wire!(enum Action {
     0 => Crossed { now_ns: u64, shortage: Shortage },
     1 => Cleared { now_ns: u64, shortage: Shortage, crossed_ns: u64 },
@@ -296,4 +371,9 @@ wire!(enum Action {
     7 => Failed(failure: Failure),
     8 => Suppressed { now_ns: u64, signal: Signal, reason: Suppression },
     9 => LookAgainWithin(within_ns: u64),
+    10 => Contain(containment: Containment),
+    11 => Ease { brake: u64 },
+    12 => Contained { now_ns: u64, containment: Containment },
+    13 => Uncontained { now_ns: u64, containment: Containment, reason: BrakeRefusal },
+    14 => Eased { now_ns: u64, containment: Containment, since_ns: u64, given_back: bool },
 });

@@ -9,13 +9,12 @@ const SHARE_FROM_KILLS: usize = 10;
 pub(super) struct Breaker {
     settings: BreakerSettings,
     kills_ns: Vec<u64>,
-    next: usize,
 }
 
 impl Breaker {
     pub(super) fn new(settings: BreakerSettings) -> Self {
         // As many as it takes to trip, so that no kill within the window is forgotten.
-        Self { settings, kills_ns: Vec::with_capacity(usize::from(settings.max_kills)), next: 0 }
+        Self { settings, kills_ns: Vec::with_capacity(usize::from(settings.max_kills)) }
     }
 
     pub(super) fn record(&mut self, now_ns: u64) {
@@ -23,9 +22,9 @@ impl Breaker {
             self.kills_ns.push(now_ns);
             return;
         }
-        if let Some(oldest) = self.kills_ns.get_mut(self.next) {
-            *oldest = now_ns;
-            self.next = (self.next + 1) % self.kills_ns.len();
+        // The oldest by its time and not by its place: a clock that goes back must not make it forget the latest.
+        if let Some(oldest) = self.kills_ns.iter_mut().min() {
+            *oldest = now_ns.max(*oldest);
         }
     }
 
@@ -41,7 +40,7 @@ impl Breaker {
     }
 }
 
-wire!(struct Breaker { settings, kills_ns, next });
+wire!(struct Breaker { settings, kills_ns });
 
 #[cfg(test)]
 mod tests {
@@ -62,6 +61,16 @@ mod tests {
         breaker.record(100);
         assert!(breaker.is_open(149, 1_000));
         assert!(!breaker.is_open(150, 1_000));
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_makes_it_forget_nothing() {
+        let mut breaker = Breaker::new(MOST);
+        for now in [1_000, 1_001, 1_002, 10, 11, 12] {
+            breaker.record(now);
+        }
+        assert!(breaker.is_open(1_003, 1_000) && breaker.is_open(20, 1_000));
+        assert!(!breaker.is_open(1_200, 1_000));
     }
 
     #[test]

@@ -182,6 +182,25 @@ pub enum Refusal {
     Kernel(i32),
 }
 
+/// Why a candidate was not held back.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum BrakeRefusal {
+    /// Its cgroup is gone.
+    Gone,
+    /// It has no `memory.high`: the memory controller is not enabled there.
+    Absent,
+    /// It is held down further already, by its manifest or by another.
+    Lower,
+    /// It holds what must never be held back, such as this daemon.
+    Forbidden,
+    /// What it held could not be written down, and so would outlive a crash of the daemon.
+    Unwritten,
+    /// The helper thread has no room for it.
+    Busy,
+    /// The kernel refused, with this error number.
+    Kernel(i32),
+}
+
 /// What came of a decision. `number` is the decision's.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Outcome {
@@ -221,6 +240,32 @@ pub enum Outcome {
         /// How many tasks it has; none if that was not asked for, or the cgroup is gone.
         process_count: Option<u64>,
     },
+    /// A candidate is held back.
+    Contained {
+        /// Which brake.
+        brake: u64,
+        /// When `memory.high` had been written; the kernel may have reclaimed meanwhile.
+        now_ns: u64,
+    },
+    /// It is not, and nothing is written.
+    Uncontained {
+        /// Which brake.
+        brake: u64,
+        /// When that was known.
+        now_ns: u64,
+        /// Why.
+        reason: BrakeRefusal,
+    },
+    /// It is not held back any more.
+    Eased {
+        /// Which brake.
+        brake: u64,
+        /// When it was let go of.
+        now_ns: u64,
+        /// Whether `memory.high` has its value again, or has had another from somebody else since; otherwise the next
+        /// start of the daemon gives it back.
+        given_back: bool,
+    },
 }
 
 /// Everything that the engine learns, and all that it knows of time.
@@ -245,6 +290,9 @@ wire!(enum Reading { 0 => Missing, 1 => Gone, 2 => Usage(usage: Usage) });
 wire!(struct Level { available, capacity });
 wire!(struct NodeSample { now_ns, memory, allocatable, pids, fill_bytes_per_second });
 wire!(enum Refusal { 0 => Gone, 1 => Empty, 2 => Replaced, 3 => Unrecorded, 4 => Kernel(errno: i32) });
+wire!(enum BrakeRefusal {
+    0 => Gone, 1 => Absent, 2 => Lower, 3 => Forbidden, 4 => Unwritten, 5 => Busy, 6 => Kernel(errno: i32),
+});
 wire!(enum Outcome {
     0 => Terminated { number: u64, now_ns: u64 },
     1 => Signalled { number: u64, now_ns: u64 },
@@ -252,4 +300,7 @@ wire!(enum Outcome {
     3 => Progress {
         number: u64, now_ns: u64, populated: bool, current_bytes: Option<u64>, process_count: Option<u64>,
     },
+    4 => Contained { brake: u64, now_ns: u64 },
+    5 => Uncontained { brake: u64, now_ns: u64, reason: BrakeRefusal },
+    6 => Eased { brake: u64, now_ns: u64, given_back: bool },
 });

@@ -9,6 +9,14 @@ use super::{
 impl Engine {
     /// Takes in what came of a decision; an answer about another eviction than the present one is stale.
     pub(super) fn hear(&mut self, outcome: Outcome, actions: &mut Actions) {
+        if self.hear_of_brake(&outcome, actions) {
+            return;
+        }
+        self.hear_of_victim(outcome, actions);
+        self.ease(actions);
+    }
+
+    fn hear_of_victim(&mut self, outcome: Outcome, actions: &mut Actions) {
         let Some(mut victim) = self.victim else { return };
         match outcome {
             Outcome::Terminated { number, now_ns } if number == victim.number => {
@@ -50,7 +58,10 @@ impl Engine {
             Outcome::Terminated { .. }
             | Outcome::Signalled { .. }
             | Outcome::Refused { .. }
-            | Outcome::Progress { .. } => {}
+            | Outcome::Progress { .. }
+            | Outcome::Contained { .. }
+            | Outcome::Uncontained { .. }
+            | Outcome::Eased { .. } => {}
         }
     }
 

@@ -1,3 +1,4 @@
+mod contain;
 mod property;
 mod rig;
 mod scenario;

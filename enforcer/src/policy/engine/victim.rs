@@ -1,8 +1,11 @@
 use super::{
-    action::{Completion, Decision, Failure, FailureReason, KillReason, Moments},
+    action::{BrakeCause, Completion, Decision, Failure, FailureReason, KillReason, Moments},
     settings::Resource,
 };
-use crate::{model::CgroupId, policy::wire::wire};
+use crate::{
+    model::CgroupId,
+    policy::{threshold::Signal, wire::wire},
+};
 
 const MS: u64 = 1_000_000;
 const GIB: u64 = 1 << 30;
@@ -78,6 +81,8 @@ impl Release {
 pub(super) struct Victim {
     pub(super) number: u64,
     pub(super) cgroup: CgroupId,
+    /// What was short.
+    pub(super) signal: Signal,
     stage: Stage,
     grace_ns: u64,
     moments: Moments,
@@ -110,6 +115,7 @@ impl Victim {
         Self {
             number: decision.number,
             cgroup: decision.cgroup,
+            signal: decision.shortage.signal,
             stage: Stage::Deciding,
             grace_ns: decision.grace_ns,
             moments: Moments {
@@ -265,6 +271,22 @@ impl Victim {
         }
     }
 
+    /// Why and for how long its memory is awaited, if it is.
+    pub(super) fn awaited(&self) -> Option<(BrakeCause, u64)> {
+        let release_ns = |bytes| scaled(RELEASE_BASE_NS, RELEASE_NS_PER_GIB, bytes);
+        match self.stage {
+            Stage::Deciding => None,
+            Stage::Terminating { until_ns } => {
+                let left_ns = until_ns.saturating_sub(self.clock_ns);
+                Some((BrakeCause::Grace, left_ns.saturating_add(release_ns(self.memory.predicted))))
+            }
+            Stage::Killing | Stage::Dying { .. } | Stage::Settling { .. } => {
+                let missing = self.credit(Resource::Memory);
+                (missing > 0).then(|| (BrakeCause::Release, release_ns(missing)))
+            }
+        }
+    }
+
     /// For how long it has been dying.
     pub(super) fn age_ns(&self, now_ns: u64) -> u64 {
         now_ns.saturating_sub(self.moments.signalled_ns.unwrap_or(self.moments.decided_ns))
@@ -305,7 +327,7 @@ wire!(enum Stage {
     4 => Settling { since_ns: u64, moved_ns: u64 },
 });
 wire!(struct Release { predicted, before, freed });
-wire!(struct Victim { number, cgroup, stage, grace_ns, moments, memory, pids, clock_ns, looked_ns });
+wire!(struct Victim { number, cgroup, signal, stage, grace_ns, moments, memory, pids, clock_ns, looked_ns });
 
 #[cfg(test)]
 mod tests {

@@ -14,8 +14,8 @@ use super::{
 use crate::{
     model::CgroupId,
     policy::engine::{
-        Action, Actions, CandidateFacts, Candidates, Completion, Decision, Engine, EngineSettings, Input,
-        Level, NodeSample, Outcome, Reading, Waiting,
+        Action, Actions, CandidateFacts, Candidates, Completion, Containment, Decision, Engine,
+        EngineSettings, Input, Level, NodeSample, Outcome, Reading, Waiting,
     },
 };
 
@@ -251,7 +251,26 @@ impl World {
                             next = Some(self.kill(number, now_ns));
                         }
                     }
-                    Action::Crossed { .. }
+                    // Who is held back is of no account for who is chosen: where the recorded one asked for nothing, or
+                    // what it heard is not known here, that is done at once.
+                    Action::Contain(Containment { brake, .. }) => {
+                        let asked = |action: &Action| matches!(action, Action::Contain(_));
+                        if other.parted_ns.is_some() || !step.actions.iter().any(asked) {
+                            let outcome = Outcome::Contained { brake, now_ns };
+                            let _told = self.engine.step(Input::Outcome(outcome));
+                        }
+                    }
+                    Action::Ease { brake } => {
+                        let asked = |action: &Action| matches!(action, Action::Ease { .. });
+                        if other.parted_ns.is_some() || !step.actions.iter().any(asked) {
+                            let outcome = Outcome::Eased { brake, now_ns, given_back: true };
+                            let _told = self.engine.step(Input::Outcome(outcome));
+                        }
+                    }
+                    Action::Contained { .. }
+                    | Action::Uncontained { .. }
+                    | Action::Eased { .. }
+                    | Action::Crossed { .. }
                     | Action::Cleared { .. }
                     | Action::Conditions(_)
                     | Action::Completed(_)
@@ -375,6 +394,8 @@ impl World {
             Outcome::Progress { number, now_ns, populated, current_bytes, process_count } => {
                 Outcome::Progress { number: about(number)?, now_ns, populated, current_bytes, process_count }
             }
+            // Answered when they were asked for.
+            Outcome::Contained { .. } | Outcome::Uncontained { .. } | Outcome::Eased { .. } => return None,
         })
     }
 

@@ -200,7 +200,13 @@ impl Player {
         match step.given {
             Given::Outcome(Outcome::Terminated { number, .. }) => self.tell(Happening::Terminated { number }),
             Given::Outcome(Outcome::Signalled { number, .. }) => self.tell(Happening::Signalled { number }),
-            Given::Outcome(Outcome::Refused { .. } | Outcome::Progress { .. })
+            Given::Outcome(
+                Outcome::Refused { .. }
+                | Outcome::Progress { .. }
+                | Outcome::Contained { .. }
+                | Outcome::Uncontained { .. }
+                | Outcome::Eased { .. },
+            )
             | Given::Node(_)
             | Given::Usages { .. } => {}
         }
@@ -216,7 +222,14 @@ impl Player {
                 Action::Completed(completion) => Happening::Completed(completion),
                 Action::Failed(failure) => Happening::Failed(failure),
                 Action::Suppressed { now_ns: _, signal, reason } => Happening::Suppressed { signal, reason },
-                Action::Conditions(_) | Action::ReadUsages(_) | Action::LookAgainWithin(_) => continue,
+                Action::Conditions(_)
+                | Action::ReadUsages(_)
+                | Action::LookAgainWithin(_)
+                | Action::Contain(_)
+                | Action::Ease { .. }
+                | Action::Contained { .. }
+                | Action::Uncontained { .. }
+                | Action::Eased { .. } => continue,
             };
             self.tell(what);
         }

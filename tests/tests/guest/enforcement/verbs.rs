@@ -122,8 +122,12 @@ fn exec_of_besteffort_is_refused_under_memory_pressure() {
 #[test]
 fn exec_into_a_running_besteffort_pod_is_refused_while_pressure_lasts() {
     let threshold_bytes = kernel::meminfo_bytes("MemAvailable").unwrap() - 300 * MIB;
-    let scene =
-        Scene::open("later-pressure", &format!("evictionHard: {{memory.available: \"{threshold_bytes}\"}}"));
+    let scene = Scene::open(
+        "later-pressure",
+        &format!(
+            "evictionPressureTransitionPeriod: 2s\nevictionHard: {{memory.available: \"{threshold_bytes}\"}}"
+        ),
+    );
     let mut stream = scene.daemon.follow().unwrap();
     scene.daemon.manifest("besteffort.yaml", &pod("besteffort", "{}")).unwrap();
     let critical = pod("critical", "{}").replace("spec:\n", "spec:\n  priority: 2000000000\n");

@@ -18,7 +18,7 @@ fn threshold(signal: Signal, amount: u64, grace_ms: u64) -> Threshold {
 }
 
 /// Hard below 1 GiB, soft below 2 GiB for a minute; pods get at the most 10 s.
-fn both() -> EngineSettings {
+pub(super) fn both() -> EngineSettings {
     EngineSettings {
         mode: Mode::Enforce,
         thresholds: followed(&[

@@ -1,0 +1,159 @@
+//! Holding a candidate back and letting go of it: what is written where, and what is left behind.
+
+use std::{fs, sync::mpsc, time::Duration};
+
+use super::node::{MIB, Node, Pod};
+use crate::{
+    cgroup::Throttled,
+    evict::{
+        BrakeBook,
+        brake::{self, Braking},
+        queue::{self, queue},
+    },
+    journal::{Intent, Intents},
+    policy::engine::{BrakeRefusal, Outcome},
+};
+
+/// The helper thread, with a book of its own.
+struct Helper {
+    node: Node,
+    run_dir: tempfile::TempDir,
+    throttled: Throttled,
+    work: Option<queue::Sender<Braking>>,
+    outcomes: mpsc::Receiver<Outcome>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Helper {
+    fn new(high: &str) -> Self {
+        let helper = Self::with_book(true);
+        helper.node.add(&Pod::new("a"), 100 * MIB);
+        helper.node.write("a", "memory.high", high);
+        helper
+    }
+
+    fn with_book(has_book: bool) -> Self {
+        let (node, run_dir) = (Node::new(0), tempfile::tempdir().unwrap());
+        let throttled = Throttled::default();
+        let book = has_book.then(|| {
+            let slots = Intents::open(run_dir.path(), "b").unwrap().brakes;
+            BrakeBook::new(slots, throttled.clone())
+        });
+        let (work, received) = queue(4).unwrap();
+        let (sender, outcomes) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            brake::run(&received, book, |outcome| sender.send(outcome).unwrap());
+        });
+        Self { node, run_dir, throttled, work: Some(work), outcomes, thread: Some(thread) }
+    }
+
+    fn ask(&self, work: Braking) -> Outcome {
+        self.work.as_ref().unwrap().offer(work).unwrap();
+        self.outcomes.recv_timeout(Duration::from_secs(10)).expect("an answer")
+    }
+
+    fn hold(&self, brake: u64, high_bytes: u64) -> Outcome {
+        let candidate = self.node.candidate(&Pod::new("a"));
+        self.ask(Braking::Hold { brake, candidate, high_bytes })
+    }
+
+    fn ease(&self, brake: u64) -> Outcome {
+        self.ask(Braking::Ease { brake })
+    }
+
+    fn high(&self) -> String {
+        self.node.read("a", "memory.high")
+    }
+
+    /// What another process would find on the intent page: the old and the new value.
+    fn left(&self) -> Vec<(String, String)> {
+        let copy = tempfile::tempdir().unwrap();
+        fs::copy(self.run_dir.path().join("intent"), copy.path().join("intent")).unwrap();
+        let left = Intents::open(copy.path(), "b").unwrap().left;
+        left.into_iter()
+            .map(|intent| match intent {
+                Intent::Knob { file, old, new, .. } if file == "memory.high" => {
+                    (old.into_owned(), new.into_owned())
+                }
+                other => panic!("{other:?}"),
+            })
+            .collect()
+    }
+
+    fn stop(&mut self) {
+        self.work = None;
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn refused(outcome: Outcome) -> Option<BrakeRefusal> {
+    match outcome {
+        Outcome::Uncontained { reason, .. } => Some(reason),
+        _ => None,
+    }
+}
+
+#[test]
+fn it_is_written_down_held_and_given_back() {
+    let mut helper = Helper::new("max\n");
+    let id = helper.node.candidate(&Pod::new("a")).facts().cgroup;
+    assert!(matches!(helper.hold(1, 90 * MIB), Outcome::Contained { brake: 1, .. }));
+    assert!(helper.high().starts_with("94371840"), "{}", helper.high());
+    assert_eq!(helper.left(), [(String::from("max"), String::from("94371840"))]);
+    assert!(helper.throttled.holds(id));
+
+    // The file of a real cgroup holds one value only.
+    helper.node.write("a", "memory.high", "94371840\n");
+    assert!(matches!(helper.ease(1), Outcome::Eased { brake: 1, given_back: true, .. }));
+    assert!(helper.high().starts_with("max"), "{}", helper.high());
+    assert_eq!(helper.left(), []);
+    assert!(!helper.throttled.holds(id));
+    assert!(matches!(helper.ease(1), Outcome::Eased { given_back: true, .. }), "once more is no harm");
+    helper.stop();
+}
+
+#[test]
+fn whoever_stops_lets_go() {
+    let mut helper = Helper::new("max\n");
+    helper.hold(1, 90 * MIB);
+    helper.node.write("a", "memory.high", "94371840\n");
+    helper.stop();
+    assert!(helper.high().starts_with("max"), "{}", helper.high());
+    assert_eq!(helper.left(), []);
+}
+
+#[test]
+fn what_another_wrote_meanwhile_stays() {
+    let mut helper = Helper::new("1073741824\n");
+    helper.hold(1, 90 * MIB);
+    helper.node.write("a", "memory.high", "536870912\n");
+    assert!(matches!(helper.ease(1), Outcome::Eased { given_back: true, .. }));
+    assert_eq!(helper.high(), "536870912\n");
+    assert_eq!(helper.left(), []);
+    helper.stop();
+}
+
+#[test]
+fn nothing_is_written_that_could_not_be_undone_or_would_let_go() {
+    let lower = Helper::new("1048576\n");
+    assert_eq!(refused(lower.hold(1, 90 * MIB)), Some(BrakeRefusal::Lower));
+    assert_eq!(lower.high(), "1048576\n");
+
+    let absent = Helper::new("max\n");
+    fs::remove_file(absent.node.dir("a").join("memory.high")).unwrap();
+    assert_eq!(refused(absent.hold(1, 90 * MIB)), Some(BrakeRefusal::Absent));
+
+    let ours = Helper::new("max\n");
+    let candidate = ours.node.candidate(&Pod::new("a"));
+    ours.node.write("a", "app/cgroup.procs", &format!("{}\n", std::process::id()));
+    let told = ours.ask(Braking::Hold { brake: 1, candidate, high_bytes: MIB });
+    assert_eq!(refused(told), Some(BrakeRefusal::Forbidden));
+
+    let unwritten = Helper::with_book(false);
+    unwritten.node.add(&Pod::new("a"), 100 * MIB);
+    assert_eq!(refused(unwritten.hold(1, 90 * MIB)), Some(BrakeRefusal::Unwritten));
+    for helper in [absent, ours, lower] {
+        assert_eq!(helper.left(), []);
+        assert!(helper.throttled.all().is_empty());
+    }
+}

@@ -1,0 +1,201 @@
+//! Holds the next candidate back while a victim's memory is awaited, and no longer.
+//!
+//! `memory.high` throttles whoever grows beyond it, and that costs an innocent pod time. So it is used only where memory
+//! would run out otherwise: while a victim is given time to end, or its memory is coming back, and only if the pods fill
+//! the headroom before that, by their own growth and not by the victim's. Only the next in rank is held back, only if it
+//! grows, and never one that uses no more than it requested: it was promised that.
+
+use super::{
+    Action, Actions, BrakeCause, Containment, Engine, Mode, NodeSample, Outcome, Resource, push, scale,
+};
+use crate::{
+    model::CgroupId,
+    policy::{pressure::Tracked, threshold::Signal, wire::wire},
+};
+
+const MS: u64 = 1_000_000;
+
+/// `memory.high` in tenths of what the candidate uses.
+const HIGH_TENTHS: u64 = 9;
+
+/// How often usages are read to find out whether somebody is to be held back.
+const LOOK_EVERY_NS: u64 = 100 * MS;
+
+/// The one brake that there may be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Brake {
+    containment: Containment,
+    /// Since when it holds, as far as is known.
+    since_ns: Option<u64>,
+    /// Whether it was asked to be let go of.
+    is_easing: bool,
+}
+
+/// What is known of brakes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Brakes {
+    on: Option<Brake>,
+    /// How many there have been.
+    count: u64,
+    /// When the next look is due that could lead to one.
+    due_ns: u64,
+    /// The eviction during which one was refused: there is no other during that.
+    refused: u64,
+}
+
+/// A victim's memory is awaited that long, while so much may be filled.
+#[derive(Clone, Copy, Debug)]
+struct Awaited {
+    number: u64,
+    cgroup: CgroupId,
+    cause: BrakeCause,
+    ns: u64,
+    headroom_bytes: u64,
+}
+
+impl Awaited {
+    /// Whether memory runs out before.
+    fn is_too_long(&self, fill_bytes_per_second: u64) -> bool {
+        scale(fill_bytes_per_second, self.ns, 1_000 * MS) > self.headroom_bytes
+    }
+}
+
+impl Engine {
+    /// Which brake is on, or was asked for, and whom it holds back.
+    #[must_use]
+    pub fn brake(&self) -> Option<(u64, CgroupId)> {
+        self.brakes.on.map(|brake| (brake.containment.brake, brake.containment.cgroup))
+    }
+
+    /// Whether usages are to be read, as somebody may have to be held back.
+    pub(super) fn may_contain(&self, node: &NodeSample) -> bool {
+        self.awaited(node).is_some_and(|awaited| awaited.is_too_long(node.fill_bytes_per_second))
+    }
+
+    fn awaited(&self, node: &NodeSample) -> Option<Awaited> {
+        let idle = self.brakes.on.is_none() && node.now_ns >= self.brakes.due_ns;
+        let victim = self.victim.filter(|victim| victim.number != self.brakes.refused)?;
+        if self.mode != Mode::Enforce || !idle || Resource::of(victim.signal) != Some(Resource::Memory) {
+            return None;
+        }
+        let (cause, ns) = victim.awaited()?;
+        let floor_bytes = match cause {
+            // Below that the grace is cut short.
+            BrakeCause::Grace => self.hard_threshold(victim.signal),
+            BrakeCause::Release => 0,
+        };
+        let headroom_bytes = node.level(victim.signal)?.available.saturating_sub(floor_bytes);
+        Some(Awaited { number: victim.number, cgroup: victim.cgroup, cause, ns, headroom_bytes })
+    }
+
+    /// The hard threshold of that signal; 0 if there is none.
+    fn hard_threshold(&self, signal: Signal) -> u64 {
+        let hard = |tracked: &&Tracked| tracked.threshold.signal == signal && tracked.threshold.is_hard();
+        let amounts = self.pressure.thresholds().filter(hard).filter_map(Tracked::reclaim);
+        amounts.map(|reclaim| reclaim.amount).max().unwrap_or(0)
+    }
+
+    /// Holds the next candidate back by fresh readings, if it must be.
+    pub(super) fn contain(&mut self, node: &NodeSample, actions: &mut Actions) {
+        let Some(awaited) = self.awaited(node) else { return };
+        self.brakes.due_ns = node.now_ns.saturating_add(LOOK_EVERY_NS);
+        let others = || self.candidates.slots().filter(|(_, slot)| slot.facts.cgroup != awaited.cgroup);
+        let grown = others().fold(0_u64, |sum, (_, slot)| {
+            sum.saturating_add(u64::try_from(slot.growth_bytes_per_second).unwrap_or(0))
+        });
+        let fill_bytes_per_second = grown.min(node.fill_bytes_per_second);
+        if !awaited.is_too_long(fill_bytes_per_second) {
+            return;
+        }
+        let within = self.settings.evict_within_request;
+        let next = others()
+            .filter(|(_, slot)| slot.exclusion(node.now_ns, Resource::Memory, within).is_none())
+            .map(|(index, slot)| (slot.ranked(index, Resource::Memory), slot))
+            .min_by(|(one, _), (other, _)| one.standing.compare(&other.standing).0);
+        let Some((ranked, slot)) = next else { return };
+        let Some(usage) = slot.reading.usage() else { return };
+        if slot.growth_bytes_per_second <= 0 || usage.working_set_bytes <= slot.facts.request_bytes {
+            return;
+        }
+        let containment = Containment {
+            brake: self.brakes.count.saturating_add(1),
+            number: awaited.number,
+            index: ranked.index,
+            cgroup: ranked.cgroup,
+            decided_ns: node.now_ns,
+            cause: awaited.cause,
+            usage_bytes: usage.working_set_bytes,
+            high_bytes: scale(usage.working_set_bytes, HIGH_TENTHS, 10),
+            fill_bytes_per_second,
+            headroom_bytes: awaited.headroom_bytes,
+            awaited_ns: awaited.ns,
+        };
+        self.brakes.count = containment.brake;
+        self.brakes.on = Some(Brake { containment, since_ns: None, is_easing: false });
+        push(actions, Action::Contain(containment));
+    }
+
+    /// Lets go of who is held back, unless that is still needed.
+    pub(super) fn ease(&mut self, actions: &mut Actions) {
+        let Some(brake) = self.brakes.on.filter(|brake| !brake.is_easing) else { return };
+        let Containment { number, cgroup, brake: which, .. } = brake.containment;
+        let awaited = self.victim.is_some_and(|victim| {
+            victim.number == number && victim.cgroup != cgroup && victim.awaited().is_some()
+        });
+        let slot = self.candidates.find(cgroup).and_then(|index| self.candidates.slot(index));
+        let may_be = slot.is_some_and(|slot| !slot.facts.critical && !slot.facts.protected);
+        let short = self.pressure.thresholds().zip(&self.episodes).any(|(tracked, episode)| {
+            episode.is_some() && Resource::of(tracked.threshold.signal) == Some(Resource::Memory)
+        });
+        if self.mode == Mode::Enforce && awaited && may_be && short {
+            return;
+        }
+        self.brakes.on = Some(Brake { is_easing: true, ..brake });
+        push(actions, Action::Ease { brake: which });
+    }
+
+    /// Takes in what came of a brake; whether the outcome is of one.
+    pub(super) fn hear_of_brake(&mut self, outcome: &Outcome, actions: &mut Actions) -> bool {
+        let (which, told) = match *outcome {
+            Outcome::Contained { brake, .. }
+            | Outcome::Uncontained { brake, .. }
+            | Outcome::Eased { brake, .. } => (brake, *outcome),
+            Outcome::Terminated { .. }
+            | Outcome::Signalled { .. }
+            | Outcome::Refused { .. }
+            | Outcome::Progress { .. } => return false,
+        };
+        let Some(brake) = self.brakes.on.filter(|brake| brake.containment.brake == which) else {
+            return true;
+        };
+        let containment = brake.containment;
+        match told {
+            Outcome::Contained { now_ns, .. } if brake.since_ns.is_none() => {
+                self.brakes.on = Some(Brake { since_ns: Some(now_ns), ..brake });
+                push(actions, Action::Contained { now_ns, containment });
+            }
+            Outcome::Uncontained { now_ns, reason, .. } => {
+                self.brakes.on = None;
+                self.brakes.refused = containment.number;
+                push(actions, Action::Uncontained { now_ns, containment, reason });
+            }
+            Outcome::Eased { now_ns, given_back, .. } if brake.is_easing => {
+                self.brakes.on = None;
+                if let Some(since_ns) = brake.since_ns {
+                    push(actions, Action::Eased { now_ns, containment, since_ns, given_back });
+                }
+            }
+            Outcome::Contained { .. }
+            | Outcome::Eased { .. }
+            | Outcome::Terminated { .. }
+            | Outcome::Signalled { .. }
+            | Outcome::Refused { .. }
+            | Outcome::Progress { .. } => {}
+        }
+        self.ease(actions);
+        true
+    }
+}
+
+wire!(struct Brake { containment, since_ns, is_easing });
+wire!(struct Brakes { on, count, due_ns, refused });

@@ -1,0 +1,68 @@
+//! Pressure alone costs nobody anything.
+
+use std::{fs, time::Duration};
+
+use enforcer_tests::{kernel, process::Process};
+
+use super::{MIB, Scene, THRESHOLD_BYTES, to_leave};
+
+/// How long they churn.
+const WHILE: Duration = Duration::from_secs(20);
+
+/// A block device of compressed memory, whose page cache is like that of any file.
+struct Disk(u32);
+
+impl Disk {
+    fn new(bytes: u64) -> Self {
+        let number = fs::read_to_string("/sys/class/zram-control/hot_add").unwrap().trim().parse().unwrap();
+        fs::write(format!("/sys/block/zram{number}/disksize"), bytes.to_string()).unwrap();
+        Self(number)
+    }
+
+    fn path(&self) -> String {
+        format!("/dev/zram{}", self.0)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // One that is still open goes with the guest.
+        drop(fs::write("/sys/class/zram-control/hot_remove", self.0.to_string()));
+    }
+}
+
+#[test]
+fn page_cache_and_a_container_at_its_own_limit_cost_their_neighbours_nothing() {
+    let mut scene = Scene::open("eviction-calm");
+    let killed_by_kernel = kernel::vmstat("oom_kill").unwrap();
+    let (large, small) = (Disk::new(1 << 30), Disk::new(256 * MIB));
+    let mut idle = scene.hold("idle", 0, "", "", "64Mi");
+    let mut bank = scene.hold("bank", 0, "cpu: 100m, memory: 64Mi", "cpu: 100m, memory: 64Mi", "32Mi");
+    // So little is left that the cache must be given up again and again.
+    let mut filler = scene.fill(&to_leave(THRESHOLD_BYTES + 400 * MIB));
+    let mut churn = scene.start("churn", &["workload", "cache", "--file", &large.path(), "--size", "1Gi"]);
+    scene.manifest("thrash", 0, "", "memory: 100Mi");
+    let thrash = ["workload", "cache", "--file", &small.path(), "--size", "256Mi"];
+    let mut thrash = Process::new(scene.daemon.exec("default/thrash", &thrash).unwrap());
+
+    scene.stream.drain(WHILE);
+    let events = scene.file("thrash", "memory.events").unwrap();
+    let max = events.lines().find_map(|line| line.strip_prefix("max ")).unwrap();
+    assert!(max.parse::<u64>().unwrap() > 100, "it does not thrash: {events}");
+    for kind in ["eviction.decided", "eviction.contained", "threshold.crossed", "oom.incident"] {
+        assert_eq!(scene.stream.of(kind).count(), 0, "{kind}");
+    }
+    for (name, process) in [
+        ("idle", &mut idle),
+        ("bank", &mut bank),
+        ("filler", &mut filler),
+        ("churn", &mut churn),
+        ("thrash", &mut thrash),
+    ] {
+        assert!(process.lives().unwrap(), "{name} died");
+    }
+    assert_eq!(kernel::vmstat("oom_kill").unwrap(), killed_by_kernel);
+    drop((idle, bank, filler, churn, thrash));
+    scene.clear(&["idle", "bank", "filler", "churn", "thrash"]);
+    scene.daemon.stop().unwrap();
+}

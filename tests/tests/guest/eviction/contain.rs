@@ -1,0 +1,93 @@
+//! The next in rank is held back while a victim's memory is awaited, and let go of.
+
+use std::{fs, time::Duration};
+
+use enforcer_tests::{
+    process::Process,
+    stream::is,
+    wait::{PATIENCE, wait_until},
+};
+use serde_json::Value;
+
+use super::{MIB, Scene, to_leave};
+
+const SETTINGS: &str = "evictionHard: {memory.available: 100Mi}\nevictionSoft: {memory.available: 700Mi}\n\
+                        evictionSoftGracePeriod: {memory.available: 1s}\nevictionMaxPodGracePeriod: 600";
+
+/// A victim that takes its time, and one that grows meanwhile and is held back for it.
+struct Held {
+    victim: Process,
+    _filler: Process,
+    _grower: Process,
+    told: Value,
+}
+
+impl Held {
+    fn begin(scene: &mut Scene) -> Self {
+        let victim = scene.stubborn("victim", -10, 150);
+        let filler = scene.fill(&to_leave(600 * MIB));
+        scene.wait("eviction.signalled", "victim");
+        let grower = scene.start("grower", &["workload", "ramp", "--rate", "30Mi", "--to", "450Mi"]);
+        let told = scene
+            .stream
+            .wait_for("somebody held back", PATIENCE, |event| {
+                is(event, "eviction.contained") && event["data"]["state"] == "contained"
+            })
+            .unwrap();
+        Self { victim, _filler: filler, _grower: grower, told }
+    }
+}
+
+#[test]
+fn it_is_held_back_while_the_victim_takes_its_time_and_let_go_of_when_it_is_gone() {
+    let mut scene = Scene::open_with("eviction-contain", SETTINGS);
+    let mut held = Held::begin(&mut scene);
+    let (told, data) = (&held.told, &held.told["data"]);
+    assert_eq!(told["subject"], "default/grower", "{told}");
+    assert_eq!(data["cause"], "grace", "{told}");
+    let (usage, high) = (data["usageBytes"].as_u64().unwrap(), data["memoryHighBytes"].as_u64().unwrap());
+    assert_eq!(high, usage / 10 * 9 + usage % 10 * 9 / 10, "{told}");
+    assert_eq!(scene.number("grower", "memory.high"), Some(high / 4_096 * 4_096));
+
+    let folder = scene.folder("victim").unwrap();
+    fs::write(folder.join("cgroup.kill"), "1").unwrap();
+    held.victim.wait_for_end(PATIENCE).unwrap();
+    let released = scene
+        .stream
+        .wait_for("its release", PATIENCE, |event| {
+            is(event, "eviction.contained") && event["data"]["state"] == "released"
+        })
+        .unwrap();
+    assert_eq!(released["data"]["evictionId"], held.told["data"]["evictionId"]);
+    assert!(released["data"]["heldMs"].as_f64().unwrap() > 0.0, "{released}");
+    wait_until("the value before", || scene.file("grower", "memory.high").is_none_or(|high| high == "max"));
+    // It was ours to write, and nobody's to repair.
+    assert_eq!(scene.stream.of("limits.drifted").count(), 0);
+    drop(held);
+    scene.clear(&["victim", "filler", "grower"]);
+    scene.daemon.stop().unwrap();
+}
+
+#[test]
+fn a_daemon_that_is_killed_meanwhile_leaves_nobody_braked_after_the_next_start() {
+    let mut scene = Scene::open_with("eviction-contain-killed", SETTINGS);
+    let held = Held::begin(&mut scene);
+    let folder = scene.folder("grower").unwrap();
+    let high = || fs::read_to_string(folder.join("memory.high")).unwrap().trim().to_owned();
+    let victim = scene.folder("victim").unwrap();
+    // Dropping it is SIGKILL.
+    drop(scene);
+    assert_ne!(high(), "max", "it was not held back when the daemon was killed");
+    // Nobody is to be held back anew.
+    for folder in [&folder, &victim] {
+        fs::write(folder.join("cgroup.kill"), "1").unwrap();
+    }
+    drop(held);
+    let mut scene = Scene::open_with("eviction-contain-killed", SETTINGS);
+    wait_until("the value before", || high() == "max");
+    scene.stream.drain(Duration::from_secs(1));
+    let restored = scene.stream.of("limits.restored").find(|event| event["data"]["reason"] == "interrupted");
+    assert_eq!(restored.unwrap()["data"]["files"][0]["file"], "memory.high");
+    scene.clear(&["victim", "filler", "grower"]);
+    scene.daemon.stop().unwrap();
+}
