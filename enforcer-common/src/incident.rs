@@ -215,4 +215,10 @@ mod tests {
         assert!(!marking.covers(1_001 + SAME_OOM_NS, false));
         assert!(marking.covers(u64::MAX, true));
     }
+    #[test]
+    fn a_number_used_again_is_another_process() {
+        let awaited = |start_boottime_ns| Awaited { marked_ns: 9, start_boottime_ns };
+        assert!(awaited(5).is(5) && !awaited(5).is(6));
+        assert!(awaited(0).is(6) && awaited(5).is(0), "as far as is known");
+    }
 }

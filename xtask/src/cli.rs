@@ -152,7 +152,7 @@ pub(crate) enum Vm {
         #[arg(long, value_enum)]
         kernel: Vec<KernelName>,
         /// Seconds for all tests on one kernel
-        #[arg(long, default_value_t = 1200, value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, default_value_t = 2400, value_parser = clap::value_parser!(u32).range(1..))]
         timeout: u32,
         /// Run only tests whose name contains this
         filter: Option<String>,

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// All guest tests on one kernel, emulated on a busy machine.
-const GUEST_TIMEOUT: Duration = Duration::from_mins(20);
+const GUEST_TIMEOUT: Duration = Duration::from_mins(40);
 
 /// Runs everything, whatever fails, and ends with the counts.
 pub(crate) fn everything(places: &Places, guest: bool) -> anyhow::Result<u8> {

@@ -35,6 +35,8 @@ struct Account {
     twice: u64,
     /// The first reading that shows a limit hit without a kill.
     hit: Option<Seen>,
+    /// The latest reading of which a limit that was hit went to some incident.
+    taken_ns: Option<u64>,
     /// The latest reading.
     latest: Option<Seen>,
     /// A reading that shows more than was told, and until when records may explain it.
@@ -64,6 +66,14 @@ pub(super) struct Claim {
 }
 
 impl Account {
+    /// Counts as told what an incident took of a reading.
+    fn tell(&mut self, moved: OomCounts, read_ns: u64) {
+        self.told = self.told.plus(moved);
+        if moved.oom > 0 {
+            self.taken_ns = Some(read_ns);
+        }
+    }
+
     /// A limit that was hit long ago, and nobody killed for it: that is no kill, and not the next one's limit either.
     fn forget_hits(&mut self, now_ns: u64) {
         if let Some(hit) = self.hit.take_if(|hit| now_ns.saturating_sub(hit.at_ns) >= HIT_NS) {
@@ -83,6 +93,7 @@ impl Ledger {
             told: counts,
             twice: 0,
             hit: None,
+            taken_ns: None,
             latest: None,
             suspect: None,
             owed: 0,
@@ -194,12 +205,15 @@ impl Ledger {
         if group && shared {
             account.twice = account.twice.saturating_add(own.twice.saturating_sub(twice));
         }
+        let explained = own.kills.saturating_add(twice);
+        // Others' kills, also those whose records were lost, need a limit as well.
+        let alone = !shared && free <= explained;
         let moved = OomCounts {
-            oom: if shared { all.oom.min(1) } else { all.oom },
-            oom_kill: all.oom_kill.min(own.kills.saturating_add(twice)),
+            oom: if alone { all.oom } else { all.oom.min(1) },
+            oom_kill: all.oom_kill.min(explained),
             oom_group_kill: all.oom_group_kill.min(1),
         };
-        account.told = before.plus(moved);
+        account.tell(moved, after.at_ns);
         Some(Claim { before, moved })
     }
 
@@ -301,7 +315,7 @@ impl Ledger {
             oom_group_kill: if shared { all.oom_group_kill.min(1) } else { all.oom_group_kill },
         };
         let before = account.told;
-        account.told = before.plus(moved);
+        account.tell(moved, bound.at_ns);
         account.owed = account.owed.saturating_add(kills);
         account.owed_until_ns = account.owed_until_ns.max(bound.at_ns);
         (Claim { before, moved }, latest)
@@ -315,7 +329,15 @@ impl Ledger {
         let all = counts.since(account.told);
         let oom = if shared { all.oom.min(1) } else { all.oom };
         let oom_group_kill = all.oom_group_kill.min(1);
-        account.told = account.told.plus(OomCounts { oom, oom_kill: 0, oom_group_kill });
+        account.tell(OomCounts { oom, oom_kill: 0, oom_group_kill }, now_ns);
         oom > 0
+    }
+
+    /// Whether a limit that was hit about then went to some incident: that nothing is left does not say that it was not hit.
+    pub(super) fn was_taken(&self, cgroup: CgroupId, about_ns: u64) -> bool {
+        self.accounts
+            .get(&cgroup)
+            .and_then(|account| account.taken_ns)
+            .is_some_and(|taken_ns| taken_ns.abs_diff(about_ns) < HIT_NS)
     }
 }

@@ -69,7 +69,8 @@ impl Rebuilding {
         latest
     }
 
-    /// Whose limit it was by the counter that moved; if all could be compared and none did, the machine's.
+    /// Whose limit it was by the counter that moved; if all could be compared and none did, the machine's. Not known
+    /// where others took what moved.
     fn limit(
         &self,
         moved: OomCounts,
@@ -80,13 +81,14 @@ impl Rebuilding {
         if moved.oom > 0 {
             return Some(Limited::Cgroup(self.cgroup));
         }
-        let mut comparable = true;
+        let mut comparable = !ledger.was_taken(self.cgroup, self.seen.at_ns);
         for above in scene::ancestors(self.cgroup, world) {
             match readings.get(&above).copied().flatten() {
                 Some(counts) if ledger.knows(above) => {
                     if ledger.hit(above, counts, self.seen.at_ns) {
                         return Some(Limited::Cgroup(above));
                     }
+                    comparable &= !ledger.was_taken(above, self.seen.at_ns);
                 }
                 // The root has no such file, and no limit.
                 Some(_) | None => comparable &= world.parent(above).is_none(),

@@ -12,7 +12,7 @@ use enforcer_tests::{
 };
 use rustix::{
     process::Pid,
-    thread::{CpuSet, sched_setaffinity},
+    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
 };
 use serde_json::json;
 
@@ -57,6 +57,22 @@ fn by_another_hand_is_no_kill() {
     scene.close(1);
 }
 
+fn only(cpu: usize) -> CpuSet {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    set
+}
+
+fn pin(tid: u32, set: &CpuSet) {
+    sched_setaffinity(Pid::from_raw(tid.try_into().unwrap()), set).unwrap();
+}
+
+fn pin_all(pid: u32, set: &CpuSet) {
+    for thread in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        pin(thread.unwrap().file_name().to_str().unwrap().parse().unwrap(), set);
+    }
+}
+
 #[test]
 fn by_our_own_eviction_is_no_kill() {
     const PREY_BYTES: u64 = 120 * MIB;
@@ -71,12 +87,14 @@ fn by_our_own_eviction_is_no_kill() {
             scene.ready(&format!("default/prey/{container}"), &["workload", "hold", "--size", &size])
         })
         .collect();
-    let mut second = CpuSet::new();
-    second.set(1);
     for running in &prey {
-        sched_setaffinity(Pid::from_raw(running.pid().try_into().unwrap()), &second).unwrap();
+        pin(running.pid(), &only(1));
     }
-    // Nobody else runs there from now on, so that no victim of the eviction comes to its end.
+    // Nobody else runs there from now on, so that no victim of the eviction comes to its end; and nobody may wait for it
+    // who holds what others need.
+    let everywhere = sched_getaffinity(None).unwrap();
+    pin_all(scene.daemon.pid(), &only(0));
+    pin_all(std::process::id(), &only(0));
     let usurper = Command::new("workload")
         .args(["spin", "--threads", "1", "--seize", "1"])
         .stdout(Stdio::null())
@@ -97,6 +115,7 @@ fn by_our_own_eviction_is_no_kill() {
     let writer = thread::spawn(move || fs::write(dir(pod).join("memory.max"), "1"));
     let averted = scene.averted("default/prey");
     drop((usurper, hog));
+    pin_all(std::process::id(), &everywhere);
     for running in &mut prey {
         running.killed();
     }

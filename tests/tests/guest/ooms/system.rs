@@ -70,13 +70,14 @@ fn two_kills_for_one_allocator_are_two_incidents() {
     let mut scene = Scene::open("two-kills", "");
     let group = Cgroup::create("ooms-two").unwrap();
     group.write("memory.max", "67108864").unwrap();
-    // The scores say who dies, and in which order.
+    // The scores say who dies, and in which order. The allocator never: it may be back before a victim's memory is.
     let hold = |score: u32| {
         start(&group, &format!("echo {score} > /proc/self/oom_score_adj; exec workload hold --size 20Mi"))
     };
     let (mut first, mut second) = (hold(1000), hold(900));
     wait_until("their memory", || current_bytes("/ooms-two") > 40 * MIB);
-    let mut allocator = start(&group, "exec workload ramp --rate 32Mi --to 56Mi");
+    let mut allocator =
+        start(&group, "echo -1000 > /proc/self/oom_score_adj; exec workload ramp --rate 32Mi --to 56Mi");
     for running in [&mut first, &mut second] {
         let incident = scene.incident_of_no_pod();
         running.killed();

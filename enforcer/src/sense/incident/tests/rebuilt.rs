@@ -163,6 +163,35 @@ fn part_of_a_group_may_be_lost() {
 }
 
 #[test]
+fn a_lost_one_beside_a_traced_one_keeps_its_limit() {
+    let mut machine = Machine::new();
+    let own = Mark { limit: Some(Limited::Cgroup(C1)), ..mark() };
+    // All of them are in the first reading.
+    machine.count(C1, 4, 3, 0);
+    machine.mark(own);
+    machine.exit(102 * MS, 398);
+    let told = machine.until(200 * MS);
+    assert_eq!(incident(&told).counters, OomCounts { oom: 1, oom_kill: 1, oom_group_kill: 0 });
+    let told = machine.until(10_000 * MS);
+    let rest = rebuilt(&told);
+    assert_eq!((rest.kills, rest.limit_owner.as_deref()), (2, Some("/kubepods/burstable/podp/c1")));
+    assert_eq!(rest.counters.oom, 3);
+}
+
+#[test]
+fn a_limit_that_others_took_is_not_the_machines() {
+    let mut machine = Machine::new();
+    machine.count(C1, 0, 2, 0);
+    machine.count(POD, 1, 0, 0);
+    machine.mark(Mark { limit: Some(Limited::Cgroup(POD)), ..mark() });
+    machine.exit(102 * MS, 398);
+    assert_eq!(incident(&machine.until(200 * MS)).scope, Some(Scope::Pod));
+    let told = machine.until(10_000 * MS);
+    let rest = rebuilt(&told);
+    assert_eq!((rest.kills, rest.scope, rest.limit_owner.as_deref()), (1, None, None));
+}
+
+#[test]
 fn a_suspicion_does_not_take_what_an_open_incident_will_claim() {
     let mut machine = Machine::new();
     machine.count(C1, 0, 1, 0);

@@ -23,6 +23,8 @@ const REQUEST: &str = "GET /v1/events?follow=true&type=oom.detected&type=oom.inc
 pub(super) struct Line {
     /// When it was read, in microseconds of `CLOCK_MONOTONIC`.
     pub(super) time_us: u64,
+    /// The same, in microseconds of `CLOCK_REALTIME`, by which events are dated.
+    pub(super) real_time_us: u64,
     text: String,
 }
 
@@ -50,7 +52,11 @@ impl Reader {
             // refused that is only later.
             drop(hurry());
             for text in BufReader::new(socket).lines().map_while(Result::ok) {
-                let line = Line { time_us: now_us(), text };
+                let line = Line {
+                    time_us: now_us(ClockId::Monotonic),
+                    real_time_us: now_us(ClockId::Realtime),
+                    text,
+                };
                 if line.text.starts_with('{') {
                     read.lock().unwrap_or_else(PoisonError::into_inner).push(line);
                 }
@@ -71,8 +77,8 @@ fn hurry() -> anyhow::Result<()> {
     set_thread_priority_and_policy(thread_native_id(), priority, policy).map_err(|error| anyhow!("{error:?}"))
 }
 
-fn now_us() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
+fn now_us(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
     let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
     seconds.saturating_mul(1_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or_default() / 1_000)
 }

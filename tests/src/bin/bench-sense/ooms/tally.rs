@@ -31,6 +31,8 @@ pub(super) struct Tally {
     pub(super) took: Duration,
     /// From the kernel's mark to the reader's line.
     pub(super) latencies_ms: Vec<f64>,
+    /// From the kernel's mark to the event's own time: what lies behind it is the way to the reader.
+    pub(super) dated_ms: Vec<f64>,
     /// Whether they came one at a time.
     pub(super) is_single: bool,
 }
@@ -55,6 +57,7 @@ impl Tally {
             logged,
             took,
             latencies_ms: Vec::new(),
+            dated_ms: Vec::new(),
             is_single,
         };
         let mut told = HashSet::new();
@@ -64,7 +67,12 @@ impl Tally {
             if is(&event, "oom.detected") {
                 if let Some(marked_us) = pid(&data["victim"]).and_then(|pid| marked_us.get(&pid)) {
                     // Below zero if the clocks disagree.
-                    tally.latencies_ms.push((float(line.time_us) - float(*marked_us)) / 1e3);
+                    let latency_us = float(line.time_us) - float(*marked_us);
+                    tally.latencies_ms.push(latency_us / 1e3);
+                    let time = event["time"].as_str().context("an event without its time")?;
+                    let dated_us = u64::try_from(time.parse::<jiff::Timestamp>()?.as_microsecond())?;
+                    let way_us = float(line.real_time_us) - float(dated_us);
+                    tally.dated_ms.push((latency_us - way_us) / 1e3);
                 }
             } else if is(&event, "oom.incident") && data["reconstructed"] == true {
                 let kills = data["kills"].as_u64().context("an incident without its number of kills")?;
