@@ -11,7 +11,9 @@ mod format;
 mod plan;
 mod rank;
 mod render;
+mod replay;
 mod run;
+mod what_if;
 
 use std::{ffi::OsString, io::IsTerminal as _, path::PathBuf, process::ExitCode};
 
@@ -71,6 +73,10 @@ enum Verb {
     Plan(plan::Args),
     /// Print the order in which these pods would be evicted
     Rank(rank::Args),
+    /// Run a recorded decision again, under the same or another policy
+    Replay(replay::Args),
+    /// Say who would be evicted now, if something were otherwise
+    WhatIf(what_if::Args),
     /// Say what this host offers and what is lost; status 1 if anything is
     Doctor(doctor::Args),
     /// Check and print the configuration
@@ -127,6 +133,8 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Verb::Events(args) => events::events(&context(&files)?, &args),
         Verb::Plan(args) => plan::plan(&context(&files)?, &args),
         Verb::Rank(args) => rank::rank(&context(&files)?, &args),
+        Verb::Replay(args) => replay::replay(&context(&files)?, files.config.as_deref(), &args),
+        Verb::WhatIf(args) => what_if::what_if(&context(&files)?, &args),
         Verb::Doctor(args) => doctor::doctor(&context(&files)?, &args),
         Verb::Config(verb) => config::config(&files, output, verb),
         Verb::Exec(args) => exec::exec(&context(&files)?, &args),

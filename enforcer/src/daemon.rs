@@ -6,7 +6,7 @@
 //! | `evict::Reflex` | three threads of its own | candidates, kernel edges, meminfo | evictions, reports |
 //! | `Ooms` | a task | ring buffer records, a tick | OOM events |
 //! | `Stalling` | the task of `Ooms` | records of stalls, what came together of them | pressure events |
-//! | `serve::Observe` | a task | journal, view | answers |
+//! | `serve::{Observe, View}` | a task | journal, view | answers |
 
 mod backlog;
 mod desired;
@@ -17,6 +17,7 @@ mod keeper;
 mod ooms;
 mod open_files;
 mod problems;
+mod recording;
 mod recovery;
 mod reload;
 mod schedule;
@@ -45,6 +46,7 @@ use self::{
     edges::Edges,
     host::Host,
     ooms::{BeingEvicted, Ooms},
+    recording::Recording,
 };
 pub use self::{reload::Load, unfit::Unfit};
 use crate::{
@@ -60,7 +62,7 @@ use crate::{
     },
     raw,
     sense::{self, EdgeSource, Guard, GuardEvent, HostFacts, ROOT_MEMORY_STAT, Sight},
-    serve::Observe,
+    serve::{Observe, View},
     source::StaticDir,
 };
 
@@ -127,8 +129,9 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let pledges = recover(&config, &host, &journal, &recorded, &mut desired);
     let (sender, mut reflexions) = mpsc::unbounded_channel();
     let teller = Arc::new(Mutex::new(Teller::new(config.hash())));
+    let mut recording = Recording::start(&config, &host, &journal);
     let telling = Telling { teller: Arc::clone(&teller), journal: journal.clone(), being_evicted, sender };
-    let reflex = start_reflex(&config, &host, telling, pledges, edges)?;
+    let reflex = start_reflex(&config, &host, telling, pledges, edges, &mut recording)?;
 
     let mut edges = Edges::new(&journal, desired.kubepods());
 
@@ -136,7 +139,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let (ready, readiness) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
     let tracing = tokio::spawn(ooms.run(readiness.clone()));
-    let server = tokio::spawn(observe.serve(journal.clone(), doctor, view, readiness, stopping));
+    let sources = recording.sources(journal.clone(), doctor, view);
+    let server = tokio::spawn(observe.serve(sources, readiness, stopping));
 
     let mut pods = StaticDir::new(config.static_pod_path.clone());
     let mut watched = Watched(watched);
@@ -152,6 +156,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                 if let Some(new) = reload::reload(&config, &*load, &host, kubelets, &journal) {
                     config = new;
                     *lock(&teller) = Teller::new(config.hash());
+                    recording.configured(&config);
                     reflex.configure(engine_settings(&config));
                     desired.configure(&config).await?;
                 }
@@ -175,15 +180,10 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         }
         edges.keep(&reflex);
         if let Some(candidates) = desired.new_candidates() {
+            recording.name(&candidates);
             reflex.set_candidates(candidates);
         }
-        views.send_if_modified(|view| {
-            let differs = view != desired.view();
-            if differs {
-                view.clone_from(desired.view());
-            }
-            differs
-        });
+        views.send_if_modified(|view| has_changed(view, desired.view()));
         if desired.is_loaded() && !*ready.borrow() {
             tell_ready(&ready);
         }
@@ -192,6 +192,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     sd_notify(&[sd_notify::NotifyState::Stopping]);
     // The reflex first, so that what it still tells is told.
     drop(reflex);
+    drop(recording);
     match on_exit {
         OnExit::Keep => {}
         OnExit::Restore => desired.release().await?,
@@ -216,6 +217,15 @@ async fn heed(reflexion: Reflexion, desired: &mut Desired) -> anyhow::Result<()>
             desired.set_pressure(conditions.has(NodeCondition::MemoryPressure)).await
         }
     }
+}
+
+/// Takes the new one over, if it is another; whether it is.
+fn has_changed(view: &mut View, new: &View) -> bool {
+    let differs = view != new;
+    if differs {
+        view.clone_from(new);
+    }
+    differs
 }
 
 /// Stops tracing. What goes on in the kernel without us is removed if nothing is to be kept.
@@ -392,7 +402,7 @@ fn recover(
 }
 
 /// What the eviction engine is to do.
-fn engine_settings(config: &Config) -> EngineSettings {
+pub(crate) fn engine_settings(config: &Config) -> EngineSettings {
     let eviction = &config.settings.eviction;
     EngineSettings {
         mode: config.mode,
@@ -429,17 +439,21 @@ fn start_reflex(
     telling: Telling,
     pledges: Option<Pledges>,
     edges: Vec<Box<dyn EdgeSource>>,
+    recording: &mut Recording,
 ) -> anyhow::Result<Reflex> {
     let Telling { teller, journal, being_evicted, sender } = telling;
     let root_stat = match config.memory_available_source {
         MemoryAvailableSource::MemAvailable => None,
         MemoryAvailableSource::Kubelet => Some(ROOT_MEMORY_STAT.into()),
     };
-    let events = journal.clone();
+    let (events, asker) = (journal.clone(), recording.asker());
     let runtime = tokio::runtime::Handle::current();
     let reports = move |report: Report| {
         let event = lock(&teller).event(&report);
         let sequence = event.map(|event| events.append(event));
+        if let Some(asker) = &asker {
+            recording::follow(asker, &report);
+        }
         let reflexion = match &report {
             Report::Conditions(conditions) => Some(Reflexion::Conditions(*conditions)),
             Report::Decided { id: _, decision, members } if !decision.dry_run => {
@@ -483,7 +497,8 @@ fn start_reflex(
         cpus: host.node.cpu_milli / 1_000,
         ..ReflexConfig::default()
     };
-    let reflex = Reflex::spawn(&reflex_config, pledges, edges, reports).context("cannot start eviction")?;
+    let reflex = Reflex::spawn_recorded(&reflex_config, pledges, edges, recording.tap(), reports);
+    let reflex = reflex.context("cannot start eviction")?;
     if let Err(error) = reflex.memory_locked() {
         telling::degraded(
             &journal,

@@ -24,6 +24,7 @@ pub(crate) mod sample;
 mod settings;
 pub mod threshold;
 pub mod values;
+pub mod what_if;
 pub mod wire;
 
 pub use self::{

@@ -194,10 +194,17 @@ impl Asker {
 
 impl Shared {
     fn run(&self, failed: &dyn Fn(&str)) {
-        let mut told = Vec::new();
+        let (mut told, mut has_lost) = (Vec::new(), false);
         loop {
             let stop = self.stop.load(Ordering::Acquire);
-            lock(&self.store).drain();
+            let lost = {
+                let mut store = lock(&self.store);
+                store.drain();
+                store.stats().lost
+            };
+            if lost > 0 && !std::mem::replace(&mut has_lost, true) {
+                failed("the flight recorder does not keep up: its recordings have gaps, and say where");
+            }
             let mut due = {
                 let mut desk = lock(&self.desk);
                 if stop {

@@ -4,9 +4,11 @@ mod doctor;
 mod events;
 mod pods;
 mod server;
+mod usages;
 
 pub use self::{
     doctor::{Doctor, Programs, Refused},
     pods::{ContainerView, PodState, PodView, View},
-    server::{Error, Observe},
+    server::{Error, Observe, Sources},
+    usages::{UsageView, Usages},
 };

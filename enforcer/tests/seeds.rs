@@ -4,7 +4,7 @@
 
 use std::{fs, io, path::Path};
 
-use enforcer_fuzz::{configuration, manifest, quantity, records};
+use enforcer_fuzz::{configuration, manifest, quantity, recording, records};
 
 #[path = "../fuzz/src/lib.rs"]
 #[expect(
@@ -40,6 +40,11 @@ fn manifests_hold() -> io::Result<()> {
 #[test]
 fn configurations_hold() -> io::Result<()> {
     replay("configuration", configuration::check)
+}
+
+#[test]
+fn recordings_hold() -> io::Result<()> {
+    replay("recording", recording::check)
 }
 
 #[test]

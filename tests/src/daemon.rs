@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 
-use crate::stream::Stream;
+use crate::{replay, stream::Stream};
 
 /// How long the daemon may take to be ready; emulated guests are slow.
 const START: Duration = Duration::from_secs(30);
@@ -112,6 +112,12 @@ impl Daemon {
         Ok(answer)
     }
 
+    /// The folder of all that is its own.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// The folder of its manifests.
     #[must_use]
     pub fn pods(&self) -> PathBuf {
@@ -178,12 +184,17 @@ impl Daemon {
         Ok(kib * 1024)
     }
 
-    /// Asks it to stop, and waits for it.
-    pub fn stop(mut self) -> anyhow::Result<()> {
+    /// Asks it to stop, and waits for it. What it decided must then be the same when it is run again.
+    pub fn stop(self) -> anyhow::Result<()> {
+        self.stop_and_replay().map(|_| ())
+    }
+
+    /// The same; how many decisions were run again.
+    pub fn stop_and_replay(mut self) -> anyhow::Result<usize> {
         rustix::process::kill_process(rustix_pid(&self.child)?, rustix::process::Signal::TERM)?;
         let status = self.child.wait()?;
         ensure!(status.success(), "the daemon ended with {status}:\n{}", self.log());
-        Ok(())
+        replay::check(&self)
     }
 }
 

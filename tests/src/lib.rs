@@ -13,6 +13,7 @@ pub mod process;
 pub mod random;
 pub mod rate;
 pub mod reflex;
+pub mod replay;
 pub mod sampler;
 pub mod stream;
 pub mod trace;

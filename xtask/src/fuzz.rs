@@ -35,6 +35,8 @@ pub(crate) enum Target {
     Manifest,
     /// Quantities
     Quantity,
+    /// Recordings of the eviction engine, and their replay
+    Recording,
     /// The stream of records into the incidents
     Records,
 }
@@ -45,6 +47,7 @@ impl Target {
             Self::Configuration => "configuration",
             Self::Manifest => "manifest",
             Self::Quantity => "quantity",
+            Self::Recording => "recording",
             Self::Records => "records",
         }
     }

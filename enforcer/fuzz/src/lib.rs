@@ -6,6 +6,7 @@ pub mod configuration;
 pub mod manifest;
 pub mod plan;
 pub mod quantity;
+pub mod recording;
 pub mod records;
 pub mod reference;
 mod text;

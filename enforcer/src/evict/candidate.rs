@@ -179,6 +179,13 @@ impl Candidate {
         whole
     }
 
+    /// Reads what it uses right now, tasks too.
+    #[must_use]
+    pub fn usage(&self) -> Reading {
+        let mut buffer = [0; stat::BUFFER_BYTES];
+        self.read_usage(Resource::Pids, &mut buffer)
+    }
+
     /// Reads its usage of memory: two system calls, no allocation; two more for each container elsewhere. Where process
     /// ids are `short` it counts them too.
     pub(super) fn read_usage(&self, short: Resource, buffer: &mut [u8]) -> Reading {

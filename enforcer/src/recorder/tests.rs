@@ -115,7 +115,10 @@ fn a_decision_is_on_the_disk_with_what_led_to_it_and_what_came_of_it() {
 #[test]
 fn what_finds_no_room_is_told_and_the_rest_can_be_run_again() {
     let temp = tempfile::tempdir().unwrap();
-    let (recorder, mut tapped) = start(temp.path());
+    let (sender, told) = std::sync::mpsc::channel();
+    let failed = move |message: &str| sender.send(message.to_owned()).unwrap();
+    let (recorder, tap) = Recorder::start(temp.path(), Provenance::default(), failed).unwrap();
+    let mut tapped = Tapped::new(tap);
     tapped.candidates(1_000);
     // Nobody takes anything out of the ring: the thread is kept from it.
     let held = lock(&recorder.shared.store);
@@ -147,6 +150,9 @@ fn what_finds_no_room_is_told_and_the_rest_can_be_run_again() {
     assert!(account.equal > 2);
     // A whole state comes right behind a loss.
     assert_eq!(account.unverified, 0);
+    drop(recorder);
+    let told: Vec<_> = told.iter().collect();
+    assert!(told.len() == 1 && told[0].contains("gaps"), "{told:?}");
 }
 
 #[test]

@@ -8,14 +8,14 @@ use std::{
 use axum::{
     Json, Router,
     extract::State,
-    http::StatusCode,
+    http::{StatusCode, header},
     response::{IntoResponse as _, Response},
     routing::get,
 };
 use tokio::{net::UnixListener, sync::watch};
 
-use super::{Doctor, View, events};
-use crate::journal::Journal;
+use super::{Doctor, Usages, View, events};
+use crate::{journal::Journal, recorder::Asker};
 
 /// The observe socket's name in the run directory.
 const OBSERVE_SOCKET: &str = "observe.sock";
@@ -58,11 +58,28 @@ pub enum Error {
     },
 }
 
+/// What requests are answered from.
+#[derive(Debug)]
+pub struct Sources {
+    /// The events.
+    pub journal: Journal,
+    /// What this host offers.
+    pub doctor: Doctor,
+    /// The flight recorder, if it runs.
+    pub recorder: Option<Asker>,
+    /// What each candidate for eviction uses.
+    pub usages: Usages,
+    /// The pods.
+    pub view: watch::Receiver<View>,
+}
+
 /// What every request needs.
 #[derive(Clone)]
 pub(super) struct Shared {
     pub(super) journal: Journal,
     pub(super) doctor: Arc<Doctor>,
+    pub(super) recorder: Option<Asker>,
+    pub(super) usages: Usages,
     pub(super) view: watch::Receiver<View>,
     pub(super) ready: watch::Receiver<bool>,
     pub(super) stopping: watch::Receiver<bool>,
@@ -109,15 +126,15 @@ impl Observe {
     /// Answers until `stopping` becomes true.
     pub async fn serve(
         self,
-        journal: Journal,
-        doctor: Doctor,
-        view: watch::Receiver<View>,
+        sources: Sources,
         ready: watch::Receiver<bool>,
         stopping: watch::Receiver<bool>,
     ) -> Result<(), Error> {
         let Self { listener, path } = self;
+        let Sources { journal, doctor, recorder, usages, view } = sources;
         let mut stop = stopping.clone();
-        let router = router(Shared { journal, doctor: Arc::new(doctor), view, ready, stopping });
+        let router =
+            router(Shared { journal, doctor: Arc::new(doctor), recorder, usages, view, ready, stopping });
         let stopped = async move {
             // The sender's end means the same as the word.
             if stop.wait_for(|stopping| *stopping).await.is_err() {
@@ -136,6 +153,8 @@ fn router(shared: Shared) -> Router {
         .route("/v1/events", get(events::events))
         .route("/v1/pods", get(pods))
         .route("/v1/doctor", get(doctor))
+        .route("/v1/recording", get(recording))
+        .route("/v1/usages", get(usages))
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .with_state(shared)
@@ -148,6 +167,31 @@ async fn pods(State(shared): State<Shared>) -> Response {
 
 async fn doctor(State(shared): State<Shared>) -> Response {
     Json(&*shared.doctor).into_response()
+}
+
+/// What each candidate for eviction uses right now.
+async fn usages(State(shared): State<Shared>) -> Response {
+    match tokio::task::spawn_blocking(move || shared.usages.read()).await {
+        Ok(usages) => Json(usages).into_response(),
+        Err(error) => {
+            tracing::error!(%error, "the usages could not be read");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+}
+
+/// What the flight recorder holds now, as a recording's file.
+async fn recording(State(shared): State<Shared>) -> Response {
+    let Some(recorder) = shared.recorder else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the flight recorder does not run\n").into_response();
+    };
+    match tokio::task::spawn_blocking(move || recorder.snapshot()).await {
+        Ok(file) => ([(header::CONTENT_TYPE, "application/octet-stream")], file).into_response(),
+        Err(error) => {
+            tracing::error!(%error, "the recording could not be written");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
 }
 
 async fn readyz(State(shared): State<Shared>) -> Response {

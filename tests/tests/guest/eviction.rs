@@ -196,7 +196,8 @@ fn the_right_pod_dies_twenty_times_of_twenty() {
         scene.clear(&["shop", "cache", "bank", "ballast", "hog"]);
     }
     assert_eq!(kernel::vmstat("oom_kill").unwrap(), killed_by_kernel, "the kernel's OOM killer was faster");
-    scene.daemon.stop().unwrap();
+    let replayed = scene.daemon.stop_and_replay().unwrap();
+    assert_eq!(replayed, usize::try_from(ROUNDS).unwrap(), "decisions that were run again");
 }
 
 #[test]
@@ -234,7 +235,7 @@ fn priority_decides_between_two_above_their_requests_and_a_critical_pod_is_spare
     assert!(others.iter().all(|pod| pod == "default/large"), "{others:?}");
     drop((critical, large, filler));
     scene.clear(&["critical", "large", "small", "filler"]);
-    scene.daemon.stop().unwrap();
+    assert!(scene.daemon.stop_and_replay().unwrap() > 0, "no decision was recorded");
 }
 
 /// Killed right after the signal, the daemon has forgotten nothing: its successor tells one eviction, and keeps the pod out

@@ -28,7 +28,14 @@ async fn serve() -> Served {
     let (ready, readies) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
     let observe = Observe::bind(&temp.path().join("run")).await.unwrap();
-    let task = tokio::spawn(observe.serve(journal.clone(), Doctor::default(), views, readies, stopping));
+    let sources = Sources {
+        journal: journal.clone(),
+        doctor: Doctor::default(),
+        recorder: None,
+        usages: Usages::by(Vec::new),
+        view: views,
+    };
+    let task = tokio::spawn(observe.serve(sources, readies, stopping));
     Served { temp, journal, stop, _ready: ready, _view: view, task }
 }
 

@@ -1,0 +1,119 @@
+//! Finds a recording.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{Read as _, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, anyhow, bail};
+use ulid::Ulid;
+
+use crate::{
+    cli::{Context, Failure, client},
+    journal::{self, Filter, Offline},
+    recorder::{self, FILE_ENDING, MOST_FILE_BYTES},
+};
+
+/// What was asked for: what it is called, and its bytes.
+pub(super) fn find(context: &Context, what: &str) -> Result<(String, Vec<u8>), Failure> {
+    let state_dir = &context.config.state_dir;
+    if what == "now" {
+        let bytes = client::block_on(async {
+            let answer = client::get(&context.config.run_dir, "/v1/recording").await?;
+            let status = answer.status;
+            let bytes = answer.bytes().await?;
+            if status.is_success() { Ok(bytes) } else { Err(client::refusal(status, &bytes)) }
+        })?;
+        return Ok((String::from("the running daemon"), bytes));
+    }
+    let path = if what == "latest" {
+        newest(state_dir)?
+    } else if Path::new(what).exists() || what.contains(['/', '.']) {
+        PathBuf::from(what)
+    } else {
+        let id = Ulid::from_string(what).ok().with_context(|| {
+            format!("{what:?} is no file, and no id of an event or an eviction: those have 26 characters")
+        });
+        of_id(state_dir, id.map_err(Failure::usage)?)?
+    };
+    let bytes = read(&path)?;
+    Ok((path.display().to_string(), bytes))
+}
+
+fn newest(state_dir: &Path) -> anyhow::Result<PathBuf> {
+    let folder = recorder::folder(state_dir);
+    let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let ids = entries.filter_map(|entry| {
+        let path = entry.ok()?.path();
+        let id = Ulid::from_string(path.file_stem()?.to_str()?).ok()?;
+        (path.extension()? == FILE_ENDING).then_some((id, path))
+    });
+    let (_, path) = ids.max().with_context(|| format!("there is no recording in {}", folder.display()))?;
+    Ok(path)
+}
+
+/// The recording of that eviction, or of the eviction that the event of that id is about.
+fn of_id(state_dir: &Path, id: Ulid) -> anyhow::Result<PathBuf> {
+    let path = recorder::path(state_dir, id);
+    if path.exists() {
+        return Ok(path);
+    }
+    let Some(eviction) = eviction_of(state_dir, id)? else {
+        bail!(
+            "there is no recording of {id} in {}, and no event of an eviction has that id",
+            folder(state_dir)
+        );
+    };
+    let path = recorder::path(state_dir, eviction);
+    if !path.exists() {
+        bail!("the recording of eviction {eviction} is not kept in {} (any longer)", folder(state_dir));
+    }
+    Ok(path)
+}
+
+fn folder(state_dir: &Path) -> String {
+    recorder::folder(state_dir).display().to_string()
+}
+
+fn eviction_of(state_dir: &Path, event: Ulid) -> anyhow::Result<Option<Ulid>> {
+    if !journal::folder(state_dir).is_dir() {
+        return Ok(None);
+    }
+    let opened = Offline::open(state_dir, None, Filter::default())?;
+    let Ok(events) = opened else { return Ok(None) };
+    let event = event.to_string();
+    for record in events {
+        // Most lines are of others: they are not taken apart.
+        if !record.line.windows(event.len()).any(|part| part == event.as_bytes()) {
+            continue;
+        }
+        let value: serde_json::Value = serde_json::from_slice(&record.line)?;
+        let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
+        if value.get("id").and_then(text).as_ref() == Some(&event) {
+            let id = value.get("data").and_then(|data| data.get("evictionId")).and_then(text);
+            let id = id.ok_or_else(|| anyhow!("event {event} is not about an eviction"))?;
+            return Ok(Ulid::from_string(&id).ok());
+        }
+    }
+    Ok(None)
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let shown = path.display();
+    let file = fs::File::open(path).with_context(|| format!("cannot open {shown}"))?;
+    let mut bytes = Vec::new();
+    file.take(MOST_FILE_BYTES + 1).read_to_end(&mut bytes).with_context(|| format!("cannot read {shown}"))?;
+    if u64::try_from(bytes.len()).is_ok_and(|length| length > MOST_FILE_BYTES) {
+        bail!("{shown} is larger than any recording: more than {MOST_FILE_BYTES} bytes");
+    }
+    Ok(bytes)
+}
+
+pub(super) fn save(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let about = || format!("cannot write {}", path.display());
+    // Names of pods are in it.
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+    file.with_context(about)?.write_all(bytes).with_context(about)
+}

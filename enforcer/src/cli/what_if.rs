@@ -1,0 +1,130 @@
+//! `enforcer what-if`: who would be evicted now, if something were otherwise. Nothing is changed.
+
+mod document;
+
+use anyhow::anyhow;
+
+use self::document::{Document, table};
+use super::{Context, Failure, client, format};
+use crate::{
+    model::{CgroupId, Quantity},
+    policy::{
+        engine::{Candidates, Engine, NodeSample, Reading},
+        flight::{Given, Member, Record, Recording},
+        threshold::{self, ThresholdValue},
+        what_if::{Scene, foresee},
+    },
+    serve::UsageView,
+};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The running daemon is asked for its pods, what they use right now, and the
+node; the engine that would decide is played through until nothing is short
+any more. Nobody grows meanwhile, and nothing is changed.")]
+pub(super) struct Args {
+    /// Evict below that much memory.available, instead of the hard threshold in
+    /// force: an amount such as 2Gi, or a percentage
+    #[arg(long, value_name = "AMOUNT", value_parser = amount, required_unless_present = "add")]
+    threshold: Option<ThresholdValue>,
+    /// Somebody used so much more memory, such as 4Gi
+    #[arg(long, value_name = "AMOUNT", value_parser = bytes, requires = "pod")]
+    add: Option<u64>,
+    /// Who: NAME or NAMESPACE/NAME
+    #[arg(long, value_name = "POD", requires = "add")]
+    pod: Option<String>,
+}
+
+fn amount(text: &str) -> Result<ThresholdValue, String> {
+    match threshold::parse(text) {
+        Ok(Some(value)) => Ok(value),
+        Ok(None) => Err(String::from("0% and 100% switch a threshold off: then nobody is evicted for it")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    let quantity: Quantity = text.parse().map_err(|error| format!("{error}"))?;
+    if quantity.is_positive() { Ok(quantity.units()) } else { Err(String::from("it must be more than 0")) }
+}
+
+/// The daemon's pods at one moment.
+pub(super) struct Now {
+    pub(super) scene: Scene,
+    pub(super) members: Vec<Option<Member>>,
+}
+
+pub(super) fn what_if(context: &Context, args: &Args) -> Result<(), Failure> {
+    let mut now = ask(context)?;
+    let before = now.scene.node.memory;
+    if let Some(value) = args.threshold {
+        now.scene.set_threshold(value);
+    }
+    if let (Some(bytes), Some(pod)) = (args.add, &args.pod) {
+        let cgroup = find(&now, pod)?;
+        if !now.scene.add(cgroup, bytes) {
+            return Err(anyhow!("pod {pod} is no candidate for eviction").into());
+        }
+    }
+    let document = Document::new(before, &now, &foresee(now.scene.clone()));
+    format::print(context.output, &document, || table(&document))
+}
+
+/// What the daemon's engine knows, with what each pod uses right now.
+fn ask(context: &Context) -> Result<Now, Failure> {
+    let run_dir = &context.config.run_dir;
+    let (file, usages) = client::block_on(async {
+        let usages: Vec<UsageView> = client::get_json(run_dir, "/v1/usages").await?;
+        let answer = client::get(run_dir, "/v1/recording").await?;
+        let status = answer.status;
+        let bytes = answer.bytes().await?;
+        if status.is_success() { Ok((bytes, usages)) } else { Err(client::refusal(status, &bytes)) }
+    })?;
+    let recording = Recording::read(&file).map_err(anyhow::Error::new)?;
+    let (engine, node) = latest(&recording)
+        .ok_or_else(|| anyhow!("the daemon has not looked at the node yet: try again in a moment"))?;
+    let reading = |cgroup: CgroupId| {
+        let usage = usages.iter().find(|usage| usage.cgroup_id == cgroup.0);
+        usage.map_or(Reading::Gone, UsageView::reading)
+    };
+    let pods: Vec<_> =
+        engine.candidates().known().map(|(facts, _)| (*facts, reading(facts.cgroup))).collect();
+    let members = pods.iter().map(|(facts, _)| recording.names.get(&facts.cgroup).cloned()).collect();
+    Ok(Now { scene: Scene { settings: *engine.settings(), pods, node }, members })
+}
+
+/// The engine as it is by now, and its last look at the node.
+fn latest(recording: &Recording<'_>) -> Option<(Engine, NodeSample)> {
+    let (mut engine, mut last) = (None::<Engine>, None);
+    for item in &recording.items {
+        match (item.record()?, &mut engine) {
+            (Record::Key(key), engine) => *engine = Some(*key),
+            (Record::Settings(settings), Some(engine)) => engine.configure(&settings),
+            (Record::Candidates(facts), Some(engine)) => drop(engine.replace(Candidates::new(&facts))),
+            (Record::Step(step), _) => match step.given {
+                Given::Node(node) | Given::Usages { node, readings: _ } => last = Some(node),
+                Given::Outcome(_) => {}
+            },
+            (Record::Settings(_) | Record::Candidates(_) | Record::Called { .. } | Record::Lost(_), _) => {}
+        }
+    }
+    Some((engine?, last?))
+}
+
+fn find(now: &Now, pod: &str) -> Result<CgroupId, Failure> {
+    let is_it = |member: &&Member| match pod.split_once('/') {
+        Some((namespace, name)) => member.namespace == namespace && member.name == name,
+        None => member.name == pod,
+    };
+    let mut found = now.members.iter().flatten().filter(is_it);
+    match (found.next(), found.next()) {
+        (Some(member), None) => Ok(member.cgroup),
+        (None, _) => {
+            Err(anyhow!("no pod {pod:?} is a candidate for eviction: `enforcer plan` shows which there are")
+                .into())
+        }
+        (Some(_), Some(_)) => {
+            Err(Failure::usage(anyhow!("{pod:?} is in more than one namespace: write NAMESPACE/NAME")))
+        }
+    }
+}

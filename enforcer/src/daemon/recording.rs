@@ -1,0 +1,110 @@
+//! The flight recorder in the daemon.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::watch;
+
+use super::{host::Host, telling};
+use crate::{
+    config::Config,
+    evict::{Candidate, Identity, Report},
+    journal::Journal,
+    policy::flight::Member,
+    recorder::{Asker, Provenance, Recorder, Tap},
+    serve::{Doctor, Sources, UsageView, Usages, View},
+};
+
+/// The recorder, if there is one.
+#[derive(Debug)]
+pub(super) struct Recording {
+    recorder: Option<Recorder>,
+    tap: Option<Tap>,
+    /// The candidates at present.
+    candidates: Arc<Mutex<Vec<Arc<Candidate>>>>,
+}
+
+impl Recording {
+    /// Starts the recorder; without one there is nothing to replay, and that is told.
+    pub(super) fn start(config: &Config, host: &Host, journal: &Journal) -> Self {
+        let provenance =
+            Provenance { node: host.name.clone(), boot_id: host.boot_id.clone(), config_hash: config.hash() };
+        let told = journal.clone();
+        let failed = move |message: &str| telling::degraded(&told, "recorder", message);
+        match Recorder::start(&config.state_dir, provenance, failed) {
+            Ok((recorder, tap)) => {
+                Self { recorder: Some(recorder), tap: Some(tap), candidates: Arc::default() }
+            }
+            Err(error) => {
+                let message =
+                    format!("no decision can be replayed: the flight recorder does not start: {error}");
+                telling::degraded(journal, "recorder", &message);
+                Self { recorder: None, tap: None, candidates: Arc::default() }
+            }
+        }
+    }
+
+    /// The tap, for the one that feeds the engine.
+    pub(super) fn tap(&mut self) -> Option<Tap> {
+        self.tap.take()
+    }
+
+    /// To ask it from elsewhere.
+    pub(super) fn asker(&self) -> Option<Asker> {
+        self.recorder.as_ref().map(Recorder::asker)
+    }
+
+    /// What the observe socket answers from.
+    pub(super) fn sources(&self, journal: Journal, doctor: Doctor, view: watch::Receiver<View>) -> Sources {
+        Sources { journal, doctor, recorder: self.asker(), usages: self.usages(), view }
+    }
+
+    /// Reads what the candidates use.
+    fn usages(&self) -> Usages {
+        let candidates = Arc::clone(&self.candidates);
+        Usages::by(move || {
+            // Read without the lock: the daemon does not wait for it.
+            let candidates = super::lock(&candidates).clone();
+            let view =
+                |candidate: &Arc<Candidate>| UsageView::new(candidate.facts().cgroup, &candidate.usage());
+            candidates.iter().filter_map(view).collect()
+        })
+    }
+
+    /// Another configuration is in force.
+    pub(super) fn configured(&self, config: &Config) {
+        if let Some(recorder) = &self.recorder {
+            recorder.configured(config.hash());
+        }
+    }
+
+    /// Says who the candidates are, before the engine is given them.
+    pub(super) fn name(&self, candidates: &[Arc<Candidate>]) {
+        if let Some(recorder) = &self.recorder {
+            recorder.name(members(candidates));
+        }
+        candidates.clone_into(&mut super::lock(&self.candidates));
+    }
+}
+
+/// Who the candidates are.
+fn members(candidates: &[Arc<Candidate>]) -> impl Iterator<Item = Member> {
+    candidates.iter().map(|candidate| {
+        let Identity { pod, uid, qos_class, limit_bytes: _, cgroup: _ } = candidate.identity();
+        Member {
+            cgroup: candidate.facts().cgroup,
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: uid.as_str().to_owned(),
+            qos_class: qos_class.as_str().to_owned(),
+        }
+    })
+}
+
+/// Has a decision written down, and what came of it.
+pub(super) fn follow(asker: &Asker, report: &Report) {
+    match report {
+        Report::Decided { id, decision, members: _ } => asker.decided(*id, !decision.dry_run),
+        Report::Completed { id, .. } | Report::Failed { id, .. } => asker.ended(*id),
+        _ => {}
+    }
+}

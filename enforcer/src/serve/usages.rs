@@ -1,0 +1,91 @@
+use std::{fmt, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    model::CgroupId,
+    policy::engine::{Reading, Usage},
+};
+
+/// What a candidate for eviction uses right now.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UsageView {
+    /// Its cgroup.
+    pub cgroup_id: u64,
+    /// Whether it could be read; a pod without stats is evicted first.
+    pub stats_missing: bool,
+    /// `memory.current`.
+    pub current_bytes: u64,
+    /// What it is ranked by.
+    pub working_set_bytes: u64,
+    /// `anon`.
+    pub anon_bytes: u64,
+    /// `file`.
+    pub file_bytes: u64,
+    /// `shmem`.
+    pub shmem_bytes: u64,
+    /// How many tasks it has, where that was read.
+    pub process_count: Option<u64>,
+}
+
+impl UsageView {
+    /// As it is told; none of a cgroup that is gone.
+    #[must_use]
+    pub fn new(cgroup: CgroupId, reading: &Reading) -> Option<Self> {
+        let (stats_missing, usage) = match reading {
+            Reading::Gone => return None,
+            Reading::Missing => (true, Usage::default()),
+            Reading::Usage(usage) => (false, *usage),
+        };
+        let Usage { current_bytes, working_set_bytes, anon_bytes, file_bytes, shmem_bytes, process_count } =
+            usage;
+        Some(Self {
+            cgroup_id: cgroup.0,
+            stats_missing,
+            current_bytes,
+            working_set_bytes,
+            anon_bytes,
+            file_bytes,
+            shmem_bytes,
+            process_count,
+        })
+    }
+
+    /// As the engine takes it.
+    #[must_use]
+    pub fn reading(&self) -> Reading {
+        if self.stats_missing {
+            return Reading::Missing;
+        }
+        Reading::Usage(Usage {
+            current_bytes: self.current_bytes,
+            working_set_bytes: self.working_set_bytes,
+            anon_bytes: self.anon_bytes,
+            file_bytes: self.file_bytes,
+            shmem_bytes: self.shmem_bytes,
+            process_count: self.process_count,
+        })
+    }
+}
+
+/// Reads what every candidate uses; may take some milliseconds.
+#[derive(Clone)]
+pub struct Usages(Arc<dyn Fn() -> Vec<UsageView> + Send + Sync>);
+
+impl Usages {
+    /// By that function.
+    pub fn by(read: impl Fn() -> Vec<UsageView> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(read))
+    }
+
+    pub(super) fn read(&self) -> Vec<UsageView> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Usages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Usages")
+    }
+}

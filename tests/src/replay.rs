@@ -1,0 +1,110 @@
+//! Runs again what a daemon recorded, and compares it with what it told.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+
+use crate::{daemon::Daemon, stream::is};
+
+/// What must be the same in the event of a decision and in its replay.
+const KEYS: [&str; 10] = [
+    "evictionId",
+    "dryRun",
+    "signal",
+    "hard",
+    "thresholdBytes",
+    "thresholdCount",
+    "observedBytes",
+    "observedCount",
+    "decidedBy",
+    "predictedFreedBytes",
+];
+
+/// Replays every decision of which there is a recording; how many there were. The daemon has ended.
+///
+/// Of what a daemon decided right before it was killed there may be none.
+pub fn check(daemon: &Daemon) -> anyhow::Result<usize> {
+    let folder = daemon.folder().join("state/recordings");
+    if !folder.is_dir() {
+        return Ok(0);
+    }
+    let output = daemon.verb(&["-o", "jsonl", "events"]).output().context("cannot read the events")?;
+    let events: Vec<Value> = String::from_utf8(output.stdout)?
+        .lines()
+        .map(|line| serde_json::from_str(line).context("an event that is no JSON"))
+        .collect::<Result<_, _>>()?;
+    let decided: Vec<_> = of_type(&events, "eviction.decided").collect();
+    let files = std::fs::read_dir(&folder)?.map(|entry| Ok(entry?.path()));
+    let files: Vec<PathBuf> = files.collect::<std::io::Result<_>>()?;
+    let recordings: Vec<_> =
+        files.iter().filter(|path| path.extension().is_some_and(|ending| ending == "rec")).collect();
+    for event in &decided {
+        let id = text(event.pointer("/data/evictionId")).context("a decision without an id")?;
+        if recordings.iter().any(|path| path.file_stem().is_some_and(|stem| stem == id)) {
+            decision(daemon, event, &events).with_context(|| format!("the replay of {id}"))?;
+        }
+    }
+    ensure!(recordings.len() <= decided.len(), "more recordings than decisions: {recordings:?}");
+    Ok(recordings.len())
+}
+
+fn decision(daemon: &Daemon, event: &Value, events: &[Value]) -> anyhow::Result<()> {
+    // By the id of the event, as an operator has it from `events`.
+    let id = text(event.get("id")).context("an event without an id")?;
+    let output = daemon.verb(&["-o", "json", "replay", id]).output().context("cannot run enforcer replay")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}: {said}", output.status);
+    let document: Value = serde_json::from_slice(&output.stdout)?;
+    let nothing_is_missing = document.pointer("/replay/equal") == Some(&Value::Bool(true))
+        && document.pointer("/replay/stepsNotRun") == Some(&Value::from(0))
+        && document.pointer("/recording/lostRecords") == Some(&Value::from(0));
+    ensure!(nothing_is_missing, "{} {}", document["recording"], document["replay"]);
+    let data = &event["data"];
+    let decisions = document["decisions"].as_array().context("no decisions")?;
+    let again = decisions.iter().find(|again| again["evictionId"] == data["evictionId"]);
+    let again = again.with_context(|| format!("it is not in {decisions:?}"))?;
+    for key in KEYS.iter().filter(|key| data.get(**key).is_some()) {
+        ensure!(data[key] == again[key], "{key}: told {}, replayed {}", data[key], again[key]);
+    }
+    for key in ["namespace", "name", "uid", "qosClass", "usageBytes", "anonBytes", "growthBytesPerSecond"] {
+        let (told, replayed) = (&data["victim"][key], &again["victim"][key]);
+        ensure!(told == replayed, "victim's {key}: told {told}, replayed {replayed}");
+    }
+    let order = |data: &Value| -> Vec<_> {
+        let ranking = data["ranking"].as_array().into_iter().flatten();
+        ranking.map(|ranked| (ranked["name"].clone(), ranked["usageBytes"].clone())).collect()
+    };
+    ensure!(order(data) == order(again), "ranking: told {:?}, replayed {:?}", order(data), order(again));
+    // What came of it is told by another daemon, if this one was killed meanwhile.
+    let own = events.iter().skip_while(|one| *one != event).take_while(|one| !is(one, "config.loaded"));
+    let completed = own
+        .filter(|one| is(one, "eviction.completed"))
+        .find(|completed| completed["data"]["evictionId"] == data["evictionId"]);
+    if let Some(completed) = completed {
+        let mut happenings = document["happenings"].as_array().into_iter().flatten();
+        let end = happenings.find(|happening| {
+            happening["what"] == "completed" && happening["evictionId"] == data["evictionId"]
+        });
+        let end = end.context("its end is not recorded")?;
+        let (told, replayed) = (&completed["data"]["freedBytes"], &end["freedBytes"]);
+        ensure!(told == replayed, "freed: told {told}, replayed {replayed}");
+    }
+    // The verb was given the daemon's own configuration as another one: unless that was exchanged, it decides the same.
+    if of_type(events, "config.loaded").count() == 1 {
+        ensure!(
+            document["under"]["parted"].is_null(),
+            "the same policy, another deed: {}",
+            document["under"]
+        );
+    }
+    Ok(())
+}
+
+fn of_type<'a>(events: &'a [Value], kind: &'static str) -> impl Iterator<Item = &'a Value> {
+    events.iter().filter(move |event| is(event, kind))
+}
+
+fn text(value: Option<&Value>) -> Option<&str> {
+    value.and_then(Value::as_str)
+}
