@@ -41,7 +41,7 @@ use tokio::{
 
 use self::{
     backlog::Backlog,
-    desired::Desired,
+    desired::{Desired, Permits},
     edges::Edges,
     host::Host,
     ooms::{BeingEvicted, Ooms},
@@ -120,9 +120,9 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let (mut ooms, edges, guard) = Ooms::attach(&journal, index.clone(), being_evicted.clone(), backlog);
     let doctor = ooms.doctor(&host_facts);
 
-    let permit = permit(&config, kubelets, &journal);
+    let permits = permits(&config, kubelets, &journal);
     let (mut desired, watched) =
-        Desired::new(config.clone(), host.clone(), journal.clone(), index, permit, kubelets);
+        Desired::new(config.clone(), host.clone(), journal.clone(), index, permits, kubelets);
     let recorded = Arc::new(AtomicU64::new(0));
     let pledges = recover(&config, &host, &journal, &recorded, &mut desired);
     let (sender, mut reflexions) = mpsc::unbounded_channel();
@@ -192,6 +192,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     sd_notify(&[sd_notify::NotifyState::Stopping]);
     // The reflex first, so that what it still tells is told.
     drop(reflex);
+    // Nobody has them follow the ranking any longer.
+    desired.unalign().await?;
     match on_exit {
         OnExit::Keep => {}
         OnExit::Restore => desired.release().await?,
@@ -325,8 +327,8 @@ fn tell_start(journal: &Journal, config: &Config, host: &Host, facts: &HostFacts
     }
 }
 
-/// The leave to write, if the mode is `enforce` and the cgroups are ours.
-fn permit(config: &Config, kubelets: bool, journal: &Journal) -> Option<Permit> {
+/// The leave to write, if the mode is `enforce`: everything if the cgroups are ours, else what `oomScorePolicy: ranked` needs.
+fn permits(config: &Config, kubelets: bool, journal: &Journal) -> Permits {
     if kubelets {
         telling::degraded(
             journal,
@@ -335,7 +337,8 @@ fn permit(config: &Config, kubelets: bool, journal: &Journal) -> Option<Permit> 
              where no kubelet is, set ownership: enforcer",
         );
     }
-    (config.mode == Mode::Enforce && !kubelets).then(Permit::for_enforce_mode)
+    let permit = |may: bool| (config.mode == Mode::Enforce && may).then(Permit::for_enforce_mode);
+    Permits { all: permit(!kubelets), scores: permit(true) }
 }
 
 /// Takes up what an earlier daemon left: who stays evicted, and evictions that it did not live to tell of.

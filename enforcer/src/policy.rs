@@ -1,6 +1,7 @@
 //! Every rule that decides something: pure functions and state machines over [`crate::model`], without IO and clock.
 
 pub mod admission;
+pub mod alignment;
 pub mod allocatable;
 pub mod cpu;
 pub mod critical;
@@ -16,6 +17,7 @@ pub mod name;
 pub mod oom_score;
 mod plan;
 pub mod preemption;
+pub mod preference;
 pub mod pressure;
 pub mod qos;
 pub mod rank;
