@@ -4,6 +4,7 @@
 //! |---|---|---|---|
 //! | `Desired` | the runtime; what may block on its blocking threads | pods of the static directory, changes of cgroups, the guard's events, evictions, now and then a look | cgroups, scores, candidates, events |
 //! | `evict::Reflex` | three threads of its own | candidates, kernel edges, meminfo | evictions, reports |
+//! | `Lookout` | a thread of its own | pods, thresholds, a look now and then | warnings of what comes |
 //! | `Ooms` | a task | ring buffer records, a tick | OOM events |
 //! | `Stalling` | the task of `Ooms` | records of stalls, what came together of them | pressure events |
 //! | `serve::Observe` | a task | journal, view | answers |
@@ -14,6 +15,7 @@ mod edges;
 mod hierarchy;
 mod host;
 mod keeper;
+mod lookout;
 mod ooms;
 mod open_files;
 mod problems;
@@ -44,6 +46,7 @@ use self::{
     desired::{Desired, Permits},
     edges::Edges,
     host::Host,
+    lookout::Lookout,
     ooms::{BeingEvicted, Ooms},
 };
 pub use self::{reload::Load, unfit::Unfit};
@@ -130,6 +133,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let telling = Telling { teller: Arc::clone(&teller), journal: journal.clone(), being_evicted, sender };
     let reflex = start_reflex(&config, &host, telling, pledges, edges)?;
 
+    let lookout = Lookout::start(&config, host.node.max_pids, &journal);
     let mut edges = Edges::new(&journal, desired.kubepods());
 
     let (views, view) = watch::channel(desired.view().clone());
@@ -153,6 +157,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                     config = new;
                     *lock(&teller) = Teller::new(config.hash());
                     reflex.configure(engine_settings(&config));
+                    lookout.configure(&config);
                     desired.configure(&config).await?;
                 }
             }
@@ -174,9 +179,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
             desired.put_in(guard);
         }
         edges.keep(&reflex);
-        if let Some(candidates) = desired.new_candidates() {
-            reflex.set_candidates(candidates);
-        }
+        hand_on(&mut desired, &reflex, &lookout);
         views.send_if_modified(|view| {
             let differs = view != desired.view();
             if differs {
@@ -217,6 +220,15 @@ async fn heed(reflexion: Reflexion, desired: &mut Desired) -> anyhow::Result<()>
         Reflexion::Conditions(conditions) => {
             desired.set_pressure(conditions.has(NodeCondition::MemoryPressure)).await
         }
+    }
+}
+
+/// Hands on which pods may be evicted, if they are others than before.
+fn hand_on(desired: &mut Desired, reflex: &Reflex, lookout: &Lookout) {
+    let Some(candidates) = desired.new_candidates() else { return };
+    reflex.set_candidates(candidates);
+    if let Some(sights) = desired.sights() {
+        lookout.look_at(sights);
     }
 }
 
