@@ -34,7 +34,10 @@ const KIND: &str = "EnforcerConfiguration";
 const KUBELETS_API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const KUBELETS_KIND: &str = "KubeletConfiguration";
 
-pub use crate::{cgroup::OnDrift, policy::engine::Mode};
+pub use crate::{
+    cgroup::OnDrift,
+    policy::{alignment::OomScorePolicy, engine::Mode},
+};
 
 /// What `nodeComponents` is by default: the programs of a Kubernetes node.
 const NODE_COMPONENTS: [&str; 5] = ["kubelet", "containerd", "crio", "dockerd", "kube-proxy"];
@@ -59,6 +62,8 @@ pub struct Config {
     pub on_drift: OnDrift,
     /// `nodeComponents`: what has the score −999, beside the daemon itself.
     pub node_components: Vec<NodeComponent>,
+    /// `oomScorePolicy`: what the scores of containers follow.
+    pub oom_score_policy: OomScorePolicy,
     /// `memoryAvailableSource`.
     pub memory_available_source: MemoryAvailableSource,
     /// `maxPods`.
@@ -108,6 +113,7 @@ impl Default for Config {
                 .iter()
                 .map(|name| NodeComponent::Executable((*name).to_owned()))
                 .collect(),
+            oom_score_policy: OomScorePolicy::Static,
             memory_available_source: MemoryAvailableSource::MemAvailable,
             max_pods: 110,
             pods_per_core: 0,

@@ -4,6 +4,7 @@
 //! |---|---|---|---|
 //! | `Desired` | the runtime; what may block on its blocking threads | pods of the static directory, changes of cgroups, the guard's events, evictions, now and then a look | cgroups, scores, candidates, events |
 //! | `evict::Reflex` | three threads of its own | candidates, kernel edges, meminfo | evictions, reports |
+//! | `Lookout` | a thread of its own | pods, thresholds, a look now and then | warnings of what comes |
 //! | `Ooms` | a task | ring buffer records, a tick | OOM events |
 //! | `Stalling` | the task of `Ooms` | records of stalls, what came together of them | pressure events |
 //! | `serve::{Observe, View}` | a task | journal, view | answers |
@@ -14,6 +15,7 @@ mod edges;
 mod hierarchy;
 mod host;
 mod keeper;
+mod lookout;
 mod ooms;
 mod open_files;
 mod problems;
@@ -42,9 +44,10 @@ use tokio::{
 
 use self::{
     backlog::Backlog,
-    desired::Desired,
+    desired::{Desired, Permits},
     edges::Edges,
     host::Host,
+    lookout::Lookout,
     ooms::{BeingEvicted, Ooms},
     recording::Recording,
 };
@@ -122,9 +125,9 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let (mut ooms, edges, guard) = Ooms::attach(&journal, index.clone(), being_evicted.clone(), backlog);
     let doctor = ooms.doctor(&host_facts);
 
-    let permit = permit(&config, kubelets, &journal);
+    let permits = permits(&config, kubelets, &journal);
     let (mut desired, watched) =
-        Desired::new(config.clone(), host.clone(), journal.clone(), index, permit, kubelets);
+        Desired::new(config.clone(), host.clone(), journal.clone(), index, permits, kubelets);
     let recorded = Arc::new(AtomicU64::new(0));
     let pledges = recover(&config, &host, &journal, &recorded, &mut desired);
     let (sender, mut reflexions) = mpsc::unbounded_channel();
@@ -133,6 +136,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let telling = Telling { teller: Arc::clone(&teller), journal: journal.clone(), being_evicted, sender };
     let reflex = start_reflex(&config, &host, telling, pledges, edges, &mut recording)?;
 
+    let lookout = Lookout::start(&config, host.node.max_pids, &journal);
     let mut edges = Edges::new(&journal, desired.kubepods());
 
     let (views, view) = watch::channel(desired.view().clone());
@@ -158,6 +162,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                     *lock(&teller) = Teller::new(config.hash());
                     recording.configured(&config);
                     reflex.configure(engine_settings(&config));
+                    lookout.configure(&config);
                     desired.configure(&config).await?;
                 }
             }
@@ -179,10 +184,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
             desired.put_in(guard);
         }
         edges.keep(&reflex);
-        if let Some(candidates) = desired.new_candidates() {
-            recording.name(&candidates);
-            reflex.set_candidates(candidates);
-        }
+        hand_on(&mut desired, &reflex, &lookout, &recording);
         views.send_if_modified(|view| has_changed(view, desired.view()));
         if desired.is_loaded() && !*ready.borrow() {
             tell_ready(&ready);
@@ -193,6 +195,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     // The reflex first, so that what it still tells is told.
     drop(reflex);
     drop(recording);
+    // Nobody has them follow the ranking any longer.
+    desired.unalign().await?;
     match on_exit {
         OnExit::Keep => {}
         OnExit::Restore => desired.release().await?,
@@ -226,6 +230,16 @@ fn has_changed(view: &mut View, new: &View) -> bool {
         view.clone_from(new);
     }
     differs
+}
+
+/// Hands on which pods may be evicted, if they are others than before.
+fn hand_on(desired: &mut Desired, reflex: &Reflex, lookout: &Lookout, recording: &Recording) {
+    let Some(candidates) = desired.new_candidates() else { return };
+    recording.name(&candidates);
+    reflex.set_candidates(candidates);
+    if let Some(sights) = desired.sights() {
+        lookout.look_at(sights);
+    }
 }
 
 /// Stops tracing. What goes on in the kernel without us is removed if nothing is to be kept.
@@ -335,8 +349,8 @@ fn tell_start(journal: &Journal, config: &Config, host: &Host, facts: &HostFacts
     }
 }
 
-/// The leave to write, if the mode is `enforce` and the cgroups are ours.
-fn permit(config: &Config, kubelets: bool, journal: &Journal) -> Option<Permit> {
+/// The leave to write, if the mode is `enforce`: everything if the cgroups are ours, else what `oomScorePolicy: ranked` needs.
+fn permits(config: &Config, kubelets: bool, journal: &Journal) -> Permits {
     if kubelets {
         telling::degraded(
             journal,
@@ -345,7 +359,8 @@ fn permit(config: &Config, kubelets: bool, journal: &Journal) -> Option<Permit> 
              where no kubelet is, set ownership: enforcer",
         );
     }
-    (config.mode == Mode::Enforce && !kubelets).then(Permit::for_enforce_mode)
+    let permit = |may: bool| (config.mode == Mode::Enforce && may).then(Permit::for_enforce_mode);
+    Permits { all: permit(!kubelets), scores: permit(true) }
 }
 
 /// Takes up what an earlier daemon left: who stays evicted, and evictions that it did not live to tell of.

@@ -1,6 +1,7 @@
 //! Every rule that decides something: pure functions and state machines over [`crate::model`], without IO and clock.
 
 pub mod admission;
+pub mod alignment;
 pub mod allocatable;
 pub mod cpu;
 pub mod critical;
@@ -14,8 +15,10 @@ mod lists;
 pub mod message;
 pub mod name;
 pub mod oom_score;
+pub mod outlook;
 mod plan;
 pub mod preemption;
+pub mod preference;
 pub mod pressure;
 pub mod qos;
 pub mod rank;

@@ -62,6 +62,7 @@ fn pod(root: &Path, name: &str, used_bytes: u64) -> PodPlan {
         uid: PodUid::new(name).unwrap(),
         qos_class: QosClass::BestEffort,
         priority: 0,
+        eviction_priority: 0,
         critical: false,
         requests: BTreeMap::new(),
         limits: BTreeMap::new(),

@@ -1,4 +1,5 @@
 //! What the guest scenarios and the demonstration share: a daemon to drive, what it tells, and what the kernel says.
+pub mod agreement;
 pub mod cgroup;
 pub mod contest;
 pub mod daemon;

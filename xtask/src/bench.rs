@@ -1,5 +1,6 @@
 //! Benchmarks: the daemon in a guest, side by side with others where there are any, or the rules alone, natively.
 
+pub(crate) mod agreement;
 pub(crate) mod drift;
 pub(crate) mod evict;
 mod guest;

@@ -70,6 +70,14 @@ pub(crate) enum Verb {
 /// What to measure.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
+    /// How often the kernel's OOM killer picks the pod that the ranking would, for both score policies
+    Agreement {
+        #[command(flatten)]
+        machine: MachineArgs,
+        /// Arguments of the benchmark, such as --sets 5
+        #[arg(last = true)]
+        args: Vec<OsString>,
+    },
     /// Who dies, how soon, and at whose cost: beside other daemons and the bare kernel in one guest
     Evict(EvictArgs),
     /// From a foreign write to the planned value again, for every kind of file and for scores

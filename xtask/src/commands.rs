@@ -46,6 +46,9 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Verb::Test { no_guest } => test::everything(&places, !no_guest),
         Verb::Run { host: false, args: _ } => demonstration(&places, &MachineArgs::default(), seconds(900)),
         Verb::Run { host: true, args } => on_host(&places, args),
+        Verb::Bench(Bench::Agreement { machine, args }) => {
+            bench::agreement::measure(&places, &machine, &args)
+        }
         Verb::Bench(Bench::Evict(args)) => bench::evict::measure(&places, args),
         Verb::Bench(Bench::Drift { machine, args }) => bench::drift::measure(&places, &machine, &args),
         Verb::Bench(Bench::Idle { machine, args }) => bench::idle::measure(&places, &machine, &args),

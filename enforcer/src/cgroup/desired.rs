@@ -13,6 +13,8 @@ pub(super) struct Desired {
     pub(super) targets: BTreeMap<CgroupPath, Target>,
     /// The scores of the containers' processes.
     pub(super) scores: BTreeMap<CgroupPath, i16>,
+    /// Those of them that the plan has another score for: the plan's.
+    pub(super) planned: BTreeMap<CgroupPath, i16>,
     /// The containers' cgroups, by their pod's; of pods that are not adopted.
     pub(super) containers: BTreeMap<CgroupPath, Vec<CgroupPath>>,
     /// Why cgroups are not adopted.
@@ -80,6 +82,18 @@ impl Desired {
         // A pod that took over a retired one's cgroup keeps it.
         desired.retired.retain(|path, _| !desired.targets.contains_key(path));
         desired
+    }
+
+    /// Gives containers these scores instead of the plan's, and the plan's to all others.
+    pub(super) fn align(&mut self, aligned: &BTreeMap<CgroupPath, i16>) {
+        self.scores.append(&mut self.planned);
+        for (path, score) in aligned {
+            if let Some(planned) = self.scores.get_mut(path)
+                && planned != score
+            {
+                self.planned.insert(path.clone(), std::mem::replace(planned, *score));
+            }
+        }
     }
 
     /// The cgroups that are written to, and neither made nor removed.

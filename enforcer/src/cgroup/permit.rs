@@ -6,8 +6,8 @@
 pub struct Permit(());
 
 impl Permit {
-    /// Hands out the leave. To be called in one place only: where the configuration says `mode: enforce` and the
-    /// ownership is ours.
+    /// Hands out the leave. To be called in one place only: where the configuration says `mode: enforce`; for more than
+    /// scores that follow the ranking, where the ownership is ours as well.
     #[must_use]
     pub fn for_enforce_mode() -> Self {
         Self(())

@@ -1,3 +1,4 @@
+mod alignment;
 mod findings;
 mod guarded;
 mod leaving;
@@ -37,6 +38,8 @@ pub struct Reconciler {
     keeper: ScoreKeeper,
     watch: Option<Watch>,
     desired: Desired,
+    /// The scores that containers have instead of the plan's.
+    aligned: BTreeMap<CgroupPath, i16>,
     failing: Failing,
     drift: DriftPolicy,
     lowering: Lowering,
@@ -96,6 +99,7 @@ impl Reconciler {
             keeper,
             watch: None,
             desired: Desired::default(),
+            aligned: BTreeMap::new(),
             failing: Failing::default(),
             drift: DriftPolicy::default(),
             lowering: Lowering::default(),
@@ -155,6 +159,7 @@ impl Reconciler {
     pub fn reconcile(&mut self, plan: &Plan, retired: &[PodUid], permit: Option<&Permit>) -> Report {
         self.recall(&plan.node.path);
         let before = std::mem::replace(&mut self.desired, Desired::new(plan, &retired.iter().collect()));
+        self.desired.align(&self.aligned);
         self.adopt_runtimes(None);
         self.keep_forsaken(&before);
         let mut report = Report::default();

@@ -56,6 +56,8 @@ pub enum Reason {
     Drifted,
     /// The plan no longer names the file, which gets the kernel's default back.
     Released,
+    /// The ranking has another order than before, and scores follow it.
+    Ranked,
 }
 
 impl Reason {
@@ -67,6 +69,7 @@ impl Reason {
             Self::PlanChanged => "planChanged",
             Self::Drifted => "drifted",
             Self::Released => "released",
+            Self::Ranked => "ranked",
         }
     }
 }

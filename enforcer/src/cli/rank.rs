@@ -51,7 +51,8 @@ pub(super) fn rank(context: &Context, args: &Args) -> Result<(), Failure> {
             render::escape(name)
         ));
     }
-    let document = Document::new(args.signal, &pods, &stats);
+    let document =
+        Document::new(args.signal, &pods, &stats, context.config.settings.eviction_priority_ceiling);
     format::print(context.output, &document, || table(&document))?;
     // The document has no place for errors.
     for wrong in errors.iter().filter(|_| context.output != format::Output::Table) {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::{
-    Config, MemoryAvailableSource, Mode, OnDrift, Ownership,
+    Config, MemoryAvailableSource, Mode, OnDrift, OomScorePolicy, Ownership,
     fields::{Fields, Pair},
     table::{ENFORCEABLE, RESERVABLE},
 };
@@ -64,6 +64,9 @@ pub(super) fn read(fields: &mut Fields) -> Config {
             .choice("onDrift", &[("restore", OnDrift::Restore), ("report", OnDrift::Report)])
             .unwrap_or(default.on_drift),
         node_components: fields.list("nodeComponents", component).unwrap_or(default.node_components),
+        oom_score_policy: fields
+            .choice("oomScorePolicy", OomScorePolicy::NAMES)
+            .unwrap_or(default.oom_score_policy),
         memory_available_source: fields
             .choice(
                 "memoryAvailableSource",
@@ -135,6 +138,7 @@ fn settings(fields: &mut Fields) -> Settings {
             )
             .unwrap_or(default.memory_reservation_policy),
         swap_behavior: swap_behavior(fields),
+        eviction_priority_ceiling: priority(fields, "evictionPriorityCeiling"),
         ..default
     }
 }
@@ -154,6 +158,12 @@ fn cgroup(text: &str) -> Result<CgroupPath, String> {
 
 fn whole(fields: &mut Fields, field: &'static str) -> Option<u64> {
     fields.integer(field, 0).and_then(|number| u64::try_from(number).ok())
+}
+
+fn priority(fields: &mut Fields, field: &'static str) -> Option<i32> {
+    fields.text(field, |text| {
+        text.parse().map_err(|_error| format!("{text:?} is not a priority: write a whole number of 32 bits"))
+    })
 }
 
 /// 1 ms to 1 s, which is what the kernel takes (`kernel/sched/core.c`, `tg_set_cfs_bandwidth`).

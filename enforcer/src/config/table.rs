@@ -122,6 +122,12 @@ pub const FIELDS: &[Field] = &[
         |config| json!(config.node_components.iter().map(ToString::to_string).collect::<Vec<_>>()),
     ),
     ours(
+        "oomScorePolicy",
+        Form::Choice(&["static", "ranked"]),
+        "what the scores of containers follow: class and request alone, as the kubelet's; or the eviction ranking as well, so that the kernel's own OOM killer picks the same pod",
+        |config| json!(config.oom_score_policy.as_str()),
+    ),
+    ours(
         "memoryAvailableSource",
         Form::Choice(&["memAvailable", "kubelet"]),
         "what memory.available is: the kernel's own estimate, or the kubelet's reckoning, in which page cache in use counts as used",
@@ -173,6 +179,12 @@ pub const FIELDS: &[Field] = &[
         Form::Integer(0),
         "the longest grace period in seconds that a soft eviction leaves a pod",
         |config| json!(config.settings.eviction.max_pod_grace_period_seconds),
+    ),
+    ours(
+        "evictionPriorityCeiling",
+        Form::Integer(-2_147_483_648),
+        "up to what a pod's annotation enforcer.dev/eviction-priority may raise the priority that it is ranked by for eviction above its own; not set, it may only lower it",
+        |config| json!(config.settings.eviction_priority_ceiling),
     ),
     kubelets(
         "mergeDefaultEvictionSettings",

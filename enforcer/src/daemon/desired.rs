@@ -21,7 +21,7 @@ use crate::{
         self, CgroupDir, Changes, DriftPolicy, Guarded, Index, Lowering, Permit, Problem, Reason, Reconciler,
         Report, Systemd, SystemdDriver, Throttled, WatchEvents,
     },
-    config::Config,
+    config::{Config, OomScorePolicy},
     journal::{Event, EventType, Journal, Slots, Subject},
     model::{CgroupId, CgroupPath, Pod, PodUid},
     policy::{self, CgroupDriver, Plan, admission::Admission, threshold::NodeCondition},
@@ -29,12 +29,13 @@ use crate::{
     source::{Change, Decisions, EndedPod, Grounds, Loaded, Roster, SourceError, State},
 };
 
+mod alignment;
 mod candidates;
 mod components;
 mod guarded;
 mod view;
 
-use self::{candidates::Standing, components::Looked, guarded::Guarding};
+use self::{alignment::Aligning, candidates::Standing, components::Looked, guarded::Guarding};
 
 /// The street of the desired state: pods → plan → cgroups, and what is told of them.
 ///
@@ -51,6 +52,9 @@ pub(super) struct Desired {
     loaded: Arc<Loaded>,
     hierarchy: Option<Hierarchy>,
     permit: Option<Arc<Permit>>,
+    /// The leave to have scores follow the ranking, which needs not that the cgroups are ours.
+    scores_permit: Option<Arc<Permit>>,
+    aligning: Aligning,
     /// The plan that is in force, and the pods that it retires.
     plan: Arc<Plan>,
     retired: Vec<PodUid>,
@@ -78,6 +82,15 @@ pub(super) struct Desired {
     ids: BTreeMap<CgroupPath, CgroupId>,
 }
 
+/// What may be written.
+#[derive(Debug, Default)]
+pub(super) struct Permits {
+    /// Everything, as the cgroups are ours.
+    pub(super) all: Option<Permit>,
+    /// Scores that follow the ranking, whosever the cgroups are.
+    pub(super) scores: Option<Permit>,
+}
+
 /// What came of working on the cgroups.
 struct Worked {
     report: Report,
@@ -96,9 +109,10 @@ impl Desired {
         host: Host,
         journal: Journal,
         index: Index,
-        permit: Option<Permit>,
+        permits: Permits,
         kubelets: bool,
     ) -> (Self, Option<WatchEvents>) {
+        let Permits { all: permit, scores: scores_permit } = permits;
         let mount = Path::new(cgroup::MOUNT);
         let mut events = None;
         let hierarchy = match Reconciler::new(mount, index)
@@ -142,6 +156,7 @@ impl Desired {
         schedule.scores_are_told(permit.is_none());
         let plan = Arc::new(policy::plan(&host.node, &config.settings, &[]));
         let view = View { mode: config.mode.to_string(), ..View::default() };
+        alignment::tell_hindrances(config.oom_score_policy, &journal);
         let components = Looked::new(&config.node_components, hierarchy.is_some(), &journal);
         let desired = Self {
             config,
@@ -153,6 +168,8 @@ impl Desired {
             loaded: Arc::default(),
             hierarchy,
             permit: permit.map(Arc::new),
+            scores_permit: scores_permit.map(Arc::new),
+            aligning: Aligning::default(),
             plan,
             retired: Vec::new(),
             told: BTreeSet::new(),
@@ -225,9 +242,19 @@ impl Desired {
             hierarchy.run(move |reconciler| reconciler.set_on_drift(on_drift)).await?;
         }
         self.host.node.pods = config.pods(self.host.node.cpu_milli);
-        self.config = config.clone();
+        let policy_before = std::mem::replace(&mut self.config, config.clone()).oom_score_policy;
         self.decide();
-        self.reconcile().await
+        self.reconcile().await?;
+        match (policy_before, config.oom_score_policy) {
+            (OomScorePolicy::Ranked, OomScorePolicy::Static) => self.unalign().await,
+            (OomScorePolicy::Static, OomScorePolicy::Ranked) => {
+                alignment::tell_hindrances(config.oom_score_policy, &self.journal);
+                self.aligning.renew();
+                Ok(())
+            }
+            (OomScorePolicy::Static, OomScorePolicy::Static)
+            | (OomScorePolicy::Ranked, OomScorePolicy::Ranked) => Ok(()),
+        }
     }
 
     /// Brings the cgroups in line with the plan.
@@ -240,6 +267,7 @@ impl Desired {
     /// Looks at what is due: everything, or the scores of new processes alone.
     pub(super) async fn look(&mut self) -> anyhow::Result<()> {
         self.look_at_components();
+        self.align().await?;
         let now = Instant::now();
         match self.schedule.due(now) {
             Some(Due::Look) => self.reconcile().await,
@@ -254,7 +282,8 @@ impl Desired {
 
     /// When [`look`](Self::look) is to be called.
     pub(super) fn due(&self) -> Instant {
-        self.components.due().into_iter().fold(self.schedule.next(), Instant::min)
+        let others = [self.components.due(), self.alignment_due()];
+        others.into_iter().flatten().fold(self.schedule.next(), Instant::min)
     }
 
     /// Has limits that are below usage lowered step by step, with what is lowered meanwhile kept on the intent page.
@@ -350,6 +379,7 @@ impl Desired {
             entries.iter().filter_map(|entry| Some((entry.pod.as_ref(), entry.admission()?))).collect();
         self.plan = Arc::new(policy::plan_decided(node, settings, &pods));
         self.are_candidates_stale = true;
+        self.aligning.renew();
         self.retired =
             entries.iter().filter(|entry| !entry.may_start()).map(|entry| entry.pod.uid.clone()).collect();
         if self.is_loaded
@@ -427,7 +457,10 @@ impl Desired {
         self.has_new_room = !self.standing.is_subset(&standing) || self.roster.awaits_other_than(&standing);
         self.standing = standing;
         self.forget_those_without_cgroup();
-        self.are_candidates_stale |= self.ids != ids;
+        if self.ids != ids {
+            self.are_candidates_stale = true;
+            self.aligning.renew();
+        }
         self.ids = ids;
         self.schedule.retry_at(due, Instant::now());
         self.renew_view();
@@ -472,7 +505,9 @@ impl Desired {
         for applied in report.limits_applied() {
             let kind = match applied.reason {
                 Reason::Drifted => EventType::LimitsRestored,
-                Reason::Initial | Reason::PlanChanged | Reason::Released => EventType::LimitsApplied,
+                Reason::Initial | Reason::PlanChanged | Reason::Released | Reason::Ranked => {
+                    EventType::LimitsApplied
+                }
             };
             let (subject, data) = telling::limits(&applied, &self.plan, writers);
             self.tell(kind, subject, data);

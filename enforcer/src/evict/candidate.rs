@@ -261,7 +261,7 @@ fn identity(plan: &PodPlan) -> Identity {
 fn facts(plan: &PodPlan, cgroup: CgroupId) -> CandidateFacts {
     CandidateFacts {
         cgroup,
-        priority: plan.priority,
+        priority: plan.eviction_priority,
         request_bytes: plan.ranking_request_bytes,
         critical: plan.critical,
         protected: false,

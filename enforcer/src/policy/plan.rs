@@ -7,7 +7,7 @@ use crate::model::{
 use super::{
     ReservedCgroup, Settings,
     admission::{self, Admission},
-    critical, effective, name, oom_score, qos,
+    critical, effective, name, oom_score, preference, qos,
     values::{self, Requested},
 };
 
@@ -49,6 +49,8 @@ pub struct PodPlan {
     pub qos_class: QosClass,
     /// Its priority.
     pub priority: i32,
+    /// The priority that it is ranked by for eviction ([`preference`](super::preference)).
+    pub eviction_priority: i32,
     /// Whether it is critical, and so never evicted.
     pub critical: bool,
     /// The effective requests.
@@ -181,6 +183,7 @@ fn plan_pod(
         uid: pod.uid.clone(),
         qos_class,
         priority: pod.priority(),
+        eviction_priority: preference::eviction_priority(pod, settings.eviction_priority_ceiling),
         critical: critical::is_critical(pod),
         requests: effective::requests(pod),
         limits: effective::limits(pod),

@@ -40,6 +40,9 @@ pub struct Settings {
     pub memory_reservation_policy: MemoryReservationPolicy,
     /// `memorySwap.swapBehavior`.
     pub swap_behavior: SwapBehavior,
+    /// `evictionPriorityCeiling`: up to what pods may raise the priority that they are ranked by for eviction above their
+    /// own; none lets them lower it alone.
+    pub eviction_priority_ceiling: Option<i32>,
     /// `evictionHard`, `evictionSoft` and what belongs to them.
     pub eviction: EvictionSettings,
 }
@@ -160,6 +163,7 @@ impl Default for Settings {
             memory_throttling_factor: None,
             memory_reservation_policy: MemoryReservationPolicy::None,
             swap_behavior: SwapBehavior::NoSwap,
+            eviction_priority_ceiling: None,
             eviction: EvictionSettings::default(),
         }
     }

@@ -11,6 +11,7 @@ mod pace;
 mod slope;
 mod stalls;
 mod take;
+mod weight;
 mod zones;
 
 pub use self::{
@@ -22,6 +23,7 @@ pub use self::{
     slope::Slope,
     stalls::{Stall, Stalls},
     take::{Snapshot, Snapshots},
+    weight::{Weight, WeightFiles},
     zones::{Zone, ZoneKind, Zones},
 };
 

@@ -38,6 +38,7 @@ fn plan(name: &str, path: &str, request_bytes: u64) -> PodPlan {
         uid: PodUid::new(name).unwrap(),
         qos_class: QosClass::Burstable,
         priority: 0,
+        eviction_priority: 0,
         critical: false,
         requests: BTreeMap::new(),
         limits: BTreeMap::new(),

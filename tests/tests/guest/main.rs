@@ -1,5 +1,6 @@
 //! Scenarios that need root and a kernel of their own; `cargo xtask vm test` runs them in guests.
 mod admission;
+mod agreement;
 #[cfg(test)]
 mod cgroup;
 mod daemon;

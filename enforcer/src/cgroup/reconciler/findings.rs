@@ -22,6 +22,26 @@ pub(super) struct Seen {
     pub(super) unnamed: BTreeMap<CgroupPath, Problem>,
 }
 
+impl Seen {
+    /// Notes what is wrong with the scores of a container's processes.
+    pub(super) fn note_scores(&mut self, path: &CgroupPath, sweep: &Sweep) {
+        let problem = |place: String, message: String| Problem { what: "scores", place, message };
+        let mut problems: Vec<Problem> =
+            sweep.errors.iter().map(|error| problem(path.to_string(), crate::chain(error))).take(1).collect();
+        if sweep.refused > 0 {
+            problems.push(problem(
+                String::from("oom_score_adj"),
+                String::from("some processes keep a lower score than planned to: no CAP_SYS_RESOURCE"),
+            ));
+        }
+        if problems.is_empty() {
+            self.scores.remove(path);
+        } else {
+            self.scores.insert(path.clone(), problems);
+        }
+    }
+}
+
 impl Reconciler {
     /// Everything that is not as it should be, for as long as it is not.
     #[must_use]
@@ -57,20 +77,7 @@ impl Reconciler {
 
     /// Notes what is wrong with the scores of a container's processes.
     pub(super) fn note_scores(&mut self, path: &CgroupPath, sweep: &Sweep) {
-        let problem = |place: String, message: String| Problem { what: "scores", place, message };
-        let mut problems: Vec<Problem> =
-            sweep.errors.iter().map(|error| problem(path.to_string(), crate::chain(error))).take(1).collect();
-        if sweep.refused > 0 {
-            problems.push(problem(
-                String::from("oom_score_adj"),
-                String::from("some processes keep a lower score than planned to: no CAP_SYS_RESOURCE"),
-            ));
-        }
-        if problems.is_empty() {
-            self.seen.scores.remove(path);
-        } else {
-            self.seen.scores.insert(path.clone(), problems);
-        }
+        self.seen.note_scores(path, sweep);
     }
 
     /// Notes whether a container or pod stands still.

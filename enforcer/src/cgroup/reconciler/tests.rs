@@ -114,6 +114,7 @@ pub(super) fn plan(memory: &str) -> Plan {
         uid: uid(),
         qos_class: QosClass::Guaranteed,
         priority: 0,
+        eviction_priority: 0,
         critical: false,
         requests: ResourceList::new(),
         limits: ResourceList::new(),

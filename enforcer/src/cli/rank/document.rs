@@ -7,7 +7,7 @@ use crate::{
     cli::render::{human_bytes, shorten},
     model::{Pod, ResourceName},
     policy::{
-        critical, effective,
+        critical, effective, preference,
         rank::{self, MemoryStanding, PidStanding},
         threshold::Signal,
     },
@@ -57,12 +57,13 @@ enum Keys {
 }
 
 impl Document {
-    pub(super) fn new(signal: Signal, pods: &[Pod], stats: &Stats) -> Self {
+    pub(super) fn new(signal: Signal, pods: &[Pod], stats: &Stats, ceiling: Option<i32>) -> Self {
+        let priority = |pod: &Pod| preference::eviction_priority(pod, ceiling);
         let numbered = (0_u32..).zip(pods);
         let order = if signal == Signal::PidAvailable {
             let standing = |(order, pod): (u32, &Pod)| PidStanding {
                 process_count: stats.of(pod).process_count,
-                priority: pod.priority(),
+                priority: priority(pod),
                 order,
             };
             let mut order: Vec<_> = numbered.map(|entry| (entry.1, standing(entry))).collect();
@@ -72,7 +73,7 @@ impl Document {
             let standing = |(order, pod): (u32, &Pod)| MemoryStanding {
                 usage_bytes: stats.of(pod).working_set_bytes,
                 request_bytes: effective::ranking_request(pod, ResourceName::MEMORY).units(),
-                priority: pod.priority(),
+                priority: priority(pod),
                 order,
             };
             let mut order: Vec<_> = numbered.map(|entry| (entry.1, standing(entry))).collect();
@@ -83,7 +84,14 @@ impl Document {
     }
 }
 
-fn entry(rank: usize, pod: &Pod, stats_missing: bool, exceeds_request: Option<bool>, keys: Keys) -> Entry {
+fn entry(
+    rank: usize,
+    pod: &Pod,
+    priority: i32,
+    stats_missing: bool,
+    exceeds_request: Option<bool>,
+    keys: Keys,
+) -> Entry {
     Entry {
         rank,
         namespace: pod.name.namespace.clone(),
@@ -91,7 +99,7 @@ fn entry(rank: usize, pod: &Pod, stats_missing: bool, exceeds_request: Option<bo
         evictable: !critical::is_critical(pod),
         stats_missing,
         exceeds_request,
-        priority: pod.priority(),
+        priority,
         keys,
     }
 }
@@ -105,6 +113,7 @@ fn by_memory(rank: usize, pod: &Pod, standing: &MemoryStanding) -> Entry {
     entry(
         rank,
         pod,
+        standing.priority,
         standing.usage_bytes.is_none(),
         standing.usage_bytes.map(|_| standing.exceeds_request()),
         keys,
@@ -113,7 +122,7 @@ fn by_memory(rank: usize, pod: &Pod, standing: &MemoryStanding) -> Entry {
 
 fn by_pids(rank: usize, pod: &Pod, standing: &PidStanding) -> Entry {
     let keys = Keys::Pids { process_count: standing.process_count };
-    entry(rank, pod, standing.process_count.is_none(), None, keys)
+    entry(rank, pod, standing.priority, standing.process_count.is_none(), None, keys)
 }
 
 /// Who goes first, within 80 columns.

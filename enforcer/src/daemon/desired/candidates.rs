@@ -4,6 +4,7 @@ use std::{sync::Arc, thread, time::Duration};
 use super::{Desired, telling};
 use crate::{
     cgroup::CgroupDir,
+    daemon::lookout::{Kubepods, Sights, Suspect},
     evict::{self, Candidate, OpenError},
     model::{CgroupId, PodUid},
     policy::PodPlan,
@@ -57,6 +58,20 @@ impl Desired {
             }
         }
         (differs || !before.is_empty()).then_some(order)
+    }
+
+    /// Where to look for whose doing it is when the node fills: at the pods that may be evicted now.
+    pub(in crate::daemon) fn sights(&self) -> Option<Sights> {
+        let root = Arc::clone(self.hierarchy.as_ref()?.root());
+        let suspect = |standing: &Standing| Suspect {
+            pod: standing.plan.name.clone(),
+            uid: standing.plan.uid.clone(),
+            cgroup: standing.candidate.facts().cgroup,
+            path: standing.plan.cgroup.path.clone(),
+            request_bytes: standing.plan.ranking_request_bytes,
+        };
+        let suspects = self.candidates.values().map(suspect).collect();
+        Some(Sights { root, suspects, kubepods: Kubepods::of(&self.plan) })
     }
 
     /// Opens a pod of the plan; none if it has no cgroup, and so no processes.

@@ -30,7 +30,11 @@ impl Desired {
                 State::Evicted => PodState::Evicted,
                 State::Leaving => PodState::Removed,
             };
-            pods.push(pod_view(plan, state, self.reason(entry), entry, id_of));
+            let mut view = pod_view(plan, state, self.reason(entry), entry, id_of);
+            if let Some(score) = self.aligning.score(&plan.uid) {
+                view.containers.iter_mut().for_each(|container| container.oom_score_adj = score);
+            }
+            pods.push(view);
         }
         self.view.pods = pods;
     }

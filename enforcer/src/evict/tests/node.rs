@@ -41,6 +41,7 @@ impl Pod {
             uid: PodUid::new(&format!("uid-{}", self.name)).unwrap(),
             qos_class: QosClass::BestEffort,
             priority: self.priority,
+            eviction_priority: self.priority,
             critical: self.critical,
             requests: BTreeMap::new(),
             limits: BTreeMap::new(),

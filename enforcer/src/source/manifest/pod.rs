@@ -7,7 +7,7 @@ use crate::{
         Container, ContainerKind, Pod, PodName, PodUid, QosClass, Quantity, Requirements, ResourceList,
         ResourceName,
     },
-    policy::critical,
+    policy::{critical, preference},
 };
 
 use super::{
@@ -57,6 +57,7 @@ pub(super) fn read(place: &Place<'_>, report: &mut Report<'_>) -> Option<Pod> {
     let overhead = report.map(&spec, "overhead").map(|list| read_list(&list, report)).unwrap_or_default();
     let resources = report.map(&spec, "resources").map(|resources| read_requirements(&resources, report));
     let (container_places, containers): (Vec<_>, Vec<_>) = read_containers(&spec, report).into_iter().unzip();
+    check_preference(&metadata, &annotations, report);
     let adopts = adoption::read(&metadata, &annotations, &containers, report);
     let mut pod = Pod {
         name: name?,
@@ -156,6 +157,18 @@ fn read_annotations(metadata: &Place<'_>, report: &mut Report<'_>) -> BTreeMap<S
         .map(|(key, value)| (key, if value.is_null() { Ok("") } else { report.text(&value) }))
         .filter_map(|(key, value)| Some((key.to_owned(), value.ok()?.to_owned())))
         .collect()
+}
+
+/// What cannot be meant is not passed over: a pod that should go first would go last.
+fn check_preference(metadata: &Place<'_>, annotations: &BTreeMap<String, String>, report: &mut Report<'_>) {
+    let Some(text) = annotations.get(preference::EVICTION_PRIORITY) else { return };
+    if preference::wish(text).is_none()
+        && let Some(place) = metadata.get("annotations")
+    {
+        let value = text.chars().take(300).collect();
+        let allowed = "a whole number of 32 bits, in quotes";
+        report.fail_at(&place, preference::EVICTION_PRIORITY, Problem::Value { value, allowed });
+    }
 }
 
 fn read_containers<'doc>(spec: &Place<'doc>, report: &mut Report<'_>) -> Vec<(Place<'doc>, Container)> {

@@ -1,0 +1,44 @@
+//! Scores that follow the ranking, over those of the plan.
+use std::collections::BTreeMap;
+
+use super::{Reconciler, guarded::SCORE};
+use crate::{
+    cgroup::{Permit, Reason, Report, Write},
+    model::CgroupPath,
+};
+
+impl Reconciler {
+    /// Gives these containers other scores than the plan does, from now on, and the plan's to all others.
+    ///
+    /// Only containers whose score is another one than before are looked at; where the cgroups are the kubelet's, so is
+    /// every one of these, as nobody else gives new processes there their score.
+    pub fn align(&mut self, aligned: BTreeMap<CgroupPath, i16>, permit: &Permit) -> Report {
+        let before = self.desired.scores.clone();
+        self.desired.align(&aligned);
+        self.aligned = aligned;
+        let mut report = Report::default();
+        let scores = std::mem::take(&mut self.desired.scores);
+        let is_looked_at = |path: &CgroupPath, score: &i16| {
+            before.get(path) != Some(score) || (self.is_audit && self.aligned.contains_key(path))
+        };
+        for (path, score) in scores.iter().filter(|(path, score)| is_looked_at(path, score)) {
+            if self.refused.contains(path) {
+                continue;
+            }
+            let sweep = self.keeper.sweep(&self.root, path, *score, permit);
+            self.seen.note_scores(path, &sweep);
+            if let Some(first) = sweep.changed.first() {
+                report.written.push(Write {
+                    path: path.clone(),
+                    file: SCORE,
+                    value: score.to_string(),
+                    old: Some(first.old.to_string()),
+                    reason: Reason::Ranked,
+                });
+            }
+            report.scores.absorb(sweep);
+        }
+        self.desired.scores = scores;
+        report
+    }
+}

@@ -1,0 +1,252 @@
+//! Scores that follow the ranking, with `oomScorePolicy: ranked`.
+use std::{
+    collections::BTreeMap,
+    fs,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{Desired, telling};
+use crate::{
+    cgroup::{CgroupDir, Error, Permit},
+    journal::Journal,
+    model::{CgroupId, CgroupPath, Node, PodUid},
+    policy::{
+        Plan, PodPlan,
+        alignment::{Aligner, Contender, OomScorePolicy, Scale, Weighed},
+        rank::MemoryStanding,
+    },
+    sense::snapshot::{Missing, Weight, WeightFiles},
+};
+
+/// How often pods are weighed: at rest; while what they weigh changes; and when others come or go.
+const AT_REST: Duration = Duration::from_secs(10);
+const MOVING: Duration = Duration::from_secs(1);
+const SOON: Duration = Duration::from_millis(500);
+
+/// Weights that change by more than this part of the node between two looks are not at rest.
+const MOVING_SHARE: u64 = 100;
+
+/// `memory.stat` has some 2 KiB.
+const BUFFER_BYTES: usize = 8 * 1_024;
+
+/// Whether the kernel kills whoever asks for memory, whatever the scores.
+const KILLS_ALLOCATING_TASK: &str = "/proc/sys/vm/oom_kill_allocating_task";
+
+/// The alignment: who is weighed, and what was set.
+pub(super) struct Aligning {
+    aligner: Aligner<PodUid>,
+    members: Vec<Member>,
+    /// Whether the plan or the cgroups are others than when the members were opened.
+    is_stale: bool,
+    next: Instant,
+}
+
+/// A pod that is weighed.
+struct Member {
+    uid: PodUid,
+    cgroup: CgroupId,
+    /// Its own cgroup's, and those of containers elsewhere.
+    files: Vec<WeightFiles>,
+    /// The last reading that worked; none where it has no cgroup any more.
+    weight: Option<Weight>,
+}
+
+impl Default for Aligning {
+    fn default() -> Self {
+        Self { aligner: Aligner::default(), members: Vec::new(), is_stale: true, next: Instant::now() }
+    }
+}
+
+impl Aligning {
+    /// Takes note that the plan or the cgroups changed.
+    pub(super) fn renew(&mut self) {
+        self.is_stale = true;
+        self.next = self.next.min(Instant::now() + SOON);
+    }
+
+    /// The score that a pod's containers have instead of their planned ones.
+    pub(super) fn score(&self, uid: &PodUid) -> Option<i16> {
+        self.aligner.set().get(uid).copied()
+    }
+}
+
+impl Desired {
+    /// When pods are to be weighed; never where nothing follows from it.
+    pub(super) fn alignment_due(&self) -> Option<Instant> {
+        let is_wanted = self.config.oom_score_policy == OomScorePolicy::Ranked;
+        let may_be = self.scores_permit.is_some() && self.hierarchy.is_some();
+        (is_wanted && may_be).then_some(self.aligning.next)
+    }
+
+    /// Weighs the pods if it is time, and has scores follow the ranking where they do not any more.
+    pub(super) async fn align(&mut self) -> anyhow::Result<()> {
+        let now = Instant::now();
+        let (Some(hierarchy), Some(permit)) = (self.hierarchy.clone(), self.scores_permit.clone()) else {
+            return Ok(());
+        };
+        if self.alignment_due().is_none_or(|due| now < due) {
+            return Ok(());
+        }
+        let (root, plan) = (Arc::clone(hierarchy.root()), Arc::clone(&self.plan));
+        let wanted = std::mem::take(&mut self.aligning.is_stale).then(|| self.cgroups_to_weigh());
+        let mut members = std::mem::take(&mut self.aligning.members);
+        // The kernel may have to add up counters of all processors.
+        let (members, moved_bytes) = tokio::task::spawn_blocking(move || {
+            if let Some(wanted) = wanted {
+                members = reopened(members, &wanted, &root, &plan);
+            }
+            let moved_bytes =
+                members.iter_mut().fold(0_u64, |sum, member| sum.saturating_add(member.weigh()));
+            (members, moved_bytes)
+        })
+        .await?;
+        let is_moving = moved_bytes > self.host.node.memory_bytes / MOVING_SHARE;
+        self.aligning.next = now + if is_moving { MOVING } else { AT_REST };
+        self.aligning.members = members;
+        let weighed = self.weighed();
+        let differs = self.aligning.aligner.look(scale(&self.host.node, &self.plan), &weighed);
+        if differs || self.permit.is_none() {
+            self.apply_alignment(permit).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives all containers their planned scores.
+    pub(in crate::daemon) async fn unalign(&mut self) -> anyhow::Result<()> {
+        self.aligning.members.clear();
+        self.aligning.is_stale = true;
+        if let Some(permit) = self.scores_permit.clone()
+            && self.aligning.aligner.release()
+        {
+            self.apply_alignment(permit).await?;
+        }
+        Ok(())
+    }
+
+    async fn apply_alignment(&mut self, permit: Arc<Permit>) -> anyhow::Result<()> {
+        let mut scores: BTreeMap<CgroupPath, i16> = BTreeMap::new();
+        for pod in &self.plan.pods {
+            if let Some(score) = self.aligning.score(&pod.uid) {
+                let paths = pod.containers.iter().map(|container| container.cgroup.path.clone());
+                scores.extend(paths.map(|path| (path, score)));
+            }
+        }
+        self.change(move |reconciler| reconciler.align(scores, &permit)).await
+    }
+
+    /// The pods that run, by the cgroup that each has now.
+    fn cgroups_to_weigh(&self) -> BTreeMap<PodUid, CgroupId> {
+        let running = self.plan.pods.iter().filter(|pod| !self.retired.contains(&pod.uid));
+        running.filter_map(|pod| Some((pod.uid.clone(), *self.ids.get(&pod.cgroup.path)?))).collect()
+    }
+
+    fn weighed(&self) -> Vec<Weighed<PodUid>> {
+        let places: BTreeMap<&PodUid, (u32, &PodPlan)> =
+            (0_u32..).zip(&self.plan.pods).map(|(place, pod)| (&pod.uid, (place, pod))).collect();
+        let weighed = |member: &Member| {
+            let (order, pod) = *places.get(&member.uid)?;
+            let weight = member.weight?;
+            let scores = || pod.containers.iter().map(|container| container.oom_score_adj);
+            Some(Weighed {
+                key: member.uid.clone(),
+                standing: MemoryStanding {
+                    usage_bytes: Some(weight.working_set_bytes),
+                    request_bytes: pod.ranking_request_bytes,
+                    priority: pod.eviction_priority,
+                    order,
+                },
+                contender: Contender {
+                    lowest: scores().min()?,
+                    highest: scores().max()?,
+                    weight_bytes: weight.process_bytes,
+                    // One without a process cannot be killed.
+                    is_spared: pod.critical || weight.process_bytes == 0,
+                    set: None,
+                },
+            })
+        };
+        self.aligning.members.iter().filter_map(weighed).collect()
+    }
+}
+
+impl Member {
+    fn open(root: &CgroupDir, pod: &PodPlan, cgroup: CgroupId) -> Result<Self, Error> {
+        let dir = root.open(&pod.cgroup.path)?;
+        let mut files = vec![WeightFiles::open(&dir)?];
+        let below = format!("{}/", pod.cgroup.path);
+        for container in pod.containers.iter().filter(|container| container.adopted) {
+            let path = &container.cgroup.path;
+            if *path == pod.cgroup.path || path.as_str().starts_with(&below) {
+                continue;
+            }
+            match root.open(path).and_then(|dir| WeightFiles::open(&dir)) {
+                Ok(more) => files.push(more),
+                Err(error) if error.is_gone() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Self { uid: pod.uid.clone(), cgroup, files, weight: None })
+    }
+
+    /// Weighs it; answers by how much it changed.
+    fn weigh(&mut self) -> u64 {
+        let mut buffer = [0; BUFFER_BYTES];
+        let mut whole: Option<Weight> = None;
+        for files in &mut self.files {
+            match files.read(&mut buffer) {
+                Ok(weight) => whole = Some(whole.map_or(weight, |whole| whole.plus(weight))),
+                Err(Missing::Gone) => {}
+                // What was read before stands in.
+                Err(Missing::Absent | Missing::Unread | Missing::Failed(_) | Missing::Malformed) => return 0,
+            }
+        }
+        let bytes = |weight: Option<Weight>| weight.map_or(0, |weight| weight.process_bytes);
+        let moved = bytes(self.weight).abs_diff(bytes(whole));
+        self.weight = whole;
+        moved
+    }
+}
+
+/// The members for these cgroups: those that are there already as they are, and the others opened.
+fn reopened(
+    members: Vec<Member>,
+    wanted: &BTreeMap<PodUid, CgroupId>,
+    root: &CgroupDir,
+    plan: &Plan,
+) -> Vec<Member> {
+    let mut before: BTreeMap<PodUid, Member> =
+        members.into_iter().map(|member| (member.uid.clone(), member)).collect();
+    let pods = plan.pods.iter().filter_map(|pod| Some((pod, *wanted.get(&pod.uid)?)));
+    let open = |(pod, cgroup): (&PodPlan, CgroupId)| {
+        if let Some(member) = before.remove(&pod.uid).filter(|member| member.cgroup == cgroup) {
+            return Some(member);
+        }
+        Member::open(root, pod, cgroup)
+            .inspect_err(|error| {
+                if !error.is_gone() {
+                    tracing::warn!(pod = %pod.name, error = %crate::chain(error), "its scores cannot follow the ranking");
+                }
+            })
+            .ok()
+    };
+    pods.filter_map(open).collect()
+}
+
+fn scale(node: &Node, plan: &Plan) -> Scale {
+    let limit_bytes = plan.node.files.get("memory.max").and_then(|limit| limit.parse().ok());
+    Scale::new(node.memory_bytes, node.swap_bytes, limit_bytes, node.page_bytes)
+}
+
+/// Tells what would make scores useless.
+pub(super) fn tell_hindrances(policy: OomScorePolicy, journal: &Journal) {
+    let kills_allocating =
+        fs::read_to_string(KILLS_ALLOCATING_TASK).is_ok_and(|setting| setting.trim_ascii() != "0");
+    if policy == OomScorePolicy::Ranked && kills_allocating {
+        telling::degraded(
+            journal,
+            "oomScorePolicy",
+            "vm.oom_kill_allocating_task is set: the kernel kills whoever asks for memory, whatever its score; set it to 0",
+        );
+    }
+}

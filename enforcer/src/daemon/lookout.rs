@@ -1,0 +1,275 @@
+//! Looks ahead, on a thread of its own: when thresholds will be crossed if things go on as they do, and whose doing it is.
+//!
+//! At rest that is some small reads every ten seconds. Every pod is looked at only when little time is left.
+mod eye;
+mod growth;
+
+use std::{
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use self::{
+    eye::Eye,
+    growth::{Grown, Growth},
+};
+use super::telling;
+use crate::{
+    cgroup::CgroupDir,
+    config::Config,
+    journal::{Event, EventType, Journal, Subject},
+    model::{CgroupId, CgroupPath, PodName, PodUid},
+    policy::{
+        Plan,
+        engine::Resource,
+        outlook::{Ahead, Outlook, Trend, Warning},
+        threshold::Threshold,
+    },
+};
+
+use serde_json::{Map, Value, json};
+
+/// How often it looks: at rest, and while little time is left.
+const AT_REST: Duration = Duration::from_secs(10);
+const CONCERNED: Duration = Duration::from_secs(1);
+
+/// How many looks there are to be in the time that is left.
+const LOOKS: u64 = 8;
+
+/// Nothing here is deep, but for the buffers of reads.
+const STACK_BYTES: usize = 256 * 1_024;
+
+/// A pod that may be the cause.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Suspect {
+    pub(super) pod: PodName,
+    pub(super) uid: PodUid,
+    pub(super) cgroup: CgroupId,
+    pub(super) path: CgroupPath,
+    pub(super) request_bytes: u64,
+}
+
+/// Where all pods are.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Kubepods {
+    pub(super) path: CgroupPath,
+    /// What they may have together, if that is limited.
+    pub(super) limit_bytes: Option<u64>,
+}
+
+impl Kubepods {
+    pub(super) fn of(plan: &Plan) -> Self {
+        let limit_bytes = plan.node.files.get("memory.max").and_then(|limit| limit.parse().ok());
+        Self { path: plan.node.path.clone(), limit_bytes }
+    }
+}
+
+/// What is looked at.
+#[derive(Debug)]
+pub(super) struct Sights {
+    pub(super) root: Arc<CgroupDir>,
+    pub(super) suspects: Vec<Suspect>,
+    pub(super) kubepods: Kubepods,
+}
+
+/// What the thread is told.
+#[derive(Debug)]
+enum Message {
+    Sights(Sights),
+    Thresholds(Vec<Threshold>),
+}
+
+/// The thread; dropping it ends it.
+#[derive(Debug)]
+pub(super) struct Lookout {
+    sender: Option<Sender<Message>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Lookout {
+    /// Starts it, looking at no pods yet. Where it cannot be, that is told, and nothing is warned of.
+    pub(super) fn start(config: &Config, max_pids: Option<u64>, journal: &Journal) -> Self {
+        let (sender, inbox) = channel();
+        let events = journal.clone();
+        let started = Eye::open(config, max_pids).map_err(|error| error.to_string()).and_then(|eye| {
+            let mut watch = Watch::new(eye, events);
+            let builder = thread::Builder::new().name(String::from("enforcer-look")).stack_size(STACK_BYTES);
+            builder.spawn(move || watch.run(&inbox)).map_err(|error| error.to_string())
+        });
+        let lookout = match started {
+            Ok(thread) => Self { sender: Some(sender), thread: Some(thread) },
+            Err(error) => {
+                let message = format!("thresholds that come near are not warned of: {error}");
+                telling::degraded(journal, "outlook", &message);
+                Self { sender: None, thread: None }
+            }
+        };
+        lookout.configure(config);
+        lookout
+    }
+
+    /// Looks ahead to the thresholds of this configuration.
+    pub(super) fn configure(&self, config: &Config) {
+        let thresholds = &config.settings.eviction.thresholds;
+        let followed = thresholds.iter().filter(|threshold| Resource::of(threshold.signal).is_some());
+        self.send(Message::Thresholds(followed.copied().collect()));
+    }
+
+    /// Looks at these pods from now on.
+    pub(super) fn look_at(&self, sights: Sights) {
+        self.send(Message::Sights(sights));
+    }
+
+    fn send(&self, message: Message) {
+        if let Some(sender) = &self.sender
+            && sender.send(message).is_err()
+        {
+            tracing::error!("nobody looks ahead any longer");
+        }
+    }
+}
+
+impl Drop for Lookout {
+    fn drop(&mut self) {
+        drop(self.sender.take());
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that looks ahead panicked");
+        }
+    }
+}
+
+/// The thread's own.
+struct Watch {
+    eye: Eye,
+    outlook: Outlook,
+    growth: Growth,
+    journal: Journal,
+}
+
+impl Watch {
+    fn new(eye: Eye, journal: Journal) -> Self {
+        Self { eye, outlook: Outlook::default(), growth: Growth::default(), journal }
+    }
+
+    fn run(&mut self, inbox: &Receiver<Message>) {
+        let mut due = Instant::now();
+        loop {
+            match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
+                Ok(Message::Sights(Sights { root, suspects, kubepods })) => {
+                    self.eye.set_kubepods(&root, &kubepods);
+                    self.growth.suspect(root, suspects);
+                    continue;
+                }
+                Ok(Message::Thresholds(thresholds)) => {
+                    self.eye.set_signals(&thresholds);
+                    self.outlook.configure(&thresholds);
+                    continue;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            due = Instant::now() + self.look();
+        }
+    }
+
+    /// Looks once; answers when to look again.
+    fn look(&mut self) -> Duration {
+        let now_ns = eye::now_ns();
+        let trends = self.eye.look(now_ns);
+        let is_of_concern = self.outlook.is_of_concern(&trends);
+        if is_of_concern {
+            self.growth.look(now_ns);
+        } else {
+            self.growth.rest();
+        }
+        for warning in self.outlook.look(now_ns, &trends) {
+            self.tell(&warning);
+        }
+        if !is_of_concern {
+            let soon = self.outlook.least_left_ns(&trends);
+            return soon
+                .map_or(AT_REST, |left_ns| Duration::from_nanos(left_ns / LOOKS).clamp(CONCERNED, AT_REST));
+        }
+        CONCERNED
+    }
+
+    fn tell(&self, warning: &Warning) {
+        let (kind, data) = match warning {
+            Warning::Rising(ahead) => {
+                let resource = Resource::of(ahead.threshold.signal);
+                let causes = resource
+                    .map(|resource| self.growth.causes(resource, ahead.falling_per_second))
+                    .unwrap_or_default();
+                (EventType::PressureRising, rising(ahead, resource, &causes))
+            }
+            Warning::Cleared { ahead, lasted_ns } => {
+                let mut data = common(ahead, Resource::of(ahead.threshold.signal));
+                data.insert(String::from("lastedMs"), json!(lasted_ns / 1_000_000));
+                (EventType::PressureCleared, data)
+            }
+        };
+        self.journal.append(Event { kind, subject: Subject::Node, data: Value::Object(data) });
+    }
+}
+
+fn rising(ahead: &Ahead, resource: Option<Resource>, causes: &[Grown<'_>]) -> Map<String, Value> {
+    let mut data = common(ahead, resource);
+    let (rate, usage) = match resource {
+        Some(Resource::Pids) => ("growthPerSecond", "processCount"),
+        Some(Resource::Memory) | None => ("growthBytesPerSecond", "usageBytes"),
+    };
+    let left_ms = ahead.left_ns.map(|left_ns| left_ns / 1_000_000);
+    data.insert(String::from("crossedInMs"), json!(left_ms));
+    let pods = causes.iter().map(|Grown { suspect, usage: used, per_second }| {
+        json!({
+            "namespace": suspect.pod.namespace,
+            "name": suspect.pod.name,
+            "uid": suspect.uid.as_str(),
+            (rate): per_second,
+            (usage): used,
+            "requestBytes": suspect.request_bytes,
+        })
+    });
+    data.insert(String::from("pods"), pods.collect());
+    let seconds = left_ms.map_or(0, |left_ms| left_ms.div_ceil(1_000));
+    let by_whom = match causes {
+        [] => String::from("no pod's doing"),
+        [one] => format!("the doing of {}", one.suspect.pod),
+        [one, others @ ..] => format!("the doing of {} and {} more", one.suspect.pod, others.len()),
+    };
+    let message =
+        format!("{} comes to its threshold in about {seconds} s: {by_whom}", ahead.threshold.signal);
+    data.insert(String::from("message"), json!(message));
+    data
+}
+
+/// What both tell.
+fn common(ahead: &Ahead, resource: Option<Resource>) -> Map<String, Value> {
+    let (threshold, available, rate) = match resource {
+        Some(Resource::Pids) => ("thresholdCount", "availableCount", "fillPerSecond"),
+        Some(Resource::Memory) | None => ("thresholdBytes", "availableBytes", "fillBytesPerSecond"),
+    };
+    let entries = [
+        ("kind", json!("headroom")),
+        ("signal", json!(ahead.threshold.signal.as_str())),
+        ("hard", json!(ahead.threshold.is_hard())),
+        (threshold, json!(ahead.amount)),
+        (available, json!(ahead.available)),
+        (rate, json!(ahead.falling_per_second)),
+    ];
+    entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+/// Of a signal that was read, and the slope that its readings have.
+fn trend(
+    signal: crate::policy::threshold::Signal,
+    available: u64,
+    capacity: u64,
+    slope: Option<i64>,
+) -> Trend {
+    Trend { signal, available, capacity, slope_per_second: slope }
+}

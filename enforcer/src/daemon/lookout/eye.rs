@@ -1,0 +1,116 @@
+//! What is left of each signal, and how that changes.
+use std::{fs::File, os::fd::OwnedFd, path::Path};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use super::{Kubepods, trend};
+use crate::{
+    cgroup::CgroupDir,
+    config::{Config, MemoryAvailableSource},
+    policy::{
+        outlook::Trend,
+        threshold::{Signal, Threshold},
+    },
+    sense::{
+        Available, MeminfoError, PROC_MEMINFO, ROOT_MEMORY_STAT,
+        snapshot::{ChargeFiles, Slope},
+    },
+};
+
+/// Where the kernel tells how many tasks there are.
+const LOADAVG: &str = "/proc/loadavg";
+
+/// `memory.stat` has some 2 KiB.
+const BUFFER_BYTES: usize = 8 * 1_024;
+
+/// The files that signals are read from, open.
+pub(super) struct Eye {
+    available: Available,
+    memory_slope: Slope,
+    kubepods: Option<(Kubepods, ChargeFiles, Slope)>,
+    /// The most tasks that there can be, and where their number stands.
+    pids: Option<(u64, OwnedFd, Slope)>,
+    signals: Vec<Signal>,
+}
+
+impl Eye {
+    pub(super) fn open(config: &Config, max_pids: Option<u64>) -> Result<Self, MeminfoError> {
+        let root_stat = match config.memory_available_source {
+            MemoryAvailableSource::MemAvailable => None,
+            MemoryAvailableSource::Kubelet => Some(Path::new(ROOT_MEMORY_STAT)),
+        };
+        let available = Available::open(Path::new(PROC_MEMINFO), root_stat)?;
+        let pids = max_pids.and_then(|max| Some((max, File::open(LOADAVG).ok()?.into(), Slope::default())));
+        Ok(Self { available, memory_slope: Slope::default(), kubepods: None, pids, signals: Vec::new() })
+    }
+
+    /// Reads only what these are about.
+    pub(super) fn set_signals(&mut self, thresholds: &[Threshold]) {
+        self.signals = thresholds.iter().map(|threshold| threshold.signal).collect();
+    }
+
+    /// Where all pods are now.
+    pub(super) fn set_kubepods(&mut self, root: &CgroupDir, kubepods: &Kubepods) {
+        if self.kubepods.as_ref().is_some_and(|(known, _, _)| known == kubepods) {
+            return;
+        }
+        // One that is not there yet comes with the first pod.
+        let files = root.open(&kubepods.path).and_then(|dir| ChargeFiles::open(&dir));
+        self.kubepods = files.ok().map(|files| (kubepods.clone(), files, Slope::default()));
+    }
+
+    /// Those that could be read.
+    pub(super) fn look(&mut self, now_ns: u64) -> Vec<Trend> {
+        let Self { available, memory_slope, kubepods, pids, signals } = self;
+        let mut buffer = [0; BUFFER_BYTES];
+        let mut trends = Vec::new();
+        if signals.contains(&Signal::MemoryAvailable)
+            && let Ok(memory) = available.read()
+        {
+            let slope = memory_slope.observe(now_ns, memory.available_bytes);
+            trends.push(trend(Signal::MemoryAvailable, memory.available_bytes, memory.total_bytes, slope));
+        }
+        if signals.contains(&Signal::AllocatableMemoryAvailable)
+            && let Some((Kubepods { limit_bytes: Some(limit_bytes), .. }, files, slope)) = kubepods
+            && let Ok(usage) = files.usage(&mut buffer)
+        {
+            let left_bytes = limit_bytes.saturating_sub(usage.working_set_bytes);
+            let slope = slope.observe(now_ns, left_bytes);
+            trends.push(trend(Signal::AllocatableMemoryAvailable, left_bytes, *limit_bytes, slope));
+        }
+        if signals.contains(&Signal::PidAvailable)
+            && let Some((max, loadavg, slope)) = pids
+            && let Ok(count) = rustix::io::pread(&*loadavg, buffer.as_mut_slice(), 0)
+            && let Some(tasks) = buffer.get(..count).and_then(tasks)
+        {
+            let left = max.saturating_sub(tasks);
+            trends.push(trend(Signal::PidAvailable, left, *max, slope.observe(now_ns, left)));
+        }
+        trends
+    }
+}
+
+/// The number of tasks in `0.20 0.18 0.12 1/80 11206`.
+fn tasks(text: &[u8]) -> Option<u64> {
+    let text = str::from_utf8(text).ok()?;
+    let (_running, all) = text.split_ascii_whitespace().nth(3)?.split_once('/')?;
+    all.parse().ok()
+}
+
+pub(super) fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tasks;
+
+    #[test]
+    fn tasks_are_all_and_not_the_running_ones() {
+        assert_eq!(tasks(b"0.20 0.18 0.12 1/80 11206\n"), Some(80));
+        assert_eq!(tasks(b"0.20 0.18 0.12 80 11206\n"), None);
+        assert_eq!(tasks(b""), None);
+    }
+}

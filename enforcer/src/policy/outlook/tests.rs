@@ -1,0 +1,122 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::policy::threshold::ThresholdValue;
+
+const MIB: u64 = 1 << 20;
+const SECOND: u64 = 1_000_000_000;
+
+fn threshold() -> Threshold {
+    Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(100 * MIB))
+}
+
+fn trend(available_mib: u64, slope_mib: i64) -> Trend {
+    Trend {
+        signal: Signal::MemoryAvailable,
+        available: available_mib * MIB,
+        capacity: 4_096 * MIB,
+        slope_per_second: Some(slope_mib << 20),
+    }
+}
+
+fn outlook() -> Outlook {
+    let mut outlook = Outlook::default();
+    outlook.configure(&[threshold()]);
+    outlook
+}
+
+#[test]
+fn the_time_left_is_headroom_by_rate() {
+    let ahead = trend(600, -10).ahead(threshold());
+    assert_eq!((ahead.amount, ahead.left_ns), (100 * MIB, Some(50 * SECOND)));
+    assert_eq!(trend(600, 10).ahead(threshold()).left_ns, None);
+    assert_eq!(Trend { slope_per_second: None, ..trend(600, 0) }.ahead(threshold()).left_ns, None);
+    assert_eq!(trend(50, -10).ahead(threshold()).left_ns, Some(0));
+    let share = Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Share(0.5));
+    assert_eq!(trend(2_148, -10).ahead(share).left_ns, Some(10 * SECOND));
+}
+
+#[test]
+fn a_steady_fill_is_told_once_and_when_it_is_over() {
+    let mut outlook = outlook();
+    assert_eq!(outlook.look(0, &[trend(2_000, -10)]), []);
+    assert!(!outlook.is_of_concern(&[trend(2_000, -10)]));
+    assert!(outlook.is_of_concern(&[trend(600, -10)]));
+    assert_eq!(outlook.look(SECOND, &[trend(600, -10)]), [], "one look says nothing");
+    let told = outlook.look(2 * SECOND, &[trend(590, -10)]);
+    assert!(
+        matches!(told.as_slice(), [Warning::Rising(ahead)] if ahead.left_ns == Some(49 * SECOND)),
+        "{told:?}"
+    );
+    for second in 3..40 {
+        assert_eq!(outlook.look(second * SECOND, &[trend(600 - second * 10, -10)]), []);
+    }
+    // Beyond the threshold somebody else tells.
+    assert_eq!(outlook.look(60 * SECOND, &[trend(50, -10)]), []);
+    for second in 61..76 {
+        assert_eq!(outlook.look(second * SECOND, &[trend(1_000, 5)]), []);
+        assert!(outlook.is_of_concern(&[trend(1_000, 5)]));
+    }
+    let told = outlook.look(76 * SECOND, &[trend(1_000, 0)]);
+    assert!(
+        matches!(told.as_slice(), [Warning::Cleared { lasted_ns, .. }] if *lasted_ns == 74 * SECOND),
+        "{told:?}"
+    );
+    assert!(!outlook.is_of_concern(&[trend(1_000, 0)]));
+}
+
+#[test]
+fn what_hovers_is_told_once() {
+    let mut outlook = outlook();
+    let mut told = 0;
+    for second in 0..600_u64 {
+        // Now 50 s, now 100 s, now nothing.
+        let slope = [-10, -10, -5, 3][usize::try_from(second % 4).unwrap()];
+        told += outlook.look(second * SECOND, &[trend(600, slope)]).len();
+    }
+    assert_eq!(told, 1);
+}
+
+#[test]
+fn what_was_told_outlives_other_thresholds_and_a_signal_that_cannot_be_read() {
+    let mut outlook = outlook();
+    outlook.look(0, &[trend(600, -10)]);
+    assert_eq!(outlook.look(SECOND, &[trend(600, -10)]).len(), 1);
+    let soft = Threshold {
+        grace_period_ms: 30_000,
+        ..Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(300 * MIB))
+    };
+    outlook.configure(&[soft, threshold()]);
+    assert_eq!(outlook.look(2 * SECOND, &[]), []);
+    assert_eq!(outlook.look(3 * SECOND, &[trend(600, -10)]), []);
+    let told = outlook.look(4 * SECOND, &[trend(600, -10)]);
+    assert!(matches!(told.as_slice(), [Warning::Rising(ahead)] if ahead.threshold == soft), "{told:?}");
+    assert_eq!(outlook.least_left_ns(&[trend(600, -10)]), Some(30 * SECOND));
+}
+
+proptest! {
+    /// Of each threshold rising and cleared take turns, and a warning is never of a threshold that is crossed, far, or
+    /// not approached.
+    #[test]
+    fn warnings_alternate_and_are_true(looks in prop::collection::vec((1_u64..20, 0_u64..2_000, -100_i64..100), 1..200)) {
+        let mut outlook = outlook();
+        let (mut now_ns, mut is_risen) = (0, false);
+        for (seconds, available_mib, slope_mib) in looks {
+            now_ns += seconds * SECOND;
+            for warning in outlook.look(now_ns, &[trend(available_mib, slope_mib)]) {
+                match warning {
+                    Warning::Rising(ahead) => {
+                        prop_assert!(!is_risen && slope_mib < 0 && ahead.available > ahead.amount);
+                        prop_assert!(ahead.left_ns.is_some_and(|left_ns| left_ns <= WARN_NS));
+                        is_risen = true;
+                    }
+                    Warning::Cleared { ahead, lasted_ns } => {
+                        prop_assert!(is_risen && lasted_ns >= CALM_FOR_NS);
+                        prop_assert!(ahead.left_ns.is_none_or(|left_ns| left_ns > WARN_NS));
+                        is_risen = false;
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Scores that follow the ranking: the kernel's OOM killer picks the pod that the daemon would.
+#![expect(clippy::unwrap_used, reason = "a scenario's helpers may panic like the scenario itself")]
+
+use std::{fs, path::Path, process::Command, time::Duration};
+
+use enforcer_tests::{
+    agreement::{Member, Outcome, Scene},
+    daemon::Daemon,
+    stream::is,
+    wait::wait_until,
+};
+
+fn scene(name: &str, policy: &str) -> Scene {
+    Scene::open(&Path::new("/tmp/agreement").join(name), policy).unwrap()
+}
+
+/// A small pod of low priority beside a large one of high: the ranking's first is the kernel's last choice.
+fn by_priority() -> [Member; 3] {
+    [Member::new("large", 10, 0, 400), Member::new("small", -10, 0, 60), Member::new("within", 0, 500, 300)]
+}
+
+/// One that leaks a little beyond what it asked for, beside one that asked for little.
+fn by_request() -> [Member; 3] {
+    [
+        Member::new("modest", 10, 16, 350),
+        Member { processes_mib: vec![120; 3], ..Member::new("leaking", 0, 300, 0) },
+        Member::new("within", 0, 400, 300),
+    ]
+}
+
+fn run_out(name: &str, policy: &str, members: &[Member]) -> Outcome {
+    let mut scene = scene(name, policy);
+    scene.start(members).unwrap();
+    let outcome = scene.run_out().unwrap();
+    scene.clear().unwrap();
+    outcome
+}
+
+#[test]
+fn the_kernel_kills_the_rankings_first() {
+    let outcome = run_out("ranked-priority", "ranked", &by_priority());
+    assert_eq!((outcome.first.as_str(), outcome.killed.as_str()), ("small", "small"), "{outcome:?}");
+    let outcome = run_out("ranked-request", "ranked", &by_request());
+    assert_eq!((outcome.first.as_str(), outcome.killed.as_str()), ("leaking", "leaking"), "{outcome:?}");
+}
+
+#[test]
+fn with_static_scores_it_kills_another() {
+    let outcome = run_out("static-priority", "static", &by_priority());
+    assert_eq!((outcome.first.as_str(), outcome.killed.as_str()), ("small", "large"), "{outcome:?}");
+    let outcome = run_out("static-request", "static", &by_request());
+    assert_eq!((outcome.first.as_str(), outcome.killed.as_str()), ("leaking", "modest"), "{outcome:?}");
+}
+
+fn static_scores(scene: &Scene) -> bool {
+    scene.score("large").unwrap() == 1000
+        && scene.score("small").unwrap() == 1000
+        && (3..1000).contains(&scene.score("within").unwrap())
+}
+
+#[test]
+fn scores_are_written_once_told_and_undone() {
+    let folder = Path::new("/tmp/agreement/undone");
+    let mut scene = scene("undone", "ranked");
+    scene.start(&by_priority()).unwrap();
+    let scores = scene.settled_scores().unwrap();
+    let score = |name: &str| scores.iter().find(|(of, _)| of == name).unwrap().1;
+    // The order of the ranking, and nobody below what its class may have.
+    assert_eq!(score("small"), 1000, "{scores:?}");
+    assert!(score("large") < 900 && score("within") < 1000 && score("within") >= 3, "{scores:?}");
+
+    let told = |event: &serde_json::Value| is(event, "limits.applied") && event["data"]["reason"] == "ranked";
+    let event = scene
+        .stream()
+        .wait_for("the new score", Duration::from_secs(10), |event| {
+            told(event) && event["data"]["pod"] == "large"
+        })
+        .unwrap();
+    assert_eq!(event["data"]["files"][0]["file"], "oom_score_adj", "{event}");
+    assert_eq!(event["data"]["files"][0]["old"], "1000", "{event}");
+    assert_eq!(event["data"]["container"], "app", "{event}");
+
+    // Converged: two looks and more, and nothing is written.
+    scene.stream().drain(Duration::from_secs(1));
+    scene.stream().seen.retain(|event| is(event, "pod.added"));
+    scene.stream().drain(Duration::from_secs(24));
+    assert_eq!(scene.stream().seen.iter().filter(|event| told(event)).count(), 0);
+
+    // What a new process gets is the score in force.
+    let score_of_new =
+        scene.daemon().verb(&["exec", "default/large/app", "--", "cat", "/proc/self/oom_score_adj"]);
+    let output = { score_of_new }.output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), score("large").to_string());
+
+    let config = folder.join("config.yaml");
+    let written = fs::read_to_string(&config).unwrap();
+    let reload = |text: &str, scene: &Scene| {
+        fs::write(&config, text).unwrap();
+        let pid = scene.daemon().pid().to_string();
+        assert!(Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
+    };
+    reload(&written.replace("oomScorePolicy: ranked", "oomScorePolicy: static"), &scene);
+    wait_until("static scores", || static_scores(&scene));
+    reload(&written, &scene);
+    wait_until("ranked scores", || scene.score("large").is_ok_and(|score| score < 900));
+
+    // Killed, it leaves them; its successor with another policy does not.
+    let (daemon, _stream, processes) = scene.into_parts();
+    drop(daemon);
+    let pid = processes[0].id();
+    let score_of = |pid: u32| fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap();
+    assert!(score_of(pid).trim().parse::<i32>().unwrap() < 900);
+    let daemon = Daemon::start(folder, "mode: enforce\noomScorePolicy: static").unwrap();
+    wait_until("static scores after a restart", || score_of(pid).trim() == "1000");
+    daemon.stop().unwrap();
+    // Stopped for good, it undoes them.
+    let daemon = Daemon::start(folder, "mode: enforce\noomScorePolicy: ranked").unwrap();
+    wait_until("ranked scores after a restart", || score_of(pid).trim() != "1000");
+    daemon.stop().unwrap();
+    assert_eq!(score_of(pid).trim(), "1000");
+}
