@@ -23,7 +23,11 @@ const SERVERS: &str = "/sys/kernel/debug/sched/fair_server";
 
 /// Takes a processor for this thread alone, and for those that it starts. The machine is left like that: it is a guest.
 pub(crate) fn seize(cpu: usize) -> anyhow::Result<()> {
-    fs::write(THROTTLING, "-1").with_context(|| format!("cannot write {THROTTLING}"))?;
+    let throttling = fs::read_to_string(THROTTLING).with_context(|| format!("cannot read {THROTTLING}"))?;
+    // Once the servers are off, kernels refuse even the value that it has.
+    if throttling.trim() != "-1" {
+        fs::write(THROTTLING, "-1").with_context(|| format!("cannot write {THROTTLING}"))?;
+    }
     let server = Path::new(SERVERS).join(format!("cpu{cpu}/runtime"));
     match fs::write(&server, "0") {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
