@@ -74,8 +74,6 @@ const RECORDING: Duration = Duration::from_secs(2);
 
 /// The daemon's nice value: it sleeps nearly always, and what wakes it should not wait behind those who fill the node.
 const NICE: i32 = -10;
-/// How long its turns are: the shortest that there are, as it has little to do in each.
-const TURN: Duration = Duration::from_micros(100);
 
 /// How long open connections may take to end.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -330,8 +328,7 @@ fn tell_start(journal: &Journal, config: &Config, host: &Host, facts: &HostFacts
         telling::degraded(journal, "openFiles", &error.to_string());
     }
     // Of this thread, and of those that it starts: all that matters are younger.
-    let turn_ns = u64::try_from(TURN.as_nanos()).unwrap_or(u64::MAX);
-    if let Err(error) = raw::schedule(NICE, turn_ns) {
+    if let Err(error) = rustix::process::setpriority_process(None, NICE) {
         telling::degraded(
             journal,
             "priority",

@@ -23,29 +23,6 @@ pub(crate) fn process_mrelease(pidfd: BorrowedFd<'_>) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Has the scheduler run this thread, and those that it starts from now on, with that nice value, and in turns of
-/// `turn_ns` (`sched_setattr(2)`).
-///
-/// Who asks for shorter turns has them sooner: from Linux 6.12 on such a thread does not wait for the end of the other's
-/// turn when it wakes (`PREEMPT_SHORT`, `protect_slice` in kernel/sched/fair.c). Between 0.1 and 100 ms; older kernels
-/// ignore it.
-pub(crate) fn schedule(nice: i32, turn_ns: u64) -> io::Result<()> {
-    let attr = libc::sched_attr {
-        size: u32::try_from(size_of::<libc::sched_attr>()).unwrap_or(0),
-        sched_policy: libc::SCHED_OTHER.unsigned_abs(),
-        sched_flags: 0,
-        sched_nice: nice,
-        sched_priority: 0,
-        sched_runtime: turn_ns,
-        sched_deadline: 0,
-        sched_period: 0,
-    };
-    // SAFETY: the kernel reads as many bytes of the attribute as its first member tells, which are all of it; it writes
-    // nothing. The thread is the calling one, and there are no flags.
-    let result = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0_u32) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
 /// Attaches a program that does nothing to the entry of the kernel function with that id of the kernel's BTF, and
 /// detaches it again at once.
 ///
@@ -304,16 +281,5 @@ mod tests {
         let error = process_mrelease(pidfd.as_fd()).unwrap_err();
         // ENOSYS before Linux 5.15.
         assert!(matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS)), "{error}");
-    }
-    #[test]
-    fn a_thread_is_scheduled_as_it_asks() {
-        std::thread::spawn(|| {
-            super::schedule(7, 100_000).unwrap();
-            assert_eq!(rustix::process::getpriority_process(None).unwrap(), 7);
-            let started = std::thread::spawn(|| rustix::process::getpriority_process(None).unwrap());
-            assert_eq!(started.join().unwrap(), 7, "those that it starts as well");
-        })
-        .join()
-        .unwrap();
     }
 }

@@ -24,7 +24,7 @@ fn every_program_loads_and_attaches() {
     assert_eq!(choice.mark, Some(MarkProgram::Task));
     let attached = Programs::load(&choice).unwrap();
     assert!(attached.failed.is_empty(), "{:#?}", attached.failed);
-    assert_eq!(attached.attached.len(), 21, "{:?}", attached.attached);
+    assert_eq!(attached.attached.len(), 22, "{:?}", attached.attached);
     assert_eq!(attached.mark(), Some(MarkProgram::Task));
 }
 

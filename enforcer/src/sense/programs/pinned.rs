@@ -126,7 +126,7 @@ impl Pinned {
         };
         unknown.extend(self.dir.foreign().unwrap_or_default());
         if !others.is_empty() {
-            match self.map("MARKED", HashMap::<_, u32, u64>::try_from) {
+            match self.map("MARKED", HashMap::<_, u32, takeover::Victim>::try_from) {
                 Ok(mut marked) => {
                     for old in others {
                         match takeover::take_over(&old, &mut marked, take, &mut attached.inherited) {

@@ -6,7 +6,7 @@
 use std::{path::PathBuf, thread, time::Duration};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
-use enforcer_common::counter::drops;
+use enforcer_common::{counter::drops, incident::Awaited};
 
 use super::pins::{PinsError, VersionDir};
 use crate::sense::record::{Undecodable, decode};
@@ -33,6 +33,12 @@ pub struct Inherited {
     pub drops: Vec<(&'static str, u64)>,
 }
 
+/// The map of victims whose exit is awaited.
+const MARKED: &str = "MARKED";
+
+/// A value of that map, an [`Awaited`], as the kernel keeps it.
+pub(super) type Victim = [u8; size_of::<Awaited>()];
+
 /// Why another version was not taken over; it stays as it is.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TakeoverError {
@@ -50,7 +56,7 @@ pub(super) enum TakeoverError {
 /// ones, and removes the old version.
 pub(super) fn take_over(
     old: &VersionDir,
-    marked: &mut HashMap<MapData, u32, u64>,
+    marked: &mut HashMap<MapData, u32, Victim>,
     take: &mut dyn FnMut(&[u8]),
     inherited: &mut Inherited,
 ) -> Result<Vec<PathBuf>, TakeoverError> {
@@ -86,14 +92,38 @@ pub(super) fn take_over(
 }
 
 /// Victims that are marked and have not exited: from now on their exits are told by the new programs.
-fn copy_marked(old: &VersionDir, marked: &mut HashMap<MapData, u32, u64>) -> Result<(), TakeoverError> {
-    let Some(before) = open(old, "MARKED", HashMap::<_, u32, u64>::try_from)? else { return Ok(()) };
+fn copy_marked(old: &VersionDir, marked: &mut HashMap<MapData, u32, Victim>) -> Result<(), TakeoverError> {
+    let before = match open(old, MARKED, HashMap::<_, u32, Victim>::try_from) {
+        Err(TakeoverError::Map { path: _, source: MapError::InvalidValueSize { size, expected: _ } })
+            if size == size_of::<u64>() =>
+        {
+            return copy_marks(old, marked);
+        }
+        before => before?,
+    };
     // One that goes while it is looked at has exited.
-    for (pid, marked_ns) in before.iter().flatten() {
+    for (pid, victim) in before.iter().flat_map(|before| before.iter().flatten()) {
         // One that the new programs have marked is theirs.
-        let _known = marked.insert(pid, marked_ns, NO_EXIST);
+        let _known = marked.insert(pid, victim, NO_EXIST);
     }
     Ok(())
+}
+
+/// The first versions noted when they were marked, and no more.
+fn copy_marks(old: &VersionDir, marked: &mut HashMap<MapData, u32, Victim>) -> Result<(), TakeoverError> {
+    let before = open(old, MARKED, HashMap::<_, u32, [u8; size_of::<u64>()]>::try_from)?;
+    for (pid, marked_ns) in before.iter().flat_map(|before| before.iter().flatten()) {
+        let _known = marked.insert(pid, awaited(marked_ns), NO_EXIST);
+    }
+    Ok(())
+}
+
+/// A victim of which only the time of its mark is known: the first member of [`Awaited`].
+fn awaited(marked_ns: [u8; size_of::<u64>()]) -> Victim {
+    let mut victim = [0; size_of::<Awaited>()];
+    let (time, _unknown) = victim.split_at_mut(marked_ns.len());
+    time.copy_from_slice(&marked_ns);
+    victim
 }
 
 /// How many losses of each stage have been told: a map of the daemon's own, which lives as long as the counters.
@@ -128,4 +158,17 @@ fn open<T>(
     }
     let map = MapData::from_pin(&path).and_then(Map::from_map_data).and_then(convert);
     map.map(Some).map_err(|source| TakeoverError::Map { path, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_of_the_first_versions_is_awaited_from_then_on() {
+        let victim = awaited(7_u64.to_ne_bytes());
+        let (marked_ns, start_boottime_ns) =
+            victim.split_at(std::mem::offset_of!(Awaited, start_boottime_ns));
+        assert_eq!((marked_ns, start_boottime_ns), (7_u64.to_ne_bytes().as_slice(), [0; 8].as_slice()));
+    }
 }

@@ -1,6 +1,4 @@
 //! Memory that is taken while its former holder cannot even die.
-use std::{fs, io, path::Path};
-
 use anyhow::{Context as _, anyhow};
 use rustix::{
     process::{Pid, Signal, kill_process},
@@ -16,21 +14,8 @@ use crate::{memory, report::Clock};
 /// Above everybody of the ordinary class, and below what the kernel itself runs there.
 const PRIORITY: u8 = 40;
 
-/// Real-time threads leave ordinary ones 5 % of a processor, unless this says that they need not: by throttling, and
-/// since Linux 6.12 by a server for the ordinary ones.
-const THROTTLING: &str = "/proc/sys/kernel/sched_rt_runtime_us";
-const SERVERS: &str = "/sys/kernel/debug/sched/fair_server";
-
-/// Takes a processor for this thread alone, and for those that it starts. The machine is left like that: it is a guest.
+/// Takes a processor for this thread alone, and for those that it starts.
 pub(crate) fn seize(cpu: usize) -> anyhow::Result<()> {
-    fs::write(THROTTLING, "-1").with_context(|| format!("cannot write {THROTTLING}"))?;
-    let server = Path::new(SERVERS).join(format!("cpu{cpu}/runtime"));
-    match fs::write(&server, "0") {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(error).with_context(|| format!("cannot write {}", server.display()));
-        }
-        Ok(()) | Err(_) => {}
-    }
     pin(None, cpu)?;
     let priority = ThreadPriority::try_from(PRIORITY).map_err(|error| anyhow!("{error}"))?;
     let policy = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);

@@ -1,6 +1,7 @@
 //! Victims that somebody else had killed already: the kernel marks them all the same, and kills nobody.
 use std::{
     fs,
+    path::PathBuf,
     process::{Command, Stdio},
     thread,
 };
@@ -57,6 +58,35 @@ fn by_another_hand_is_no_kill() {
     scene.close(1);
 }
 
+/// Real-time threads leave ordinary ones no part of a processor while this lives: by default it is 5 %, by throttling and,
+/// from Linux 6.12 on, by a server for the ordinary ones.
+struct Unthrottled(Vec<(PathBuf, String)>);
+
+impl Unthrottled {
+    fn new(cpu: usize) -> Self {
+        let server = format!("/sys/kernel/debug/sched/fair_server/cpu{cpu}/runtime");
+        let mut before = Vec::new();
+        // The server last: with it off, kernels refuse to change the other.
+        for (path, none) in
+            [(PathBuf::from("/proc/sys/kernel/sched_rt_runtime_us"), "-1"), (server.into(), "0")]
+        {
+            if path.exists() {
+                before.push((path.clone(), fs::read_to_string(&path).unwrap()));
+                fs::write(&path, none).unwrap();
+            }
+        }
+        Self(before)
+    }
+}
+
+impl Drop for Unthrottled {
+    fn drop(&mut self) {
+        for (path, value) in self.0.iter().rev() {
+            fs::write(path, value.trim()).unwrap();
+        }
+    }
+}
+
 fn only(cpu: usize) -> CpuSet {
     let mut set = CpuSet::new();
     set.set(cpu);
@@ -95,6 +125,7 @@ fn by_our_own_eviction_is_no_kill() {
     let everywhere = sched_getaffinity(None).unwrap();
     pin_all(scene.daemon.pid(), &only(0));
     pin_all(std::process::id(), &only(0));
+    let unthrottled = Unthrottled::new(1);
     let usurper = Command::new("workload")
         .args(["spin", "--threads", "1", "--seize", "1"])
         .stdout(Stdio::null())
@@ -114,7 +145,7 @@ fn by_our_own_eviction_is_no_kill() {
     // The kernel looks for a victim in the writer's own call, and finds those that are dying.
     let writer = thread::spawn(move || fs::write(dir(pod).join("memory.max"), "1"));
     let averted = scene.averted("default/prey");
-    drop((usurper, hog));
+    drop((usurper, hog, unthrottled));
     pin_all(std::process::id(), &everywhere);
     for running in &mut prey {
         running.killed();

@@ -106,6 +106,9 @@ fn pairs(seen: &[Seen], begin: &str, end: &str) -> (u64, u64) {
     (count, total_us)
 }
 
+/// A little more than the time between two updates of a pressure file.
+const PRESSURE_PERIOD: Duration = Duration::from_millis(2_500);
+
 /// Within a tenth, and so many microseconds a stall: the two do not take the time at the very same moment.
 fn assert_close(found_ns: u64, expected_us: u64, count: u64, each_us: u64) {
     let (measured_us, slack_us) = (found_ns / 1_000, expected_us / 10 + each_us * count);
@@ -212,6 +215,8 @@ fn sleeps_of_memory_high_are_what_the_cgroups_own_pressure_says() {
     }
     cgroup.kill().unwrap();
     load.wait().unwrap();
+    // The file is brought up to date every two seconds, also for who reads it (`psi_show` in kernel/sched/psi.c).
+    thread::sleep(PRESSURE_PERIOD);
     let pressure = cgroup.read("memory.pressure").unwrap();
     let total = pressure.split_whitespace().find_map(|word| word.strip_prefix("total=")).unwrap();
     let slept = watch.of(&cgroup, StallKind::MemoryHigh);
