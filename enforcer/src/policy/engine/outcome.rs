@@ -19,7 +19,8 @@ impl Engine {
     fn hear_of_victim(&mut self, outcome: Outcome, actions: &mut Actions) {
         let Some(mut victim) = self.victim else { return };
         match outcome {
-            Outcome::Terminated { number, now_ns } if number == victim.number => {
+            // One that was killed before it could be asked is not asked any more.
+            Outcome::Terminated { number, now_ns } if number == victim.number && victim.is_deciding() => {
                 victim.terminated(now_ns);
                 self.victim = Some(victim);
                 self.breaker.record(now_ns);

@@ -97,6 +97,29 @@ fn a_hard_threshold_cuts_the_grace_short() {
     assert!(!evicts(&told), "it is the same victim");
 }
 
+/// Until the decision is on the disk nobody is asked to end, and that disk may be what stalls.
+#[test]
+fn a_hard_threshold_does_not_wait_for_a_soft_decision_to_be_recorded() {
+    let (mut rig, _) = decided();
+    assert_eq!(killed_for(&rig.pass(MINUTE).look(1_500 * MIB)), None, "it has not been asked yet");
+    let told = rig.pass(MS).look(GIB - 1);
+    assert_eq!(killed_for(&told), Some(KillReason::HardThreshold));
+    assert!(!evicts(&told), "it is the same victim");
+    rig.signalled();
+    // What comes of the asking after all is late.
+    let (number, now_ns) = (rig.number(), rig.now_ns);
+    for late in [
+        Outcome::Terminated { number, now_ns },
+        Outcome::Refused { number, now_ns, reason: Refusal::Unrecorded },
+    ] {
+        assert_eq!(rig.hear(late), [], "{late:?}");
+    }
+    assert_eq!(rig.engine.victim().map(|(number, _)| number), Some(number));
+    rig.pass(MS);
+    let [Action::Completed(completion)] = rig.progress(false, 0)[..] else { panic!("not completed") };
+    assert_eq!((completion.moments.terminated_ns, completion.moments.signalled_ns), (None, Some(now_ns)));
+}
+
 #[test]
 fn memory_that_would_be_exhausted_before_it_came_back_cuts_the_grace_short() {
     let mut rig = asked();
