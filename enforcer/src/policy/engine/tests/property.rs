@@ -271,45 +271,7 @@ impl Watcher {
                 self.engine.step(Input::Usages { node: node.sample(now_ns), readings: &readings })
             }
             Happening::Answer(answer) => {
-                // Only what was asked for is answered.
-                let outcome = match (answer, self.course) {
-                    (Answer::Brake(done), _) => match self.answer_of_brake(*done) {
-                        Some(outcome) => outcome,
-                        None => return,
-                    },
-                    (Answer::Terminated, Some(Course::Asked { number, grace: true })) => {
-                        self.kills_ns.push(now_ns);
-                        self.course = Some(Course::Terminated { number });
-                        Outcome::Terminated { number, now_ns }
-                    }
-                    (
-                        Answer::Signalled,
-                        Some(Course::Asked { number, grace: false } | Course::ToBeKilled { number, .. }),
-                    ) => {
-                        if !matches!(self.course, Some(Course::ToBeKilled { terminated: true, .. })) {
-                            self.kills_ns.push(now_ns);
-                        }
-                        self.course = Some(Course::Killed { number });
-                        Outcome::Signalled { number, now_ns }
-                    }
-                    (
-                        Answer::Refused(reason),
-                        Some(Course::Asked { number, .. } | Course::ToBeKilled { number, .. }),
-                    ) => {
-                        let over = matches!(reason, Refusal::Gone | Refusal::Empty)
-                            && matches!(self.course, Some(Course::ToBeKilled { terminated: true, .. }));
-                        if over {
-                            self.course = None;
-                        }
-                        Outcome::Refused { number, now_ns, reason: *reason }
-                    }
-                    (Answer::Late(asked), _) => match self.overtaken.take() {
-                        Some(number) if *asked => Outcome::Terminated { number, now_ns },
-                        Some(number) => Outcome::Refused { number, now_ns, reason: Refusal::Unrecorded },
-                        None => return,
-                    },
-                    _ => return,
-                };
+                let Some(outcome) = self.answer(*answer) else { return };
                 self.engine.step(Input::Outcome(outcome))
             }
             Happening::Progress { after_ms, populated, current_mib } => {
@@ -363,6 +325,45 @@ impl Watcher {
             assert!(self.engine.victim().is_some(), "held back for nobody's sake");
         }
         self.all.push(actions.iter().copied().collect());
+    }
+
+    /// Only what was asked for is answered.
+    fn answer(&mut self, answer: Answer) -> Option<Outcome> {
+        let now_ns = self.now_ns;
+        Some(match (answer, self.course) {
+            (Answer::Brake(done), _) => return self.answer_of_brake(done),
+            (Answer::Terminated, Some(Course::Asked { number, grace: true })) => {
+                self.kills_ns.push(now_ns);
+                self.course = Some(Course::Terminated { number });
+                Outcome::Terminated { number, now_ns }
+            }
+            (
+                Answer::Signalled,
+                Some(Course::Asked { number, grace: false } | Course::ToBeKilled { number, .. }),
+            ) => {
+                if !matches!(self.course, Some(Course::ToBeKilled { terminated: true, .. })) {
+                    self.kills_ns.push(now_ns);
+                }
+                self.course = Some(Course::Killed { number });
+                Outcome::Signalled { number, now_ns }
+            }
+            (
+                Answer::Refused(reason),
+                Some(Course::Asked { number, .. } | Course::ToBeKilled { number, .. }),
+            ) => {
+                let over = matches!(reason, Refusal::Gone | Refusal::Empty)
+                    && matches!(self.course, Some(Course::ToBeKilled { terminated: true, .. }));
+                if over {
+                    self.course = None;
+                }
+                Outcome::Refused { number, now_ns, reason }
+            }
+            (Answer::Late(asked), _) => match self.overtaken.take()? {
+                number if asked => Outcome::Terminated { number, now_ns },
+                number => Outcome::Refused { number, now_ns, reason: Refusal::Unrecorded },
+            },
+            _ => return None,
+        })
     }
 
     /// As the helper thread answers: in order, and what it does not hold it lets go of too.
