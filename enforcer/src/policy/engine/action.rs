@@ -64,7 +64,7 @@ pub enum Exclusion {
     Gone,
     /// It uses nothing.
     Empty,
-    /// It uses no more than it requested, and such pods are spared by configuration.
+    /// It uses no more than it requested, or what it uses is not known, and such pods are spared by configuration.
     WithinRequest,
     /// It was tried in this episode and could not be evicted.
     PassedOver,

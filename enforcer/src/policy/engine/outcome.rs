@@ -106,8 +106,8 @@ impl Engine {
         let Some(before) = self.decision.filter(|decision| decision.number == refused.number) else { return };
         if let Some(reclaim) = self.may_decide(now_ns) {
             let resource = shortage(&reclaim).resource();
-            if resource != before.shortage.resource() {
-                // It was ranked by what is no longer short.
+            if resource != before.shortage.resource() || self.candidates.order.is_empty() {
+                // It was ranked by what is no longer short, or among candidates that were exchanged since.
                 return self.pace(now_ns, actions);
             }
             // Settings may have changed since it was drawn up.

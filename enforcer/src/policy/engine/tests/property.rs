@@ -487,8 +487,8 @@ impl Watcher {
         let grace_ns = facts.grace_period_ns.min(self.settings.max_pod_grace_period_ns);
         assert_eq!(decision.grace_ns, if shortage.hard { 0 } else { grace_ns });
         if shortage.resource() == Resource::Memory && !self.settings.evict_within_request {
-            let usage = decision.reading.usage();
-            assert!(usage.is_none_or(|usage| usage.working_set_bytes > facts.request_bytes));
+            let used = decision.reading.usage().map(|usage| usage.working_set_bytes);
+            assert!(used.map_or(facts.request_bytes == 0, |used| used > facts.request_bytes));
         }
         if decision.dry_run {
             return;
