@@ -127,7 +127,7 @@ impl Desired {
             let why = is_or_holds
                 .map(|target| format!("it is or holds {target}, which is planned already"))
                 .or_else(|| {
-                    let (target, _) = self.targets.iter().filter(is_within).last()?;
+                    let (target, _) = self.targets.iter().rfind(is_within)?;
                     Some(format!("it is within {target}, which is another pod's"))
                 });
             if let Some(why) = why {
