@@ -126,11 +126,12 @@ impl Engine {
         }
     }
 
-    /// Takes new settings; an open breaker is closed by it. An eviction under way goes on, and so do the grace periods
+    /// Takes new settings; an open breaker is closed by it, and opens again at the next
+    /// decision if it is still one too many. An eviction under way goes on, and so do the grace periods
     /// of thresholds that stay.
     pub fn configure(&mut self, settings: &EngineSettings) {
         if settings.breaker != self.settings.breaker {
-            self.breaker = Breaker::new(settings.breaker);
+            self.breaker = self.breaker.with(settings.breaker);
         }
         let mut pressure = pressure(settings);
         pressure.inherit(&self.pressure);

@@ -1,5 +1,6 @@
 mod contain;
 mod hostile;
+mod oracle;
 mod property;
 mod rig;
 mod scenario;
