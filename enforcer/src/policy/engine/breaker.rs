@@ -90,7 +90,9 @@ mod tests {
     #[test]
     fn other_settings_forget_no_kill() {
         let mut breaker = Breaker::new(MOST);
-        [60, 10, 70].into_iter().for_each(|now| breaker.record(now));
+        for now in [60, 10, 70] {
+            breaker.record(now);
+        }
         let fewer = breaker.with(BreakerSettings { max_kills: 2, ..MOST });
         assert!(fewer.is_open(159, 1_000) && !fewer.is_open(160, 1_000), "the latest two");
         let more = breaker.with(BreakerSettings { max_kills: 4, ..MOST });
