@@ -76,6 +76,9 @@ pub(super) fn read(fields: &mut Fields) -> Config {
                 ],
             )
             .unwrap_or(default.memory_available_source),
+        protected_max_permille: fields
+            .text("protectedMaxShare", permille)
+            .unwrap_or(default.protected_max_permille),
         max_pods: whole(fields, "maxPods").unwrap_or(default.max_pods),
         pods_per_core: whole(fields, "podsPerCore").unwrap_or(default.pods_per_core),
         merge_default_eviction_settings,
@@ -180,6 +183,17 @@ fn throttling_factor(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|factor| plain && *factor > 0.0 && *factor <= 1.0).ok_or_else(|| {
         format!("{text:?} is not a factor: write a number above 0 and at the most 1, such as 0.9")
     })
+}
+
+/// A share in thousandths; finer than that it is rounded up.
+fn permille(text: &str) -> Result<u16, String> {
+    let share: Option<Quantity> = text.parse().ok();
+    share
+        .and_then(|share| u16::try_from(share.milli_value_ceil()).ok())
+        .filter(|permille| (1..=1_000).contains(permille))
+        .ok_or_else(|| {
+            format!("{text:?} is not a share: write a number above 0 and at the most 1, such as 0.5")
+        })
 }
 
 fn reserved(fields: &mut Fields, field: &'static str) -> ResourceList {

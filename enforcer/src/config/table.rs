@@ -186,6 +186,12 @@ pub const FIELDS: &[Field] = &[
         "up to what a pod's annotation enforcer.dev/eviction-priority may raise the priority that it is ranked by for eviction above its own; not set, it may only lower it",
         |config| json!(config.settings.eviction_priority_ceiling),
     ),
+    ours(
+        "protectedMaxShare",
+        Form::Share,
+        "how much of the node's memory the pods may hold together that `enforcer protect` spares",
+        |config| json!(f64::from(config.protected_max_permille) / 1_000.0),
+    ),
     kubelets(
         "mergeDefaultEvictionSettings",
         Form::Boolean,
