@@ -45,7 +45,7 @@ impl Scene {
         let transition = if settings.contains("evictionPressureTransitionPeriod") {
             ""
         } else {
-            "evictionPressureTransitionPeriod: 0s\n"
+            "evictionPressureTransitionPeriod: 1ms\n"
         };
         let daemon = Daemon::start(&folder, &format!("mode: enforce\n{transition}{settings}")).unwrap();
         let stream = daemon.follow().unwrap();
