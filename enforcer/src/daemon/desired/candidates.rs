@@ -1,12 +1,12 @@
 //! The pods that the reflex may evict, and that are ended for a critical one.
-use std::{sync::Arc, thread, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, thread, time::Duration};
 
 use super::{Desired, telling};
 use crate::{
-    cgroup::CgroupDir,
+    cgroup::{self, CgroupDir},
     daemon::lookout::{Kubepods, Sights, Suspect},
     evict::{self, Candidate, OpenError},
-    model::{CgroupId, PodUid},
+    model::{CgroupId, CgroupPath, PodUid},
     policy::PodPlan,
 };
 
@@ -16,6 +16,16 @@ pub(super) struct Standing {
     candidate: Arc<Candidate>,
     /// The containers' cgroups that stood then: their brakes are open.
     containers: Vec<Option<CgroupId>>,
+}
+
+/// The plan as far as the pod holds what it names to adopt; none if that is its own cgroup, and another's. Whoever ends it
+/// must not end another with it.
+fn as_held(plan: &PodPlan, holders: &BTreeMap<CgroupPath, PodUid>) -> Option<PodPlan> {
+    let is_held = |path: &CgroupPath| holders.get(path) == Some(&plan.uid);
+    let may = |adopted: bool, path: &CgroupPath| !adopted || is_held(path);
+    let mut held = may(plan.adopted, &plan.cgroup.path).then(|| plan.clone())?;
+    held.containers.retain(|container| may(container.adopted, &container.cgroup.path));
+    Some(held)
 }
 
 impl Desired {
@@ -31,16 +41,15 @@ impl Desired {
         let mut differs = false;
         let mut order = Vec::new();
         let wanted: Vec<_> = plan.pods.iter().filter(|pod| !self.retired.contains(&pod.uid)).collect();
+        let holders = cgroup::holders(&plan, &self.retired.iter().collect());
         for plan in wanted {
-            let id = self.ids.get(&plan.cgroup.path);
-            let containers: Vec<_> = plan
-                .containers
-                .iter()
-                .map(|container| self.ids.get(&container.cgroup.path).copied())
-                .collect();
+            let held = |path| self.ids.get(path).copied().filter(|_| holders.get(path) == Some(&plan.uid));
+            let id = held(&plan.cgroup.path);
+            let containers: Vec<_> =
+                plan.containers.iter().map(|container| held(&container.cgroup.path)).collect();
             let standing = before.remove(&plan.uid).filter(|standing| {
                 standing.plan == *plan
-                    && Some(&standing.candidate.facts().cgroup) == id
+                    && Some(standing.candidate.facts().cgroup) == id
                     && standing.containers == containers
             });
             let candidate = match standing {
@@ -48,7 +57,7 @@ impl Desired {
                 None if id.is_none() => None,
                 None => {
                     differs = true;
-                    self.open(&root, plan)
+                    as_held(plan, &holders).and_then(|plan| self.open(&root, &plan))
                 }
             };
             if let Some(candidate) = candidate {
@@ -77,7 +86,10 @@ impl Desired {
     /// Opens a pod of the plan; none if it has no cgroup, and so no processes.
     fn open_planned(&mut self, uid: &PodUid) -> Option<Arc<Candidate>> {
         let root = Arc::clone(self.hierarchy.as_ref()?.root());
-        let plan = self.plan.pods.iter().find(|plan| plan.uid == *uid)?.clone();
+        let plan = self.plan.pods.iter().find(|plan| plan.uid == *uid)?;
+        // As if it were let in.
+        let retired = self.retired.iter().filter(|retired| *retired != uid).collect();
+        let plan = as_held(plan, &cgroup::holders(&self.plan, &retired))?;
         self.open(&root, &plan)
     }
 
@@ -126,5 +138,54 @@ impl Desired {
                 format!("pod {} does not make way for a critical one: no thread: {error}", entry.pod.name);
             telling::degraded(&self.journal, "preemption", &message);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        model::{Adoption, Pod},
+        policy::{Plan, Settings, admission::Admission, plan_decided, sample},
+    };
+
+    /// A pod that adopts that cgroup, and those containers'.
+    fn adopting(name: &str, own: Option<&str>, containers: &[(&str, &str)]) -> Pod {
+        let path = |text: &str| CgroupPath::parse(text).unwrap();
+        let adopts = Adoption {
+            pod: own.map(path),
+            containers: containers.iter().map(|(name, text)| ((*name).to_owned(), path(text))).collect(),
+        };
+        let of = vec![sample::app("a", &[], &[]), sample::app("b", &[], &[])];
+        Pod { adopts: Some(adopts), ..sample::pod(name, of) }
+    }
+
+    fn planned(pods: &[Pod]) -> Plan {
+        let decided: Vec<_> = pods.iter().map(|pod| (pod, Admission::plain())).collect();
+        plan_decided(&sample::node(), &Settings::default(), &decided)
+    }
+
+    /// The containers with which the last of these pods may be ended; none if it may not.
+    fn ended_with(pods: &[Pod]) -> Option<Vec<String>> {
+        let plan = planned(pods);
+        let held = as_held(plan.pods.last()?, &cgroup::holders(&plan, &[].into()))?;
+        Some(held.containers.into_iter().map(|container| container.name).collect())
+    }
+
+    #[test]
+    fn nobody_is_ended_with_what_it_names_and_is_not_its_own() {
+        let other = sample::pod("other", vec![sample::app("a", &[], &[])]);
+        let of_other = planned(std::slice::from_ref(&other)).pods.remove(0);
+        let (pods_cgroup, containers_cgroup) =
+            (of_other.cgroup.path.as_str(), of_other.containers[0].cgroup.path.as_str());
+        let within = format!("{containers_cgroup}/inner");
+        for others in ["/kubepods", "/kubepods/besteffort", pods_cgroup, containers_cgroup, &within] {
+            let with = |thief: Pod| ended_with(&[other.clone(), thief]);
+            assert_eq!(with(adopting("thief", Some(others), &[])), None, "{others}");
+            let containers = [("a", others), ("b", "/system.slice/b.service")];
+            assert_eq!(with(adopting("thief", None, &containers)).unwrap(), ["b"], "{others}");
+        }
+        assert_eq!(ended_with(&[adopting("p", Some("/x"), &[("a", "/x/y")])]).unwrap(), ["a", "b"]);
+        assert_eq!(ended_with(&[other, sample::pod("p", vec![sample::app("c", &[], &[])])]).unwrap(), ["c"]);
     }
 }

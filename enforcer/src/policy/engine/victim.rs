@@ -157,6 +157,11 @@ impl Victim {
         }
     }
 
+    /// Whether it is to be signalled, and nothing has been sent to it as far as is known.
+    pub(super) fn is_deciding(&self) -> bool {
+        self.stage == Stage::Deciding
+    }
+
     /// Whether an answer of the executor is awaited.
     pub(super) fn is_undecided(&self) -> bool {
         matches!(self.stage, Stage::Deciding | Stage::Killing)
@@ -167,8 +172,10 @@ impl Victim {
         self.moments.terminated_ns
     }
 
-    /// Whether it is in its grace period, and why that must end now. `hard` says whether a hard threshold is met, and
-    /// `exhausted_in_ns` when memory will be exhausted.
+    /// Whether it is in its grace period, or is about to be asked, and why that must end now. `hard` says whether a hard
+    /// threshold is met, and `exhausted_in_ns` when memory will be exhausted.
+    ///
+    /// To be asked it waits for a disk. What is urgent does not.
     pub(super) fn hurry(
         &mut self,
         now_ns: u64,
@@ -176,13 +183,17 @@ impl Victim {
         exhausted_in_ns: Option<u64>,
     ) -> Option<KillReason> {
         self.tick(now_ns);
-        let Stage::Terminating { until_ns } = self.stage else { return None };
+        let until_ns = match self.stage {
+            Stage::Terminating { until_ns } => Some(until_ns),
+            Stage::Deciding if self.grace_ns > 0 => None,
+            Stage::Deciding | Stage::Killing | Stage::Dying { .. } | Stage::Settling { .. } => return None,
+        };
         let release_ns = scaled(RELEASE_BASE_NS, RELEASE_NS_PER_GIB, self.memory.predicted);
         let reason = if hard {
             KillReason::HardThreshold
         } else if exhausted_in_ns.is_some_and(|in_ns| in_ns <= release_ns) {
             KillReason::Exhausting
-        } else if self.clock_ns >= until_ns {
+        } else if until_ns.is_some_and(|until_ns| self.clock_ns >= until_ns) {
             KillReason::GracePassed
         } else {
             return None;

@@ -9,8 +9,8 @@ use crate::{
     policy::{
         engine::{
             Action, Actions, BrakeRefusal, BreakerSettings, CandidateFacts, Candidates, Containment, Engine,
-            EngineSettings, Input, Level, Mode, NodeSample, Outcome, Reading, Refusal, Resource, Usage,
-            followed,
+            EngineSettings, Input, KillReason, Level, Mode, NodeSample, Outcome, Reading, Refusal, Resource,
+            Usage, followed,
         },
         threshold::{Signal, Threshold, ThresholdValue},
     },
@@ -52,6 +52,8 @@ enum Answer {
     Terminated,
     Signalled,
     Refused(Refusal),
+    /// Of who was asked to end only after it had been killed, if anybody: whether it was asked.
+    Late(bool),
     /// Of the brake that was asked for first and not answered yet: whether it was done.
     Brake(bool),
 }
@@ -122,6 +124,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         2 => Just(Answer::Terminated),
         2 => Just(Answer::Signalled),
         1 => refusal().prop_map(Answer::Refused),
+        1 => any::<bool>().prop_map(Answer::Late),
         2 => prop::bool::weighted(0.8).prop_map(Answer::Brake),
     ];
     prop_oneof![
@@ -207,8 +210,8 @@ enum Course {
     Asked { number: u64, grace: bool },
     /// Sent SIGTERM.
     Terminated { number: u64 },
-    /// To be killed after SIGTERM.
-    ToBeKilled { number: u64 },
+    /// To be killed after SIGTERM, or before it could be sent.
+    ToBeKilled { number: u64, terminated: bool },
     /// Sent SIGKILL.
     Killed { number: u64 },
 }
@@ -245,6 +248,8 @@ struct Watcher {
     /// Which thresholds are told as crossed.
     crossed: BTreeMap<(Signal, bool), bool>,
     course: Option<Course>,
+    /// Who was to be killed before it had been asked to end; that answer is still to come.
+    overtaken: Option<u64>,
     /// What the helper was asked for and has not answered, in order; and what it holds back.
     asked: VecDeque<Asked>,
     held: Option<u64>,
@@ -266,36 +271,7 @@ impl Watcher {
                 self.engine.step(Input::Usages { node: node.sample(now_ns), readings: &readings })
             }
             Happening::Answer(answer) => {
-                // Only what was asked for is answered.
-                let outcome = match (answer, self.course) {
-                    (Answer::Brake(done), _) => match self.answer_of_brake(*done) {
-                        Some(outcome) => outcome,
-                        None => return,
-                    },
-                    (Answer::Terminated, Some(Course::Asked { number, grace: true })) => {
-                        self.course = Some(Course::Terminated { number });
-                        Outcome::Terminated { number, now_ns }
-                    }
-                    (
-                        Answer::Signalled,
-                        Some(Course::Asked { number, grace: false } | Course::ToBeKilled { number }),
-                    ) => {
-                        self.course = Some(Course::Killed { number });
-                        Outcome::Signalled { number, now_ns }
-                    }
-                    (
-                        Answer::Refused(reason),
-                        Some(Course::Asked { number, .. } | Course::ToBeKilled { number }),
-                    ) => {
-                        let over = matches!(reason, Refusal::Gone | Refusal::Empty)
-                            && matches!(self.course, Some(Course::ToBeKilled { .. }));
-                        if over {
-                            self.course = None;
-                        }
-                        Outcome::Refused { number, now_ns, reason: *reason }
-                    }
-                    _ => return,
-                };
+                let Some(outcome) = self.answer(*answer) else { return };
                 self.engine.step(Input::Outcome(outcome))
             }
             Happening::Progress { after_ms, populated, current_mib } => {
@@ -349,6 +325,45 @@ impl Watcher {
             assert!(self.engine.victim().is_some(), "held back for nobody's sake");
         }
         self.all.push(actions.iter().copied().collect());
+    }
+
+    /// Only what was asked for is answered.
+    fn answer(&mut self, answer: Answer) -> Option<Outcome> {
+        let now_ns = self.now_ns;
+        Some(match (answer, self.course) {
+            (Answer::Brake(done), _) => return self.answer_of_brake(done),
+            (Answer::Terminated, Some(Course::Asked { number, grace: true })) => {
+                self.kills_ns.push(now_ns);
+                self.course = Some(Course::Terminated { number });
+                Outcome::Terminated { number, now_ns }
+            }
+            (
+                Answer::Signalled,
+                Some(Course::Asked { number, grace: false } | Course::ToBeKilled { number, .. }),
+            ) => {
+                if !matches!(self.course, Some(Course::ToBeKilled { terminated: true, .. })) {
+                    self.kills_ns.push(now_ns);
+                }
+                self.course = Some(Course::Killed { number });
+                Outcome::Signalled { number, now_ns }
+            }
+            (
+                Answer::Refused(reason),
+                Some(Course::Asked { number, .. } | Course::ToBeKilled { number, .. }),
+            ) => {
+                let over = matches!(reason, Refusal::Gone | Refusal::Empty)
+                    && matches!(self.course, Some(Course::ToBeKilled { terminated: true, .. }));
+                if over {
+                    self.course = None;
+                }
+                Outcome::Refused { number, now_ns, reason }
+            }
+            (Answer::Late(asked), _) => match self.overtaken.take()? {
+                number if asked => Outcome::Terminated { number, now_ns },
+                number => Outcome::Refused { number, now_ns, reason: Refusal::Unrecorded },
+            },
+            _ => return None,
+        })
     }
 
     /// As the helper thread answers: in order, and what it does not hold it lets go of too.
@@ -406,7 +421,7 @@ impl Watcher {
                 let number = match self.course.take() {
                     Some(
                         Course::Asked { number, .. }
-                        | Course::ToBeKilled { number }
+                        | Course::ToBeKilled { number, .. }
                         | Course::Killed { number },
                     ) => Some(number),
                     Some(Course::Terminated { .. }) | None => None,
@@ -414,9 +429,19 @@ impl Watcher {
                 assert_eq!(number, Some(failure.number), "failed, and was not asked for or killed");
             }
             Action::Evict => self.check_decision(),
-            Action::Kill { number, .. } => {
-                assert_eq!(self.course, Some(Course::Terminated { number: *number }), "no grace to end");
-                self.course = Some(Course::ToBeKilled { number: *number });
+            Action::Kill { number, reason } => {
+                let terminated = match self.course {
+                    Some(Course::Terminated { number: asked }) if asked == *number => true,
+                    // What is urgent does not wait until it has been asked.
+                    Some(Course::Asked { number: decided, grace: true })
+                        if decided == *number && *reason != KillReason::GracePassed =>
+                    {
+                        self.overtaken = Some(decided);
+                        false
+                    }
+                    other => panic!("no grace to end: {other:?}"),
+                };
+                self.course = Some(Course::ToBeKilled { number: *number, terminated });
             }
             Action::Contained { .. }
             | Action::Uncontained { .. }
@@ -462,8 +487,8 @@ impl Watcher {
         let grace_ns = facts.grace_period_ns.min(self.settings.max_pod_grace_period_ns);
         assert_eq!(decision.grace_ns, if shortage.hard { 0 } else { grace_ns });
         if shortage.resource() == Resource::Memory && !self.settings.evict_within_request {
-            let usage = decision.reading.usage();
-            assert!(usage.is_none_or(|usage| usage.working_set_bytes > facts.request_bytes));
+            let used = decision.reading.usage().map(|usage| usage.working_set_bytes);
+            assert!(used.map_or(facts.request_bytes == 0, |used| used > facts.request_bytes));
         }
         if decision.dry_run {
             return;
@@ -489,19 +514,14 @@ fn run(settings: &EngineSettings, first: &[CandidateFacts], happenings: &[Happen
         peak_ns: 0,
         crossed: BTreeMap::new(),
         course: None,
+        overtaken: None,
         asked: VecDeque::new(),
         held: None,
         kills_ns: Vec::new(),
         all: Vec::new(),
     };
     for happening in happenings {
-        let before = watcher.course;
         watcher.feed(happening);
-        let begun = |course| matches!(course, Some(Course::Terminated { .. } | Course::Killed { .. }));
-        let asked = matches!(before, Some(Course::Asked { .. }));
-        if asked && begun(watcher.course) {
-            watcher.kills_ns.push(watcher.now_ns);
-        }
         if let Happening::Configure(_) = happening {
             // A new breaker knows of no kills.
             watcher.kills_ns.clear();
