@@ -77,6 +77,9 @@ pub(super) fn read(fields: &mut Fields) -> Config {
                 ],
             )
             .unwrap_or(default.memory_available_source),
+        protected_max_permille: fields
+            .text("protectedMaxShare", permille)
+            .unwrap_or(default.protected_max_permille),
         max_pods: whole(fields, "maxPods").unwrap_or(default.max_pods),
         pods_per_core: whole(fields, "podsPerCore").unwrap_or(default.pods_per_core),
         merge_default_eviction_settings,
@@ -181,6 +184,18 @@ fn throttling_factor(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|factor| plain && *factor > 0.0 && *factor <= 1.0).ok_or_else(|| {
         format!("{text:?} is not a factor: write a number above 0 and at the most 1, such as 0.9")
     })
+}
+
+/// A share in thousandths; finer than that it is rounded up.
+fn permille(text: &str) -> Result<u16, String> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let share: Option<Quantity> = text.parse().ok().filter(|_| plain);
+    share
+        .and_then(|share| u16::try_from(share.milli_value_ceil()).ok())
+        .filter(|permille| (1..=1_000).contains(permille))
+        .ok_or_else(|| {
+            format!("{text:?} is not a share: write a number above 0 and at the most 1, such as 0.5")
+        })
 }
 
 fn reserved(fields: &mut Fields, field: &'static str) -> ResourceList {
@@ -295,7 +310,7 @@ fn breaker(fields: &mut Fields) -> BreakerSettings {
                     Ok(Part::WindowNs(ns))
                 }
             }),
-        "maxShare" => share_permille(text).map(Part::MaxSharePermille),
+        "maxShare" => permille(text).map(Part::MaxSharePermille),
         _ => Err(String::from("unknown field: write maxKills, window or maxShare")),
     });
     let mut breaker = BreakerSettings::default();
@@ -307,16 +322,6 @@ fn breaker(fields: &mut Fields) -> BreakerSettings {
         }
     }
     breaker
-}
-
-/// A share above 0 and at the most 1, with no more than three places.
-fn share_permille(text: &str) -> Result<u16, String> {
-    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let share: Option<Quantity> = text.parse().ok().filter(|_| plain);
-    share
-        .and_then(|share| u16::try_from(share.milli()).ok())
-        .filter(|permille| (1..=1_000).contains(permille))
-        .ok_or_else(|| format!("{text:?} is not a share: write a number from 0.001 to 1, such as 0.5"))
 }
 
 fn thresholds(fields: &mut Fields, merge_defaults: bool, enforce_pods: bool) -> Vec<Threshold> {

@@ -208,6 +208,12 @@ pub const FIELDS: &[Field] = &[
             json!({"maxKills": max_kills, "window": duration(window_ns / 1_000), "maxShare": share})
         },
     ),
+    ours(
+        "protectedMaxShare",
+        Form::Share,
+        "how much of the node's memory the pods may hold together that `enforcer protect` spares",
+        |config| json!(f64::from(config.protected_max_permille) / 1_000.0),
+    ),
     kubelets(
         "mergeDefaultEvictionSettings",
         Form::Boolean,

@@ -126,9 +126,16 @@ impl Engine {
         }
     }
 
-    /// Takes new settings; an open breaker is closed by it. An eviction under way goes on, and so do the grace periods
-    /// of thresholds that stay.
+    /// Takes new settings; an open breaker is closed by it, unless all that is new is that evicting is paused or goes on.
+    /// An eviction under way goes on, and so do the grace periods of thresholds that stay.
     pub fn configure(&mut self, settings: &EngineSettings) {
+        let EngineSettings { paused, .. } = *settings;
+        if paused != self.settings.paused && *settings == (EngineSettings { paused, ..self.settings }) {
+            self.settings.paused = paused;
+            // What was only told meanwhile was not done.
+            self.quiet_until_ns = 0;
+            return;
+        }
         if settings.breaker != self.settings.breaker {
             self.breaker = Breaker::new(settings.breaker);
         }
@@ -175,10 +182,10 @@ impl Engine {
         &self.settings
     }
 
-    /// The mode in force: the configured one, or dry-run once the breaker has opened.
+    /// The mode in force: the configured one, or dry-run while evicting is paused or once the breaker has opened.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        self.mode
+        if self.settings.paused { self.mode.min(Mode::DryRun) } else { self.mode }
     }
 
     /// The cgroup and number of the victim that is signalled or about to be.
@@ -361,7 +368,7 @@ impl Engine {
     fn take_first(&mut self, now_ns: u64, reclaim: Reclaim, actions: &mut Actions) {
         // Who was held back for the last one's sake may be the next.
         self.ease(actions);
-        if self.mode == Mode::Enforce && self.breaker.is_open(now_ns, self.candidates.len()) {
+        if self.mode() == Mode::Enforce && self.breaker.is_open(now_ns, self.candidates.len()) {
             self.mode = Mode::DryRun;
             self.suppress(now_ns, &reclaim, Suppression::BreakerOpen, actions);
         }
@@ -408,7 +415,8 @@ impl Engine {
         };
         Some(Decision {
             number: self.decided.saturating_add(1),
-            dry_run: self.mode != Mode::Enforce,
+            dry_run: self.mode() != Mode::Enforce,
+            paused: self.settings.paused,
             index: first.index,
             cgroup: first.cgroup,
             crossed_ns: self.crossed_ns(&reclaim.threshold).unwrap_or(now_ns),

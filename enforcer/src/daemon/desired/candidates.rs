@@ -13,7 +13,7 @@ use crate::{
 /// A candidate, and what it was opened for.
 pub(super) struct Standing {
     plan: PodPlan,
-    candidate: Arc<Candidate>,
+    pub(super) candidate: Arc<Candidate>,
     /// The containers' cgroups that stood then: their brakes are open.
     containers: Vec<Option<CgroupId>>,
 }
@@ -49,6 +49,7 @@ impl Desired {
                 plan.containers.iter().map(|container| held(&container.cgroup.path)).collect();
             let standing = before.remove(&plan.uid).filter(|standing| {
                 standing.plan == *plan
+                    && standing.candidate.facts().protected == self.protected.contains(&plan.name)
                     && Some(standing.candidate.facts().cgroup) == id
                     && standing.containers == containers
             });
@@ -87,15 +88,19 @@ impl Desired {
     fn open_planned(&mut self, uid: &PodUid) -> Option<Arc<Candidate>> {
         let root = Arc::clone(self.hierarchy.as_ref()?.root());
         let plan = self.plan.pods.iter().find(|plan| plan.uid == *uid)?;
-        // As if it were let in.
-        let retired = self.retired.iter().filter(|retired| *retired != uid).collect();
-        let plan = as_held(plan, &cgroup::holders(&self.plan, &retired))?;
+        let plan = self.let_in(plan)?;
         self.open(&root, &plan)
+    }
+
+    /// The pod with what would be its own if it were let in; none if its cgroup is another's.
+    pub(super) fn let_in(&self, plan: &PodPlan) -> Option<PodPlan> {
+        let retired = self.retired.iter().filter(|retired| **retired != plan.uid).collect();
+        as_held(plan, &cgroup::holders(&self.plan, &retired))
     }
 
     fn open(&mut self, root: &CgroupDir, plan: &PodPlan) -> Option<Arc<Candidate>> {
         match Candidate::open(root, plan) {
-            Ok(candidate) => Some(Arc::new(candidate)),
+            Ok(candidate) => Some(Arc::new(candidate.protected(self.protected.contains(&plan.name)))),
             Err(OpenError::Cgroup(error)) if error.is_gone() => None,
             Err(error) => {
                 self.are_candidates_stale = true;
@@ -125,7 +130,7 @@ impl Desired {
         let Some(entry) = self.roster.get(uid) else { return };
         let grace = Duration::from_secs(entry.pod.termination_grace_period_seconds);
         let (name, journal) = (entry.pod.name.clone(), self.journal.clone());
-        let work = move || match evict::end(&candidate, grace) {
+        let work = move || match evict::end(&candidate, grace, |_| ()) {
             Ok(ending) => tracing::info!(pod = %name, ?ending, "made way for a critical pod"),
             Err(error) => {
                 let message =

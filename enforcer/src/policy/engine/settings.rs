@@ -106,6 +106,8 @@ impl Default for BreakerSettings {
 pub struct EngineSettings {
     /// The mode.
     pub mode: Mode,
+    /// Whether an operator has paused evicting: then what would be done is decided and told, as in dry-run.
+    pub paused: bool,
     /// The thresholds; without one nothing is ever evicted.
     pub thresholds: Thresholds,
     /// `evictionPressureTransitionPeriod` in milliseconds: how long a node condition outlasts its threshold.
@@ -125,6 +127,7 @@ impl Default for EngineSettings {
     fn default() -> Self {
         Self {
             mode: Mode::DryRun,
+            paused: false,
             thresholds: followed(&[Threshold::hard(
                 Signal::MemoryAvailable,
                 ThresholdValue::Amount(100 << 20),
@@ -142,6 +145,6 @@ wire!(enum Mode { 0 => Observe, 1 => DryRun, 2 => Enforce });
 wire!(enum Resource { 0 => Memory, 1 => Pids });
 wire!(struct BreakerSettings { max_kills, window_ns, max_share_permille });
 wire!(struct EngineSettings {
-    mode, thresholds, pressure_transition_period_ms, max_pod_grace_period_ns, evict_within_request, breaker,
+    mode, paused, thresholds, pressure_transition_period_ms, max_pod_grace_period_ns, evict_within_request, breaker,
     dry_run_cool_down_ns,
 });

@@ -1,5 +1,6 @@
 mod contain;
 mod hostile;
+mod pause;
 mod property;
 mod rig;
 mod scenario;

@@ -167,8 +167,10 @@ fn thresholds() -> impl Strategy<Value = Vec<Threshold>> {
 
 fn settings() -> impl Strategy<Value = EngineSettings> {
     let mode = prop_oneof![1 => Just(Mode::Observe), 1 => Just(Mode::DryRun), 3 => Just(Mode::Enforce)];
-    (mode, thresholds(), any::<bool>(), 0_u16..5, 0_u64..10).prop_map(
-        |(mode, thresholds, within, max_kills, grace)| EngineSettings {
+    let paused = prop::bool::weighted(0.2);
+    (mode, paused, thresholds(), any::<bool>(), 0_u16..5, 0_u64..10).prop_map(
+        |(mode, paused, thresholds, within, max_kills, grace)| EngineSettings {
+            paused,
             mode,
             thresholds: followed(&thresholds),
             pressure_transition_period_ms: 1_000,
@@ -189,6 +191,7 @@ fn busy() -> impl Strategy<Value = (EngineSettings, Vec<CandidateFacts>)> {
         };
         let settings = EngineSettings {
             mode: Mode::Enforce,
+            paused: false,
             thresholds: followed(&[threshold(0, 100), threshold(100, 500)]),
             max_pod_grace_period_ns: 10_000 * MS,
             breaker: BreakerSettings { max_kills: 50, window_ns: 10_000 * MS, max_share_permille: 1_000 },
@@ -258,6 +261,10 @@ struct Watcher {
 }
 
 impl Watcher {
+    fn acts(&self) -> bool {
+        self.settings.mode == Mode::Enforce && !self.settings.paused
+    }
+
     fn feed(&mut self, happening: &Happening) {
         let number = self.engine.victim().map_or(0, |(number, _)| number);
         let now_ns = self.now_ns;
@@ -321,7 +328,7 @@ impl Watcher {
         let is_let_go_of = self.asked.iter().any(|asked| matches!(asked, Asked::Ease(_)));
         let on = self.held.is_some() || !self.asked.is_empty();
         if on && !is_let_go_of {
-            assert_eq!(self.settings.mode, Mode::Enforce, "held back by who only tells");
+            assert!(self.acts(), "held back by who only tells");
             assert!(self.engine.victim().is_some(), "held back for nobody's sake");
         }
         self.all.push(actions.iter().copied().collect());
@@ -383,7 +390,7 @@ impl Watcher {
     }
 
     fn check_containment(&mut self, containment: &Containment) {
-        assert_eq!(self.settings.mode, Mode::Enforce, "held back by who only tells");
+        assert!(self.acts(), "held back by who only tells");
         assert_eq!((self.held, self.asked.len()), (None, 0), "two held back");
         let (number, victim) = self.engine.victim().expect("a victim whose memory is awaited");
         assert!(number == containment.number && victim != containment.cgroup, "the victim itself");
@@ -470,7 +477,8 @@ impl Watcher {
     fn check_decision(&mut self) {
         let decision = *self.engine.decision().expect("a decision behind the action");
         assert_ne!(self.settings.mode, Mode::Observe);
-        assert!(self.settings.mode == Mode::Enforce || decision.dry_run);
+        assert!(self.acts() || decision.dry_run);
+        assert_eq!(decision.paused, self.settings.paused);
         let shortage = decision.shortage;
         assert_eq!(self.crossed.get(&(shortage.signal, shortage.hard)), Some(&true), "no crossing");
         let mut thresholds = self.settings.thresholds.iter();
