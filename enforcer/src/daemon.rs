@@ -438,6 +438,8 @@ pub(crate) fn engine_settings(config: &Config) -> EngineSettings {
         thresholds: engine::followed(&eviction.thresholds),
         pressure_transition_period_ms: eviction.pressure_transition_period_ms,
         max_pod_grace_period_ns: eviction.max_pod_grace_period_seconds.saturating_mul(1_000_000_000),
+        evict_within_request: eviction.evict_within_request,
+        breaker: eviction.breaker,
         ..EngineSettings::default()
     }
 }

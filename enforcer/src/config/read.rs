@@ -12,6 +12,7 @@ use crate::{
     policy::{
         CgroupDriver, CpuWeightFormula, EvictionSettings, MemoryReservationPolicy, ReservedCgroup,
         ReservedScope, Settings, SwapBehavior, duration,
+        engine::BreakerSettings,
         threshold::{self, Map, Threshold, Written},
     },
 };
@@ -187,7 +188,8 @@ fn throttling_factor(text: &str) -> Result<f64, String> {
 
 /// A share in thousandths; finer than that it is rounded up.
 fn permille(text: &str) -> Result<u16, String> {
-    let share: Option<Quantity> = text.parse().ok();
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let share: Option<Quantity> = text.parse().ok().filter(|_| plain);
     share
         .and_then(|share| u16::try_from(share.milli_value_ceil()).ok())
         .filter(|permille| (1..=1_000).contains(permille))
@@ -282,7 +284,44 @@ fn eviction(fields: &mut Fields, merge_defaults: bool, enforce_pods: bool) -> Ev
         thresholds: thresholds(fields, merge_defaults, enforce_pods),
         pressure_transition_period_ms: transition_ms.unwrap_or(default.pressure_transition_period_ms),
         max_pod_grace_period_seconds: max_grace.unwrap_or(default.max_pod_grace_period_seconds),
+        evict_within_request: fields.boolean("evictWithinRequest").unwrap_or(default.evict_within_request),
+        breaker: breaker(fields),
     }
+}
+
+fn breaker(fields: &mut Fields) -> BreakerSettings {
+    enum Part {
+        MaxKills(u16),
+        WindowNs(u64),
+        MaxSharePermille(u16),
+    }
+    let parts = fields.mapping("breaker", |key, text| match key {
+        "maxKills" => text
+            .parse()
+            .map(Part::MaxKills)
+            .map_err(|_error| format!("{text:?} is not a number of kills: write 0 to {}", u16::MAX)),
+        "window" => duration::parse(text)
+            .map_err(|error| error.to_string())
+            .map(|window| u64::try_from(window.as_nanos()).unwrap_or(u64::MAX))
+            .and_then(|ns| {
+                if ns == 0 {
+                    Err(format!("{text:?} is no time: write such as 10m"))
+                } else {
+                    Ok(Part::WindowNs(ns))
+                }
+            }),
+        "maxShare" => permille(text).map(Part::MaxSharePermille),
+        _ => Err(String::from("unknown field: write maxKills, window or maxShare")),
+    });
+    let mut breaker = BreakerSettings::default();
+    for (_, part) in parts {
+        match part {
+            Part::MaxKills(kills) => breaker.max_kills = kills,
+            Part::WindowNs(ns) => breaker.window_ns = ns,
+            Part::MaxSharePermille(share) => breaker.max_share_permille = share,
+        }
+    }
+    breaker
 }
 
 fn thresholds(fields: &mut Fields, merge_defaults: bool, enforce_pods: bool) -> Vec<Threshold> {

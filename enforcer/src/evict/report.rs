@@ -13,6 +13,7 @@ use crate::{
         },
         message,
         pressure::Conditions,
+        rank::DecidedBy,
         threshold::Signal,
     },
     sense::{MeminfoError, snapshot::Missing},
@@ -308,7 +309,7 @@ impl Teller {
             "graceMs": decision.grace_ns / 1_000_000,
             "victim": victim
                 .map(|victim| victim_data(victim, &decision.reading, decision.growth_bytes_per_second)),
-            "decidedBy": decision.decided_by.map_or("onlyCandidate", |key| key.as_str()),
+            "decidedBy": DecidedBy::of(decision.decided_by),
             "ranking": ranking,
             "rankedCount": decision.ranked_count,
             "excluded": excluded,

@@ -95,6 +95,12 @@ pub struct BreakerSettings {
     pub max_share_permille: u16,
 }
 
+impl Default for BreakerSettings {
+    fn default() -> Self {
+        Self { max_kills: 20, window_ns: 600_000_000_000, max_share_permille: 500 }
+    }
+}
+
 /// What an administrator decides about eviction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EngineSettings {
@@ -129,7 +135,7 @@ impl Default for EngineSettings {
             pressure_transition_period_ms: 300_000,
             max_pod_grace_period_ns: 0,
             evict_within_request: true,
-            breaker: BreakerSettings { max_kills: 20, window_ns: 600_000_000_000, max_share_permille: 500 },
+            breaker: BreakerSettings::default(),
             dry_run_cool_down_ns: 60_000_000_000,
         }
     }
