@@ -488,6 +488,7 @@ fn start_reflex(
             | Report::Uncontained { .. }
             | Report::Eased { .. }
             | Report::Suppressed { .. }
+            | Report::StandsBack { .. }
             | Report::Blind(..)
             | Report::Sighted(_) => None,
         };

@@ -273,6 +273,8 @@ impl Turn {
         let actions = self.core.step(Input::Outcome(outcome));
         if let (Outcome::Terminated { number, .. }, Some(current)) = (outcome, &self.current)
             && current.number == number
+            // Otherwise it was killed before it could be asked.
+            && self.core.engine().terminated_ns().is_some()
         {
             let Current { id, number: _, decision, candidate } = current;
             let Decision { crossed_ns, decided_ns, grace_ns, .. } = *decision;
@@ -416,6 +418,11 @@ impl Turn {
                     Action::Conditions(conditions) => self.tell(Report::Conditions(conditions)),
                     Action::Suppressed { now_ns, signal, reason } => {
                         self.tell(Report::Suppressed { now_ns, signal, reason });
+                    }
+                    Action::StandsBack { now_ns, signal, index, cgroup: _, returned } => {
+                        if let Some(candidate) = self.set.members.get(index).map(Arc::clone) {
+                            self.tell(Report::StandsBack { signal, candidate, returned, now_ns });
+                        }
                     }
                     Action::LookAgainWithin(within_ns) => self.look_within_ns = Some(within_ns),
                     Action::ReadUsages(resource) => next = self.read_usages(resource),

@@ -22,6 +22,7 @@ use enforcer_tests::{
 mod calm;
 mod contain;
 mod pids;
+mod returning;
 mod soft;
 mod stubborn;
 

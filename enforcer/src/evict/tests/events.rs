@@ -7,11 +7,12 @@ use super::node::{MIB, Node, Pod};
 use crate::{
     evict::{Blindness, Candidate, Report, Teller},
     journal::Event,
+    model::CgroupId,
     policy::{
         engine::{
             Action, BrakeCause, BrakeRefusal, Candidates, Completion, Containment, Engine, EngineSettings,
             Failure, FailureReason, Input, KillReason, Mode, Moments, NodeSample, Outcome, Reading, Refusal,
-            Resource, Shortage, Suppression, followed,
+            Resource, Returned, Shortage, Suppression, followed,
         },
         threshold::{Signal, Threshold, ThresholdValue},
     },
@@ -87,6 +88,34 @@ fn moments() -> Moments {
     }
 }
 
+fn failure(cgroup: CgroupId, reason: FailureReason) -> Failure {
+    Failure {
+        number: 1,
+        cgroup,
+        moments: moments(),
+        given_up_ns: 3_001 * MS,
+        predicted_freed_bytes: 1250 * MIB,
+        freed_bytes: matches!(reason, FailureReason::StillPopulated).then_some(100 * MIB),
+        reason,
+    }
+}
+
+fn containment(cgroup: CgroupId) -> Containment {
+    Containment {
+        brake: 1,
+        number: 1,
+        index: 2,
+        cgroup,
+        decided_ns: MS,
+        cause: BrakeCause::Release,
+        usage_bytes: 80 * MIB,
+        high_bytes: 72 * MIB,
+        fill_bytes_per_second: 100 * MIB,
+        headroom_bytes: 40 * MIB,
+        awaited_ns: 450 * MS,
+    }
+}
+
 #[test]
 fn the_course_of_an_eviction() {
     let (_node, members) = candidates();
@@ -99,35 +128,15 @@ fn the_course_of_an_eviction() {
         predicted_freed_bytes: 1250 * MIB,
         freed_bytes: Some(1249 * MIB),
     };
-    let failure = |reason| Failure {
-        number: 1,
-        cgroup,
-        moments: moments(),
-        given_up_ns: 3_001 * MS,
-        predicted_freed_bytes: 1250 * MIB,
-        freed_bytes: matches!(reason, FailureReason::StillPopulated).then_some(100 * MIB),
-        reason,
-    };
-    let containment = Containment {
-        brake: 1,
-        number: 1,
-        index: 2,
-        cgroup,
-        decided_ns: MS,
-        cause: BrakeCause::Release,
-        usage_bytes: 80 * MIB,
-        high_bytes: 72 * MIB,
-        fill_bytes_per_second: 100 * MIB,
-        headroom_bytes: 40 * MIB,
-        awaited_ns: 450 * MS,
-    };
+    let containment = containment(cgroup);
     let failed = |reason| Report::Failed {
         id,
         signal: Signal::MemoryAvailable,
         candidate: Arc::clone(&candidate),
-        failure: failure(reason),
+        failure: failure(cgroup, reason),
     };
-    let reports = [
+    let returned = Returned { evictions: 3, until_ns: 35_000 * MS };
+    let reports = vec![
         Report::Crossed { now_ns: MS, shortage: shortage(199 * MIB) },
         Report::Signalled {
             id,
@@ -186,6 +195,12 @@ fn the_course_of_an_eviction() {
             brakes_failed: 0,
         },
         Report::Suppressed { now_ns: MS, signal: Signal::PidAvailable, reason: Suppression::NoCandidate },
+        Report::StandsBack {
+            signal: Signal::MemoryAvailable,
+            candidate: Arc::clone(&candidate),
+            returned,
+            now_ns: MS,
+        },
         failed(FailureReason::Refused(Refusal::Unrecorded)),
         Report::Blind(Signal::MemoryAvailable, Blindness::Memory(MeminfoError::Malformed)),
         Report::Blind(Signal::PidAvailable, Blindness::Level(Missing::Failed(12))),

@@ -20,9 +20,11 @@ impl Engine {
         let Some(mut victim) = self.victim else { return };
         match outcome {
             Outcome::Terminated { number, now_ns } if number == victim.number => {
-                victim.terminated(now_ns);
+                let is_begun = victim.terminated(now_ns);
                 self.victim = Some(victim);
-                self.breaker.record(now_ns);
+                if is_begun {
+                    self.count(&victim, now_ns);
+                }
                 self.pace(now_ns, actions);
             }
             Outcome::Signalled { number, now_ns } if number == victim.number => {
@@ -30,7 +32,7 @@ impl Engine {
                 victim.signalled(now_ns);
                 self.victim = Some(victim);
                 if is_first {
-                    self.breaker.record(now_ns);
+                    self.count(&victim, now_ns);
                 }
                 self.pace(now_ns, actions);
             }
@@ -62,6 +64,13 @@ impl Engine {
             | Outcome::Contained { .. }
             | Outcome::Uncontained { .. }
             | Outcome::Eased { .. } => {}
+        }
+    }
+
+    /// Counts an eviction that has begun. The same pod again, within its back-off, is not one more for the breaker.
+    fn count(&mut self, victim: &Victim, now_ns: u64) {
+        if self.back_offs.note(victim.pod, now_ns) {
+            self.breaker.record(now_ns);
         }
     }
 

@@ -1,5 +1,6 @@
 use super::{
     action::{BrakeCause, Completion, Decision, Failure, FailureReason, KillReason, Moments},
+    back_off::PodKey,
     settings::Resource,
 };
 use crate::{
@@ -81,6 +82,7 @@ impl Release {
 pub(super) struct Victim {
     pub(super) number: u64,
     pub(super) cgroup: CgroupId,
+    pub(super) pod: PodKey,
     /// What was short.
     pub(super) signal: Signal,
     stage: Stage,
@@ -115,6 +117,7 @@ impl Victim {
         Self {
             number: decision.number,
             cgroup: decision.cgroup,
+            pod: decision.pod,
             signal: decision.shortage.signal,
             stage: Stage::Deciding,
             grace_ns: decision.grace_ns,
@@ -139,13 +142,15 @@ impl Victim {
         self.looked_ns = self.looked_ns.max(now_ns);
     }
 
-    /// It was asked to end.
-    pub(super) fn terminated(&mut self, now_ns: u64) {
+    /// It was asked to end. Answers whether that was awaited: meanwhile it may have been killed.
+    pub(super) fn terminated(&mut self, now_ns: u64) -> bool {
         self.tick(now_ns);
-        if self.stage == Stage::Deciding {
+        let is_awaited = self.stage == Stage::Deciding;
+        if is_awaited {
             self.moments.terminated_ns = Some(now_ns);
             self.stage = Stage::Terminating { until_ns: self.clock_ns.saturating_add(self.grace_ns) };
         }
+        is_awaited
     }
 
     /// It was killed.
@@ -167,7 +172,7 @@ impl Victim {
         self.moments.terminated_ns
     }
 
-    /// Whether it is in its grace period, and why that must end now. `hard` says whether a hard threshold is met, and
+    /// Whether it is given time to end, or about to be, and why that must be over now. `hard` says whether a hard threshold is met, and
     /// `exhausted_in_ns` when memory will be exhausted.
     pub(super) fn hurry(
         &mut self,
@@ -176,13 +181,17 @@ impl Victim {
         exhausted_in_ns: Option<u64>,
     ) -> Option<KillReason> {
         self.tick(now_ns);
-        let Stage::Terminating { until_ns } = self.stage else { return None };
-        let release_ns = scaled(RELEASE_BASE_NS, RELEASE_NS_PER_GIB, self.memory.predicted);
+        let has_passed = match self.stage {
+            // What asks it waits for the disk, and a hard threshold waits for none.
+            Stage::Deciding if self.grace_ns > 0 => false,
+            Stage::Terminating { until_ns } => self.clock_ns >= until_ns,
+            Stage::Deciding | Stage::Killing | Stage::Dying { .. } | Stage::Settling { .. } => return None,
+        };
         let reason = if hard {
             KillReason::HardThreshold
-        } else if exhausted_in_ns.is_some_and(|in_ns| in_ns <= release_ns) {
+        } else if is_too_late(exhausted_in_ns, self.memory.predicted) {
             KillReason::Exhausting
-        } else if self.clock_ns >= until_ns {
+        } else if has_passed {
             KillReason::GracePassed
         } else {
             return None;
@@ -315,6 +324,12 @@ impl Victim {
     }
 }
 
+/// Whether memory is exhausted before that which so many bytes are predicted to come back from has given them back.
+pub(super) fn is_too_late(exhausted_in_ns: Option<u64>, predicted_freed_bytes: u64) -> bool {
+    let release_ns = scaled(RELEASE_BASE_NS, RELEASE_NS_PER_GIB, predicted_freed_bytes);
+    exhausted_in_ns.is_some_and(|in_ns| in_ns <= release_ns)
+}
+
 /// `base` and `per_gib` for each GiB of `bytes`, parts of it in proportion.
 fn scaled(base_ns: u64, per_gib_ns: u64, bytes: u64) -> u64 {
     let part = u128::from(per_gib_ns) * u128::from(bytes) / u128::from(GIB);
@@ -329,7 +344,7 @@ wire!(enum Stage {
     4 => Settling { since_ns: u64, moved_ns: u64 },
 });
 wire!(struct Release { predicted, before, freed });
-wire!(struct Victim { number, cgroup, signal, stage, grace_ns, moments, memory, pids, clock_ns, looked_ns });
+wire!(struct Victim { number, cgroup, pod, signal, stage, grace_ns, moments, memory, pids, clock_ns, looked_ns });
 
 #[cfg(test)]
 mod tests {
