@@ -74,7 +74,7 @@ pub enum Report {
         number: u64,
         /// The victim.
         candidate: Arc<Candidate>,
-        /// Why it was killed though it had been given time to end; none if it had not.
+        /// Why it was killed though it was to be given time to end; none if it had not.
         cut_short: Option<KillReason>,
         /// When what happened.
         moments: Moments,

@@ -5,4 +5,5 @@ mod kill;
 mod levels;
 mod node;
 mod open;
+mod unanswered;
 mod whole;

@@ -14,6 +14,7 @@ mod candidates;
 mod input;
 mod outcome;
 mod settings;
+mod slope;
 #[cfg(test)]
 mod tests;
 mod victim;
@@ -35,6 +36,7 @@ use self::{
     back_off::BackOffs,
     brake::Brakes,
     breaker::Breaker,
+    slope::Slope,
     victim::{Victim, is_too_late},
 };
 pub use super::few::Few;
@@ -110,6 +112,7 @@ pub struct Engine {
     back_offs: BackOffs,
     /// When memory will be exhausted, as of the latest look; none if it is not being filled.
     exhausted_in_ns: Option<u64>,
+    slope: Slope,
 }
 
 impl Engine {
@@ -135,6 +138,7 @@ impl Engine {
             brakes: Brakes::default(),
             back_offs: BackOffs::default(),
             exhausted_in_ns: None,
+            slope: Slope::default(),
         }
     }
 
@@ -303,7 +307,7 @@ impl Engine {
 
     /// Ends the victim's grace period, if it has one and the time has come.
     fn hurry(&mut self, node: &NodeSample, actions: &mut Actions) {
-        self.exhausted_in_ns = node.exhausted_in_ns();
+        self.exhausted_in_ns = self.slope.observe(node);
         let Some(victim) = &mut self.victim else { return };
         let hard = self.pressure.due().any(|reclaim| reclaim.threshold.is_hard());
         if let Some(reason) = victim.hurry(node.now_ns, hard, self.exhausted_in_ns) {
@@ -508,5 +512,5 @@ wire!(struct Episode { crossed_ns, met, last_met_ns });
 wire!(struct Engine {
     settings, mode, candidates, breaker, pressure, episodes, conditions, told, victim, decision, decided,
     quiet_until_ns, soft_quiet_until_ns, baseline_due_ns, asked_for, brakes,
-    back_offs, exhausted_in_ns,
+    back_offs, exhausted_in_ns, slope,
 });

@@ -79,7 +79,7 @@ pub enum Exclusion {
     Gone,
     /// It uses nothing.
     Empty,
-    /// It uses no more than it requested, and such pods are spared by configuration.
+    /// It uses no more than it requested, or what it uses is not known, and such pods are spared by configuration.
     WithinRequest,
     /// It was tried in this episode and could not be evicted.
     PassedOver,
@@ -227,7 +227,7 @@ pub enum Suppression {
     BreakerOpen,
 }
 
-/// Why a victim that was asked to end is killed.
+/// Why a victim that was asked to end, or was to be, is killed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum KillReason {
     /// Its grace period has passed.
@@ -301,7 +301,7 @@ pub enum Action {
     /// `Outcome::Signalled` or `Refused`; with one by SIGTERM, and answer with `Outcome::Terminated` or `Refused`. If it
     /// is a dry run, only tell it; no answer is awaited.
     Evict,
-    /// Kill the victim that was asked to end, now, and answer with `Outcome::Signalled` or `Refused`.
+    /// Kill the victim that was asked to end, or was to be, now, and answer with `Outcome::Signalled` or `Refused`.
     Kill {
         /// Which eviction.
         number: u64,

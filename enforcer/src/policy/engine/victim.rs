@@ -142,15 +142,13 @@ impl Victim {
         self.looked_ns = self.looked_ns.max(now_ns);
     }
 
-    /// It was asked to end. Answers whether that was awaited: meanwhile it may have been killed.
-    pub(super) fn terminated(&mut self, now_ns: u64) -> bool {
+    /// It was asked to end.
+    pub(super) fn terminated(&mut self, now_ns: u64) {
         self.tick(now_ns);
-        let is_awaited = self.stage == Stage::Deciding;
-        if is_awaited {
+        if self.stage == Stage::Deciding {
             self.moments.terminated_ns = Some(now_ns);
             self.stage = Stage::Terminating { until_ns: self.clock_ns.saturating_add(self.grace_ns) };
         }
-        is_awaited
     }
 
     /// It was killed.
@@ -160,6 +158,11 @@ impl Victim {
             self.moments.signalled_ns = Some(now_ns);
             self.stage = Stage::Dying { deadline_ns: self.clock_ns.saturating_add(self.allowed_ns()) };
         }
+    }
+
+    /// Whether it is to be signalled, and nothing has been sent to it as far as is known.
+    pub(super) fn is_deciding(&self) -> bool {
+        self.stage == Stage::Deciding
     }
 
     /// Whether an answer of the executor is awaited.
@@ -172,8 +175,10 @@ impl Victim {
         self.moments.terminated_ns
     }
 
-    /// Whether it is given time to end, or about to be, and why that must be over now. `hard` says whether a hard threshold is met, and
-    /// `exhausted_in_ns` when memory will be exhausted.
+    /// Whether it is in its grace period, or is about to be asked, and why that must end now. `hard` says whether a hard
+    /// threshold is met, and `exhausted_in_ns` when memory will be exhausted.
+    ///
+    /// To be asked it waits for a disk. What is urgent does not.
     pub(super) fn hurry(
         &mut self,
         now_ns: u64,
@@ -181,17 +186,16 @@ impl Victim {
         exhausted_in_ns: Option<u64>,
     ) -> Option<KillReason> {
         self.tick(now_ns);
-        let has_passed = match self.stage {
-            // What asks it waits for the disk, and a hard threshold waits for none.
-            Stage::Deciding if self.grace_ns > 0 => false,
-            Stage::Terminating { until_ns } => self.clock_ns >= until_ns,
+        let until_ns = match self.stage {
+            Stage::Terminating { until_ns } => Some(until_ns),
+            Stage::Deciding if self.grace_ns > 0 => None,
             Stage::Deciding | Stage::Killing | Stage::Dying { .. } | Stage::Settling { .. } => return None,
         };
         let reason = if hard {
             KillReason::HardThreshold
         } else if is_too_late(exhausted_in_ns, self.memory.predicted) {
             KillReason::Exhausting
-        } else if has_passed {
+        } else if until_ns.is_some_and(|until_ns| self.clock_ns >= until_ns) {
             KillReason::GracePassed
         } else {
             return None;

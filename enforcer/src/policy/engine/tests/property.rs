@@ -9,8 +9,8 @@ use crate::{
     policy::{
         engine::{
             Action, Actions, BrakeRefusal, BreakerSettings, CandidateFacts, Candidates, Containment,
-            Decision, Engine, EngineSettings, Input, Level, Mode, NodeSample, Outcome, PodKey, Ranked,
-            Reading, Refusal, Resource, Shortage, Standing, Usage, followed,
+            Decision, Engine, EngineSettings, Input, KillReason, Level, Mode, NodeSample, Outcome, PodKey,
+            Ranked, Reading, Refusal, Resource, Shortage, Standing, Usage, followed,
         },
         threshold::{Signal, Threshold, ThresholdValue},
     },
@@ -52,6 +52,8 @@ enum Answer {
     Terminated,
     Signalled,
     Refused(Refusal),
+    /// Of who was asked to end only after it had been killed, if anybody: whether it was asked.
+    Late(bool),
     /// Of the brake that was asked for first and not answered yet: whether it was done.
     Brake(bool),
 }
@@ -75,11 +77,6 @@ impl Node {
             pids: self.pids.map(|pids| level(pids, 32_768)),
             fill_bytes_per_second: self.fill_mib * MIB,
         }
-    }
-
-    fn exhausted_in_ns(self) -> Option<u64> {
-        let headroom_mib = self.memory_mib.min(self.allocatable_mib.unwrap_or(u64::MAX));
-        (headroom_mib * 1_000 * MS).checked_div(self.fill_mib)
     }
 }
 
@@ -128,6 +125,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         2 => Just(Answer::Terminated),
         2 => Just(Answer::Signalled),
         1 => refusal().prop_map(Answer::Refused),
+        1 => any::<bool>().prop_map(Answer::Late),
         2 => prop::bool::weighted(0.8).prop_map(Answer::Brake),
     ];
     prop_oneof![
@@ -213,8 +211,8 @@ enum Course {
     Asked { number: u64, grace: bool },
     /// Sent SIGTERM.
     Terminated { number: u64 },
-    /// To be killed after SIGTERM.
-    ToBeKilled { number: u64 },
+    /// To be killed after SIGTERM, or before it could be sent.
+    ToBeKilled { number: u64, terminated: bool },
     /// Sent SIGKILL.
     Killed { number: u64 },
 }
@@ -251,8 +249,8 @@ struct Watcher {
     /// Which thresholds are told as crossed.
     crossed: BTreeMap<(Signal, bool), bool>,
     course: Option<Course>,
-    /// The latest eviction whose grace was cut short after it had begun.
-    terminated: Option<u64>,
+    /// Who was to be killed before it had been asked to end; that answer is still to come.
+    overtaken: Option<u64>,
     /// What the helper was asked for and has not answered, in order; and what it holds back.
     asked: VecDeque<Asked>,
     held: Option<u64>,
@@ -261,6 +259,8 @@ struct Watcher {
     key: u64,
     /// As of the latest look.
     exhausted_in_ns: Option<u64>,
+    /// When the slope was measured last, at what level, and what it was, a second.
+    slope: Option<(u64, u64, u64)>,
     /// Each pod's evictions so far, the latest, and the end of its back-off.
     back_offs: BTreeMap<u64, (u32, u64, u64)>,
     all: Vec<Vec<Action>>,
@@ -273,46 +273,16 @@ impl Watcher {
         let actions: Actions = match happening {
             Happening::Look { after_ms, node } => {
                 self.now_ns += after_ms * MS;
-                self.exhausted_in_ns = node.exhausted_in_ns();
+                self.see_slope(*node);
                 self.engine.step(Input::Node(node.sample(self.now_ns)))
             }
             Happening::Usages { node, used } => {
-                self.exhausted_in_ns = node.exhausted_in_ns();
+                self.see_slope(*node);
                 let readings: Vec<_> = used.iter().copied().map(reading).collect();
                 self.engine.step(Input::Usages { node: node.sample(now_ns), readings: &readings })
             }
             Happening::Answer(answer) => {
-                // Only what was asked for is answered.
-                let outcome = match (answer, self.course) {
-                    (Answer::Brake(done), _) => match self.answer_of_brake(*done) {
-                        Some(outcome) => outcome,
-                        None => return,
-                    },
-                    (Answer::Terminated, Some(Course::Asked { number, grace: true })) => {
-                        self.course = Some(Course::Terminated { number });
-                        Outcome::Terminated { number, now_ns }
-                    }
-                    (
-                        Answer::Signalled,
-                        Some(Course::Asked { number, grace: false } | Course::ToBeKilled { number }),
-                    ) => {
-                        self.course = Some(Course::Killed { number });
-                        Outcome::Signalled { number, now_ns }
-                    }
-                    (
-                        Answer::Refused(reason),
-                        Some(Course::Asked { number, .. } | Course::ToBeKilled { number }),
-                    ) => {
-                        let over = matches!(reason, Refusal::Gone | Refusal::Empty)
-                            && matches!(self.course, Some(Course::ToBeKilled { .. }))
-                            && self.terminated == Some(number);
-                        if over {
-                            self.course = None;
-                        }
-                        Outcome::Refused { number, now_ns, reason: *reason }
-                    }
-                    _ => return,
-                };
+                let Some(outcome) = self.answer(*answer) else { return };
                 self.engine.step(Input::Outcome(outcome))
             }
             Happening::Progress { after_ms, populated, current_mib } => {
@@ -366,6 +336,45 @@ impl Watcher {
             assert!(self.engine.victim().is_some(), "held back for nobody's sake");
         }
         self.all.push(actions.iter().copied().collect());
+    }
+
+    /// Only what was asked for is answered.
+    fn answer(&mut self, answer: Answer) -> Option<Outcome> {
+        let now_ns = self.now_ns;
+        Some(match (answer, self.course) {
+            (Answer::Brake(done), _) => return self.answer_of_brake(done),
+            (Answer::Terminated, Some(Course::Asked { number, grace: true })) => {
+                self.count_kill();
+                self.course = Some(Course::Terminated { number });
+                Outcome::Terminated { number, now_ns }
+            }
+            (
+                Answer::Signalled,
+                Some(Course::Asked { number, grace: false } | Course::ToBeKilled { number, .. }),
+            ) => {
+                if !matches!(self.course, Some(Course::ToBeKilled { terminated: true, .. })) {
+                    self.count_kill();
+                }
+                self.course = Some(Course::Killed { number });
+                Outcome::Signalled { number, now_ns }
+            }
+            (
+                Answer::Refused(reason),
+                Some(Course::Asked { number, .. } | Course::ToBeKilled { number, .. }),
+            ) => {
+                let over = matches!(reason, Refusal::Gone | Refusal::Empty)
+                    && matches!(self.course, Some(Course::ToBeKilled { terminated: true, .. }));
+                if over {
+                    self.course = None;
+                }
+                Outcome::Refused { number, now_ns, reason }
+            }
+            (Answer::Late(asked), _) => match self.overtaken.take()? {
+                number if asked => Outcome::Terminated { number, now_ns },
+                number => Outcome::Refused { number, now_ns, reason: Refusal::Unrecorded },
+            },
+            _ => return None,
+        })
     }
 
     /// As the helper thread answers: in order, and what it does not hold it lets go of too.
@@ -423,7 +432,7 @@ impl Watcher {
                 let number = match self.course.take() {
                     Some(
                         Course::Asked { number, .. }
-                        | Course::ToBeKilled { number }
+                        | Course::ToBeKilled { number, .. }
                         | Course::Killed { number },
                     ) => Some(number),
                     Some(Course::Terminated { .. }) | None => None,
@@ -431,14 +440,19 @@ impl Watcher {
                 assert_eq!(number, Some(failure.number), "failed, and was not asked for or killed");
             }
             Action::Evict => self.check_decision(),
-            Action::Kill { number, .. } => {
-                let number = *number;
-                let asked = [Course::Terminated { number }, Course::Asked { number, grace: true }];
-                assert!(self.course.is_some_and(|course| asked.contains(&course)), "no grace to end");
-                if self.course == Some(Course::Terminated { number }) {
-                    self.terminated = Some(number);
-                }
-                self.course = Some(Course::ToBeKilled { number });
+            Action::Kill { number, reason } => {
+                let terminated = match self.course {
+                    Some(Course::Terminated { number: asked }) if asked == *number => true,
+                    // What is urgent does not wait until it has been asked.
+                    Some(Course::Asked { number: decided, grace: true })
+                        if decided == *number && *reason != KillReason::GracePassed =>
+                    {
+                        self.overtaken = Some(decided);
+                        false
+                    }
+                    other => panic!("no grace to end: {other:?}"),
+                };
+                self.course = Some(Course::ToBeKilled { number: *number, terminated });
             }
             Action::Contained { .. }
             | Action::Uncontained { .. }
@@ -463,6 +477,24 @@ impl Watcher {
             }
         }
         assert_eq!((self.held, self.engine.brake()), (None, None), "still held back");
+    }
+
+    /// The slope since a look at least 100 ms ago.
+    fn see_slope(&mut self, node: Node) {
+        let (now_ns, bytes) = (self.now_ns, node.memory_mib * MIB);
+        let (since_ns, before, rate) = self.slope.unwrap_or((now_ns, bytes, 0));
+        self.slope = Some(if now_ns < since_ns {
+            (now_ns, bytes, 0)
+        } else if now_ns - since_ns >= 100 * MS {
+            let fallen = u128::from(before.saturating_sub(bytes)) * 1_000_000_000;
+            (now_ns, bytes, u64::try_from(fallen / u128::from(now_ns - since_ns)).unwrap())
+        } else {
+            (since_ns, before, rate)
+        });
+        let headroom = bytes.min(node.allocatable_mib.map_or(u64::MAX, |mib| mib * MIB));
+        let (.., rate) = self.slope.unwrap();
+        let left_ns = (u128::from(headroom) * 1_000_000_000).checked_div(u128::from(rate));
+        self.exhausted_in_ns = left_ns.map(|ns| u64::try_from(ns).unwrap());
     }
 
     /// A kill has begun: it counts for the breaker, unless the pod is back within its back-off.
@@ -538,8 +570,8 @@ impl Watcher {
         }
         self.check_back_off(&decision);
         if shortage.resource() == Resource::Memory && !self.settings.evict_within_request {
-            let usage = decision.reading.usage();
-            assert!(usage.is_none_or(|usage| usage.working_set_bytes > facts.request_bytes));
+            let used = decision.reading.usage().map(|usage| usage.working_set_bytes);
+            assert!(used.map_or(facts.request_bytes == 0, |used| used > facts.request_bytes));
         }
         if decision.dry_run {
             return;
@@ -566,28 +598,18 @@ fn run(settings: &EngineSettings, first: &[CandidateFacts], happenings: &[Happen
         peak_ns: 0,
         crossed: BTreeMap::new(),
         course: None,
-        terminated: None,
+        overtaken: None,
         asked: VecDeque::new(),
         held: None,
         kills_ns: Vec::new(),
         key: 0,
         exhausted_in_ns: None,
+        slope: None,
         back_offs: BTreeMap::new(),
         all: Vec::new(),
     };
     for happening in happenings {
-        let before = watcher.course;
         watcher.feed(happening);
-        let begun = |course| matches!(course, Some(Course::Terminated { .. } | Course::Killed { .. }));
-        let asked = match before {
-            Some(Course::Asked { .. }) => true,
-            // Not asked to end after all, but killed.
-            Some(Course::ToBeKilled { number }) => watcher.terminated != Some(number),
-            Some(Course::Terminated { .. } | Course::Killed { .. }) | None => false,
-        };
-        if asked && begun(watcher.course) {
-            watcher.count_kill();
-        }
         if let Happening::Configure(_) = happening {
             // A new breaker knows of no kills.
             watcher.kills_ns.clear();
