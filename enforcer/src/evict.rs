@@ -13,6 +13,7 @@
 //! counted.
 
 mod brake;
+mod by_hand;
 mod candidate;
 mod core;
 mod executor;
@@ -32,8 +33,9 @@ mod turn;
 
 pub use self::{
     brake::BrakeBook,
+    by_hand::{ByHand, Operator},
     candidate::{Candidate, Identity, OpenError},
-    gentle::{EndError, Ending, end},
+    gentle::{EndError, Ending, Sent, end},
     pledge::Pledges,
     reflex::{Reflex, ReflexConfig, ReflexError, ReflexStats},
     report::{Blindness, Report, Teller},

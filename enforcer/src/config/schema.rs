@@ -53,6 +53,10 @@ fn of(form: Form) -> Value {
         Form::Quantities(names) => object(names, &quantity),
         Form::Thresholds => object(&signals, &quantity),
         Form::Durations => object(&signals, &json!({"type": "string"})),
-        Form::Object(name, words) => object(&[name], &json!({"enum": words})),
+        Form::Object(fields) => {
+            let properties: Map<_, _> =
+                fields.iter().map(|(name, form)| ((*name).to_owned(), of(*form))).collect();
+            json!({"type": "object", "properties": properties, "additionalProperties": false})
+        }
     }
 }

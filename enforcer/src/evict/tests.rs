@@ -1,4 +1,5 @@
 mod brake;
+mod by_hand;
 mod events;
 mod gentle;
 mod kill;

@@ -14,7 +14,6 @@ mod candidates;
 mod input;
 mod outcome;
 mod settings;
-mod slope;
 #[cfg(test)]
 mod tests;
 mod victim;
@@ -36,7 +35,6 @@ use self::{
     back_off::BackOffs,
     brake::Brakes,
     breaker::Breaker,
-    slope::Slope,
     victim::{Victim, is_too_late},
 };
 pub use super::few::Few;
@@ -112,7 +110,6 @@ pub struct Engine {
     back_offs: BackOffs,
     /// When memory will be exhausted, as of the latest look; none if it is not being filled.
     exhausted_in_ns: Option<u64>,
-    slope: Slope,
 }
 
 impl Engine {
@@ -138,13 +135,19 @@ impl Engine {
             brakes: Brakes::default(),
             back_offs: BackOffs::default(),
             exhausted_in_ns: None,
-            slope: Slope::default(),
         }
     }
 
-    /// Takes new settings; an open breaker is closed by it. An eviction under way goes on, and so do the grace periods
-    /// of thresholds that stay.
+    /// Takes new settings; an open breaker is closed by it, unless all that is new is that evicting is paused or goes on.
+    /// An eviction under way goes on, and so do the grace periods of thresholds that stay.
     pub fn configure(&mut self, settings: &EngineSettings) {
+        let EngineSettings { paused, .. } = *settings;
+        if paused != self.settings.paused && *settings == (EngineSettings { paused, ..self.settings }) {
+            self.settings.paused = paused;
+            // What was only told meanwhile was not done.
+            self.quiet_until_ns = 0;
+            return;
+        }
         if settings.breaker != self.settings.breaker {
             self.breaker = Breaker::new(settings.breaker);
         }
@@ -191,10 +194,10 @@ impl Engine {
         &self.settings
     }
 
-    /// The mode in force: the configured one, or dry-run once the breaker has opened.
+    /// The mode in force: the configured one, or dry-run while evicting is paused or once the breaker has opened.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        self.mode
+        if self.settings.paused { self.mode.min(Mode::DryRun) } else { self.mode }
     }
 
     /// The cgroup and number of the victim that is signalled or about to be.
@@ -307,7 +310,7 @@ impl Engine {
 
     /// Ends the victim's grace period, if it has one and the time has come.
     fn hurry(&mut self, node: &NodeSample, actions: &mut Actions) {
-        self.exhausted_in_ns = self.slope.observe(node);
+        self.exhausted_in_ns = node.exhausted_in_ns();
         let Some(victim) = &mut self.victim else { return };
         let hard = self.pressure.due().any(|reclaim| reclaim.threshold.is_hard());
         if let Some(reason) = victim.hurry(node.now_ns, hard, self.exhausted_in_ns) {
@@ -378,7 +381,7 @@ impl Engine {
         self.ease(actions);
         self.stand_back(now_ns, &reclaim);
         self.candidates.order.sort_unstable_by(|left, right| left.compare(right).0);
-        if self.mode == Mode::Enforce && self.breaker.is_open(now_ns, self.candidates.len()) {
+        if self.mode() == Mode::Enforce && self.breaker.is_open(now_ns, self.candidates.len()) {
             self.mode = Mode::DryRun;
             self.suppress(now_ns, &reclaim, Suppression::BreakerOpen, actions);
         }
@@ -429,7 +432,8 @@ impl Engine {
         };
         Some(Decision {
             number: self.decided.saturating_add(1),
-            dry_run: self.mode != Mode::Enforce,
+            dry_run: self.mode() != Mode::Enforce,
+            paused: self.settings.paused,
             index: first.index,
             cgroup: first.cgroup,
             pod: slot.facts.pod,
@@ -512,5 +516,5 @@ wire!(struct Episode { crossed_ns, met, last_met_ns });
 wire!(struct Engine {
     settings, mode, candidates, breaker, pressure, episodes, conditions, told, victim, decision, decided,
     quiet_until_ns, soft_quiet_until_ns, baseline_due_ns, asked_for, brakes,
-    back_offs, exhausted_in_ns, slope,
+    back_offs, exhausted_in_ns,
 });

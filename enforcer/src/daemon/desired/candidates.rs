@@ -13,7 +13,7 @@ use crate::{
 /// A candidate, and what it was opened for.
 pub(super) struct Standing {
     plan: PodPlan,
-    candidate: Arc<Candidate>,
+    pub(super) candidate: Arc<Candidate>,
     /// The containers' cgroups that stood then: their brakes are open.
     containers: Vec<Option<CgroupId>>,
 }
@@ -46,7 +46,7 @@ impl Desired {
         let mut differs = false;
         let mut order = Vec::new();
         let holders = cgroup::holders(&plan, &self.retired.iter().collect());
-        let wanted: Vec<_> = plan.pods.iter().filter_map(|pod| self.evictable(pod, &holders)).collect();
+        let wanted: Vec<_> = plan.pods.iter().filter_map(|pod| self.evicted_by(pod, &holders)).collect();
         for plan in wanted {
             let plan = plan.as_ref();
             let held = |path| self.ids.get(path).copied().filter(|_| holders.get(path) == Some(&plan.uid));
@@ -55,6 +55,7 @@ impl Desired {
                 plan.containers.iter().map(|container| held(&container.cgroup.path)).collect();
             let standing = before.remove(&plan.uid).filter(|standing| {
                 standing.plan == *plan
+                    && standing.candidate.facts().protected == self.protected.contains(&plan.name)
                     && Some(standing.candidate.facts().cgroup) == id
                     && standing.containers == containers
             });
@@ -76,7 +77,7 @@ impl Desired {
     }
 
     /// The plan by which a pod may be evicted, if it may.
-    fn evictable<'a>(
+    fn evicted_by<'a>(
         &self,
         plan: &'a PodPlan,
         holders: &BTreeMap<CgroupPath, PodUid>,
@@ -112,15 +113,19 @@ impl Desired {
     fn open_planned(&mut self, uid: &PodUid) -> Option<Arc<Candidate>> {
         let root = Arc::clone(self.hierarchy.as_ref()?.root());
         let plan = self.plan.pods.iter().find(|plan| plan.uid == *uid)?;
-        // As if it were let in.
-        let retired = self.retired.iter().filter(|retired| *retired != uid).collect();
-        let plan = as_held(plan, &cgroup::holders(&self.plan, &retired))?;
+        let plan = self.let_in(plan)?;
         self.open(&root, &plan)
+    }
+
+    /// The pod with what would be its own if it were let in; none if its cgroup is another's.
+    pub(super) fn let_in(&self, plan: &PodPlan) -> Option<PodPlan> {
+        let retired = self.retired.iter().filter(|retired| **retired != plan.uid).collect();
+        as_held(plan, &cgroup::holders(&self.plan, &retired))
     }
 
     fn open(&mut self, root: &CgroupDir, plan: &PodPlan) -> Option<Arc<Candidate>> {
         match Candidate::open(root, plan) {
-            Ok(candidate) => Some(Arc::new(candidate)),
+            Ok(candidate) => Some(Arc::new(candidate.protected(self.protected.contains(&plan.name)))),
             Err(OpenError::Cgroup(error)) if error.is_gone() => None,
             Err(error) => {
                 self.are_candidates_stale = true;
@@ -150,7 +155,7 @@ impl Desired {
         let Some(entry) = self.roster.get(uid) else { return };
         let grace = Duration::from_secs(entry.pod.termination_grace_period_seconds);
         let (name, journal) = (entry.pod.name.clone(), self.journal.clone());
-        let work = move || match evict::end(&candidate, grace) {
+        let work = move || match evict::end(&candidate, grace, |_| ()) {
             Ok(ending) => tracing::info!(pod = %name, ?ending, "made way for a critical pod"),
             Err(error) => {
                 let message =

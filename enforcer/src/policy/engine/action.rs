@@ -124,6 +124,8 @@ pub struct Decision {
     pub number: u64,
     /// Whether nothing is to be signalled.
     pub dry_run: bool,
+    /// Whether an operator has paused evicting, and so nothing is to be signalled.
+    pub paused: bool,
     /// The victim's place among the candidates.
     pub index: usize,
     /// The victim's cgroup.
@@ -382,7 +384,8 @@ wire!(enum Exclusion { 0 => Critical, 1 => Protected, 2 => Gone, 3 => Empty, 4 =
 wire!(struct Excluded { index, cgroup, reason });
 wire!(struct Shortage { signal, hard, threshold, observed });
 wire!(struct Decision {
-    number, dry_run, index, cgroup, pod, returned, crossed_ns, decided_ns, shortage, grace_ns, reading, growth_bytes_per_second,
+    number, dry_run, paused, index, cgroup, pod, returned, crossed_ns, decided_ns, shortage, grace_ns, reading,
+    growth_bytes_per_second,
     decided_by, predicted_freed_bytes, ranking, ranked_count, excluded, excluded_count,
 });
 wire!(struct Moments { crossed_ns, decided_ns, terminated_ns, signalled_ns, dead_ns, memory_back_ns });

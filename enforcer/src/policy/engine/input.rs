@@ -1,4 +1,4 @@
-use super::{back_off::PodKey, settings::Resource};
+use super::{back_off::PodKey, scale, settings::Resource};
 use crate::{
     model::CgroupId,
     policy::{
@@ -138,6 +138,14 @@ impl NodeSample {
             pids: None,
             fill_bytes_per_second: 0,
         }
+    }
+
+    /// When memory will be exhausted at the rate at which it is being filled; none if it is not.
+    pub(super) fn exhausted_in_ns(&self) -> Option<u64> {
+        let allocatable = self.allocatable.map_or(u64::MAX, |level| level.available);
+        let headroom_bytes = self.memory.available.min(allocatable);
+        let fills = self.fill_bytes_per_second > 0;
+        fills.then(|| scale(headroom_bytes, 1_000_000_000, self.fill_bytes_per_second))
     }
 
     /// What a signal measures; none if it was not read.

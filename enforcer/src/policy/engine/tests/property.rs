@@ -78,6 +78,11 @@ impl Node {
             fill_bytes_per_second: self.fill_mib * MIB,
         }
     }
+
+    fn exhausted_in_ns(self) -> Option<u64> {
+        let headroom_mib = self.memory_mib.min(self.allocatable_mib.unwrap_or(u64::MAX));
+        (headroom_mib * 1_000 * MS).checked_div(self.fill_mib)
+    }
 }
 
 fn node() -> impl Strategy<Value = Node> {
@@ -168,8 +173,10 @@ fn thresholds() -> impl Strategy<Value = Vec<Threshold>> {
 
 fn settings() -> impl Strategy<Value = EngineSettings> {
     let mode = prop_oneof![1 => Just(Mode::Observe), 1 => Just(Mode::DryRun), 3 => Just(Mode::Enforce)];
-    (mode, thresholds(), any::<bool>(), 0_u16..5, 0_u64..10).prop_map(
-        |(mode, thresholds, within, max_kills, grace)| EngineSettings {
+    let paused = prop::bool::weighted(0.2);
+    (mode, paused, thresholds(), any::<bool>(), 0_u16..5, 0_u64..10).prop_map(
+        |(mode, paused, thresholds, within, max_kills, grace)| EngineSettings {
+            paused,
             mode,
             thresholds: followed(&thresholds),
             pressure_transition_period_ms: 1_000,
@@ -190,6 +197,7 @@ fn busy() -> impl Strategy<Value = (EngineSettings, Vec<CandidateFacts>)> {
         };
         let settings = EngineSettings {
             mode: Mode::Enforce,
+            paused: false,
             thresholds: followed(&[threshold(0, 100), threshold(100, 500)]),
             max_pod_grace_period_ns: 10_000 * MS,
             breaker: BreakerSettings { max_kills: 50, window_ns: 10_000 * MS, max_share_permille: 1_000 },
@@ -259,25 +267,27 @@ struct Watcher {
     key: u64,
     /// As of the latest look.
     exhausted_in_ns: Option<u64>,
-    /// When the slope was measured last, at what level, and what it was, a second.
-    slope: Option<(u64, u64, u64)>,
     /// Each pod's evictions so far, the latest, and the end of its back-off.
     back_offs: BTreeMap<u64, (u32, u64, u64)>,
     all: Vec<Vec<Action>>,
 }
 
 impl Watcher {
+    fn acts(&self) -> bool {
+        self.settings.mode == Mode::Enforce && !self.settings.paused
+    }
+
     fn feed(&mut self, happening: &Happening) {
         let number = self.engine.victim().map_or(0, |(number, _)| number);
         let now_ns = self.now_ns;
         let actions: Actions = match happening {
             Happening::Look { after_ms, node } => {
                 self.now_ns += after_ms * MS;
-                self.see_slope(*node);
+                self.exhausted_in_ns = node.exhausted_in_ns();
                 self.engine.step(Input::Node(node.sample(self.now_ns)))
             }
             Happening::Usages { node, used } => {
-                self.see_slope(*node);
+                self.exhausted_in_ns = node.exhausted_in_ns();
                 let readings: Vec<_> = used.iter().copied().map(reading).collect();
                 self.engine.step(Input::Usages { node: node.sample(now_ns), readings: &readings })
             }
@@ -332,7 +342,7 @@ impl Watcher {
         let is_let_go_of = self.asked.iter().any(|asked| matches!(asked, Asked::Ease(_)));
         let on = self.held.is_some() || !self.asked.is_empty();
         if on && !is_let_go_of {
-            assert_eq!(self.settings.mode, Mode::Enforce, "held back by who only tells");
+            assert!(self.acts(), "held back by who only tells");
             assert!(self.engine.victim().is_some(), "held back for nobody's sake");
         }
         self.all.push(actions.iter().copied().collect());
@@ -394,7 +404,7 @@ impl Watcher {
     }
 
     fn check_containment(&mut self, containment: &Containment) {
-        assert_eq!(self.settings.mode, Mode::Enforce, "held back by who only tells");
+        assert!(self.acts(), "held back by who only tells");
         assert_eq!((self.held, self.asked.len()), (None, 0), "two held back");
         let (number, victim) = self.engine.victim().expect("a victim whose memory is awaited");
         assert!(number == containment.number && victim != containment.cgroup, "the victim itself");
@@ -479,24 +489,6 @@ impl Watcher {
         assert_eq!((self.held, self.engine.brake()), (None, None), "still held back");
     }
 
-    /// The slope since a look at least 100 ms ago.
-    fn see_slope(&mut self, node: Node) {
-        let (now_ns, bytes) = (self.now_ns, node.memory_mib * MIB);
-        let (since_ns, before, rate) = self.slope.unwrap_or((now_ns, bytes, 0));
-        self.slope = Some(if now_ns < since_ns {
-            (now_ns, bytes, 0)
-        } else if now_ns - since_ns >= 100 * MS {
-            let fallen = u128::from(before.saturating_sub(bytes)) * 1_000_000_000;
-            (now_ns, bytes, u64::try_from(fallen / u128::from(now_ns - since_ns)).unwrap())
-        } else {
-            (since_ns, before, rate)
-        });
-        let headroom = bytes.min(node.allocatable_mib.map_or(u64::MAX, |mib| mib * MIB));
-        let (.., rate) = self.slope.unwrap();
-        let left_ns = (u128::from(headroom) * 1_000_000_000).checked_div(u128::from(rate));
-        self.exhausted_in_ns = left_ns.map(|ns| u64::try_from(ns).unwrap());
-    }
-
     /// A kill has begun: it counts for the breaker, unless the pod is back within its back-off.
     fn count_kill(&mut self) {
         let now_ns = self.now_ns;
@@ -546,7 +538,8 @@ impl Watcher {
     fn check_decision(&mut self) {
         let decision = *self.engine.decision().expect("a decision behind the action");
         assert_ne!(self.settings.mode, Mode::Observe);
-        assert!(self.settings.mode == Mode::Enforce || decision.dry_run);
+        assert!(self.acts() || decision.dry_run);
+        assert_eq!(decision.paused, self.settings.paused);
         let shortage = decision.shortage;
         assert_eq!(self.crossed.get(&(shortage.signal, shortage.hard)), Some(&true), "no crossing");
         let mut thresholds = self.settings.thresholds.iter();
@@ -604,7 +597,6 @@ fn run(settings: &EngineSettings, first: &[CandidateFacts], happenings: &[Happen
         kills_ns: Vec::new(),
         key: 0,
         exhausted_in_ns: None,
-        slope: None,
         back_offs: BTreeMap::new(),
         all: Vec::new(),
     };
