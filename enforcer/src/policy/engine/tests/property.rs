@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use proptest::prelude::*;
 
+use super::oracle::Oracle;
 use crate::{
     model::CgroupId,
     policy::{
@@ -263,12 +264,15 @@ struct Watcher {
     asked: VecDeque<Asked>,
     held: Option<u64>,
     kills_ns: Vec<u64>,
+    /// Whether it decides by the readings that it was given just now.
+    is_read: bool,
     /// Of the latest victim.
     key: u64,
     /// As of the latest look.
     exhausted_in_ns: Option<u64>,
     /// Each pod's evictions so far, the latest, and the end of its back-off.
     back_offs: BTreeMap<u64, (u32, u64, u64)>,
+    oracle: Oracle,
     all: Vec<Vec<Action>>,
 }
 
@@ -279,6 +283,7 @@ impl Watcher {
 
     fn feed(&mut self, happening: &Happening) {
         let number = self.engine.victim().map_or(0, |(number, _)| number);
+        self.is_read = matches!(happening, Happening::Usages { .. });
         let now_ns = self.now_ns;
         let actions: Actions = match happening {
             Happening::Look { after_ms, node } => {
@@ -312,6 +317,7 @@ impl Watcher {
             Happening::NewSet(facts) => {
                 self.set.clone_from(facts);
                 drop(self.engine.replace(Candidates::new(facts)));
+                self.oracle.exchanged(facts);
                 return;
             }
             Happening::Jump { back_ms, ahead_ms } => {
@@ -328,6 +334,7 @@ impl Watcher {
                 };
                 self.crossed.retain(|key, _| kept(key));
                 self.engine.configure(settings);
+                self.oracle.configured();
                 self.settings = **settings;
                 return;
             }
@@ -345,6 +352,12 @@ impl Watcher {
             assert!(self.acts(), "held back by who only tells");
             assert!(self.engine.victim().is_some(), "held back for nobody's sake");
         }
+        let node = match happening {
+            Happening::Look { node, .. } | Happening::Usages { node, .. } => Some(node.sample(self.now_ns)),
+            _ => None,
+        };
+        let is_short = self.crossed.values().any(|crossed| *crossed);
+        self.oracle.see(&self.engine, node, (self.now_ns, self.peak_ns == 0), is_short, &actions);
         self.all.push(actions.iter().copied().collect());
     }
 
@@ -521,7 +534,8 @@ impl Watcher {
         let returned = || decision.ranking.iter().filter(has_returned);
         let stand_back = returned().filter(|ranked| ranked.stands_back).count();
         assert!(stand_back == 0 || stand_back == returned().count(), "some of them");
-        if stand_back > 0 {
+        // After a refusal the order is the one of before, and later readings count.
+        if stand_back > 0 && self.is_read {
             let back: u64 = returned()
                 .map(|ranked| match ranked.standing {
                     Standing::Memory(standing) => standing.usage_bytes.unwrap_or(0),
@@ -575,6 +589,9 @@ impl Watcher {
         let recent =
             self.kills_ns.iter().filter(|at_ns| self.now_ns.saturating_sub(**at_ns) < window_ns).count();
         assert!(recent < usize::from(self.settings.breaker.max_kills), "beyond the breaker");
+        let share = recent * 1_000
+            < (recent + self.set.len()) * usize::from(self.settings.breaker.max_share_permille);
+        assert!(recent < 10 || share, "beyond the breaker's share");
         self.course = Some(Course::Asked { number: decision.number, grace: decision.grace_ns > 0 });
     }
 }
@@ -595,20 +612,24 @@ fn run(settings: &EngineSettings, first: &[CandidateFacts], happenings: &[Happen
         asked: VecDeque::new(),
         held: None,
         kills_ns: Vec::new(),
+        is_read: false,
         key: 0,
         exhausted_in_ns: None,
         back_offs: BTreeMap::new(),
+        oracle: Oracle::default(),
         all: Vec::new(),
     };
     for happening in happenings {
         watcher.feed(happening);
-        if let Happening::Configure(_) = happening {
-            // A new breaker knows of no kills.
-            watcher.kills_ns.clear();
-        }
     }
     watcher.settle();
     watcher.all
+}
+
+fn breaking(settings: &EngineSettings, max_kills: u16, max_share_permille: u16) -> EngineSettings {
+    let mut breaking = *settings;
+    breaking.breaker = BreakerSettings { max_kills, window_ns: 10_000 * MS, max_share_permille };
+    breaking
 }
 
 proptest! {
@@ -621,6 +642,30 @@ proptest! {
         happenings in prop::collection::vec(happening(), 0..80),
     ) {
         prop_assert_eq!(run(&settings, &first, &happenings), run(&settings, &first, &happenings));
+    }
+
+    /// The same while one after the other is killed, so that the breaker opens, by its share too.
+    #[test]
+    fn the_rules_hold_while_many_are_killed(
+        (settings, first) in busy(),
+        (share, max_kills) in (0_u16..1_100, 5_u16..40),
+        settings_between in prop::option::weighted(0.3, (0_usize..30, 5_u16..40)),
+        waits in prop::collection::vec(0_u64..600, 30),
+    ) {
+        let short = Node { memory_mib: 10, allocatable_mib: None, pids: None, fill_mib: 0 };
+        let mut happenings = Vec::new();
+        for (place, after_ms) in waits.into_iter().enumerate() {
+            if let Some((_, max_kills)) = settings_between.filter(|(between, _)| *between == place) {
+                happenings.push(Happening::Configure(Box::new(breaking(&settings, max_kills, share))));
+            }
+            happenings.extend([
+                Happening::Look { after_ms, node: short },
+                Happening::Usages { node: short, used: vec![Some((500, 1)); 6] },
+                Happening::Answer(Answer::Signalled),
+                Happening::Progress { after_ms: 1, populated: false, current_mib: None },
+            ]);
+        }
+        run(&breaking(&settings, max_kills, share), &first, &happenings);
     }
 
     /// The same where somebody is held back more often.
