@@ -508,6 +508,7 @@ fn start_reflex(
             | Report::Uncontained { .. }
             | Report::Eased { .. }
             | Report::Suppressed { .. }
+            | Report::StandsBack { .. }
             | Report::Blind(..)
             | Report::Sighted(_) => None,
         };

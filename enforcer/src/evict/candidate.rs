@@ -1,14 +1,19 @@
-use std::os::fd::OwnedFd;
+use std::{
+    hash::{BuildHasher as _, RandomState},
+    os::fd::OwnedFd,
+    sync::LazyLock,
+};
 
 use rustix::io::Errno;
 
-use super::stat;
+use super::{executor, stat};
 use crate::{
     cgroup::{self, CgroupDir, Forbidden, guard},
     model::{CgroupId, CgroupPath, PodName, PodUid, QosClass, ResourceName},
     policy::{
         PodPlan,
-        engine::{CandidateFacts, Reading, Resource, Usage},
+        admission::Rejection,
+        engine::{CandidateFacts, PodKey, Reading, Resource, Usage},
     },
     sense::snapshot::{ChargeFiles, Missing, Seen},
 };
@@ -43,6 +48,8 @@ pub struct Candidate {
     /// `cpu.max` and `memory.high` of the pod and its containers, as far as they are there.
     pub(super) brakes: Vec<OwnedFd>,
     pub(super) targets: Vec<Target>,
+    /// Whether it was evicted, and is one only because somebody else may start processes in its cgroups again.
+    pub(super) is_evicted: bool,
 }
 
 /// A cgroup that is killed.
@@ -130,6 +137,7 @@ impl Candidate {
             counted,
             brakes,
             targets,
+            is_evicted: plan.admission.rejection() == Some(&Rejection::Evicted),
         })
     }
 
@@ -188,7 +196,13 @@ impl Candidate {
 
     /// Reads its usage of memory: two system calls, no allocation; two more for each container elsewhere. Where process
     /// ids are `short` it counts them too.
+    ///
+    /// One that was evicted and holds no process has nothing to give: what its cgroup is still charged for is coming back
+    /// already, or stays.
     pub(super) fn read_usage(&self, short: Resource, buffer: &mut [u8]) -> Reading {
+        if self.is_evicted && executor::check(self).is_err() {
+            return Reading::Usage(Usage { process_count: Some(0), ..Usage::default() });
+        }
         let read = |buffer: &mut [u8]| {
             let mut whole: Option<Usage> = None;
             for charged in &self.charged {
@@ -259,8 +273,11 @@ fn identity(plan: &PodPlan) -> Identity {
 }
 
 fn facts(plan: &PodPlan, cgroup: CgroupId) -> CandidateFacts {
+    /// Of this process alone, so that nobody finds a name that is taken for another.
+    static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     CandidateFacts {
         cgroup,
+        pod: PodKey { hash: HASHER.hash_one((&plan.name.namespace, &plan.name.name)) },
         priority: plan.eviction_priority,
         request_bytes: plan.ranking_request_bytes,
         critical: plan.critical,

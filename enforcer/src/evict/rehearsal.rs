@@ -12,7 +12,7 @@ use crate::{
     cgroup::CgroupDir,
     model::{CgroupPath, PodName, PodUid, QosClass},
     policy::engine::{
-        Action, CandidateFacts, Candidates, Engine, EngineSettings, Input, Mode, NodeSample, Outcome,
+        Action, CandidateFacts, Candidates, Engine, EngineSettings, Input, Mode, NodeSample, Outcome, PodKey,
         Resource,
     },
     sense::snapshot::ChargeFiles,
@@ -68,6 +68,7 @@ fn decoy() -> io::Result<Candidate> {
         label: String::from("/rehearsal"),
         facts: CandidateFacts {
             cgroup: dir.id(),
+            pod: PodKey::default(),
             priority: 0,
             request_bytes: 0,
             critical: false,
@@ -82,6 +83,7 @@ fn decoy() -> io::Result<Candidate> {
         counted: vec![file("1\n")?],
         brakes: vec![file("")?],
         targets: vec![Target { dir: open()?, kill: file("")?, events: file("populated 1\n")? }],
+        is_evicted: false,
     })
 }
 

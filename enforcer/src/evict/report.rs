@@ -9,7 +9,8 @@ use crate::{
     policy::{
         engine::{
             BrakeCause, BrakeRefusal, Completion, Containment, Decision, Exclusion, Failure, FailureReason,
-            KillReason, Moments, Ranked, Reading, Refusal, Resource, Shortage, Standing, Suppression,
+            KillReason, Moments, Ranked, Reading, Refusal, Resource, Returned, Shortage, Standing,
+            Suppression,
         },
         message,
         pressure::Conditions,
@@ -152,6 +153,17 @@ pub enum Report {
         /// Why.
         reason: Suppression,
     },
+    /// Who would have been the victim has returned after an eviction, and stands back for another.
+    StandsBack {
+        /// What is short.
+        signal: Signal,
+        /// Who stands back.
+        candidate: Arc<Candidate>,
+        /// What is known of its evictions.
+        returned: Returned,
+        /// When it was decided, in nanoseconds of `CLOCK_BOOTTIME`.
+        now_ns: u64,
+    },
     /// What a signal measures cannot be read: until it can, nothing is decided for its sake.
     Blind(Signal, Blindness),
     /// It can be read again.
@@ -272,6 +284,17 @@ impl Teller {
                 let data = json!({"signal": signal.as_str(), "reason": reason, "message": message});
                 Event { kind: EventType::EvictionSuppressed, subject: Subject::Node, data }
             }
+            Report::StandsBack { signal, candidate, returned, now_ns } => {
+                let mut data = names(candidate.identity());
+                data.insert("uid".into(), json!(candidate.identity().uid.as_str()));
+                data.insert("signal".into(), json!(signal.as_str()));
+                data.insert("reason".into(), json!("backOff"));
+                data.append(&mut returned_data(*returned, *now_ns));
+                let message = "it came back after an eviction, and its death would not end the shortage: another goes \
+                               first; whoever starts it again should be stopped";
+                data.insert("message".into(), json!(message));
+                pod_event(EventType::EvictionSuppressed, candidate, data)
+            }
             Report::Blind(signal, why) => {
                 let data = json!({
                     "what": signal.as_str(),
@@ -324,6 +347,9 @@ impl Teller {
                 data.insert("paused".into(), json!(true));
             }
             data.append(&mut shortage_data(&decision.shortage));
+            if let Some(returned) = decision.returned {
+                data.append(&mut returned_data(returned, decision.decided_ns));
+            }
         }
         let subject = victim.map_or(Subject::Node, |victim| Subject::Pod(victim.identity().pod.clone()));
         Event { kind: EventType::EvictionDecided, subject, data }
@@ -362,9 +388,12 @@ pub(super) fn victim_data(victim: &Candidate, reading: &Reading, growth_bytes_pe
 }
 
 fn ranked_data(rank: u32, ranked: &Ranked, identity: &Identity) -> Value {
-    let Ranked { index: _, cgroup: _, standing } = ranked;
+    let Ranked { index: _, cgroup: _, standing, stands_back } = ranked;
     let mut data = names(identity);
     data.insert("rank".into(), json!(rank));
+    if *stands_back {
+        data.insert("backOff".into(), json!(true));
+    }
     data.insert("evictable".into(), json!(true));
     match standing {
         Standing::Memory(standing) => {
@@ -386,6 +415,16 @@ fn ranked_data(rank: u32, ranked: &Ranked, identity: &Identity) -> Value {
         }
     }
     Value::Object(data)
+}
+
+/// What is known of one that has returned.
+fn returned_data(returned: Returned, now_ns: u64) -> Map<String, Value> {
+    let Returned { evictions, until_ns } = returned;
+    let left_ms = until_ns.saturating_sub(now_ns) / 1_000_000;
+    Map::from_iter([
+        (String::from("evictedBefore"), json!(evictions)),
+        (String::from("backOffLeftMs"), json!(left_ms)),
+    ])
 }
 
 pub(super) fn names(identity: &Identity) -> Map<String, Value> {

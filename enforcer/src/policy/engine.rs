@@ -7,6 +7,7 @@
 //! as available until it has come or should have come.
 
 mod action;
+mod back_off;
 mod brake;
 mod breaker;
 mod candidates;
@@ -24,12 +25,18 @@ pub use self::{
         FailureReason, KillReason, Moments, Ranked, SHOWN_EXCLUDED, SHOWN_RANKING, Shortage, Standing,
         Suppression,
     },
+    back_off::{PodKey, Returned},
     candidates::Candidates,
     input::{BrakeRefusal, CandidateFacts, Input, Level, NodeSample, Outcome, Reading, Refusal, Usage},
     settings::{BreakerSettings, EngineSettings, MAX_THRESHOLDS, Mode, Resource, Thresholds, followed},
     waiting::Waiting,
 };
-use self::{brake::Brakes, breaker::Breaker, victim::Victim};
+use self::{
+    back_off::BackOffs,
+    brake::Brakes,
+    breaker::Breaker,
+    victim::{Victim, is_too_late},
+};
 pub use super::few::Few;
 use super::{
     pressure::{Conditions, Pressure, Reclaim, Tracked},
@@ -100,6 +107,9 @@ pub struct Engine {
     /// What usages were asked for last.
     asked_for: Option<Resource>,
     brakes: Brakes,
+    back_offs: BackOffs,
+    /// When memory will be exhausted, as of the latest look; none if it is not being filled.
+    exhausted_in_ns: Option<u64>,
 }
 
 impl Engine {
@@ -123,6 +133,8 @@ impl Engine {
             baseline_due_ns: 0,
             asked_for: None,
             brakes: Brakes::default(),
+            back_offs: BackOffs::default(),
+            exhausted_in_ns: None,
         }
     }
 
@@ -287,6 +299,7 @@ impl Engine {
             self.told = None;
             self.quiet_until_ns = 0;
             self.candidates.forgive();
+            self.back_offs.forget_told();
         }
         if verdict.conditions != self.conditions {
             self.conditions = verdict.conditions;
@@ -298,11 +311,10 @@ impl Engine {
 
     /// Ends the victim's grace period, if it has one and the time has come.
     fn hurry(&mut self, node: &NodeSample, actions: &mut Actions) {
+        self.exhausted_in_ns = node.exhausted_in_ns();
         let Some(victim) = &mut self.victim else { return };
         let hard = self.pressure.due().any(|reclaim| reclaim.threshold.is_hard());
-        let exhausted_in_ns = (node.fill_bytes_per_second > 0)
-            .then(|| scale(node.memory.available, 1_000 * MS, node.fill_bytes_per_second));
-        if let Some(reason) = victim.hurry(node.now_ns, hard, exhausted_in_ns) {
+        if let Some(reason) = victim.hurry(node.now_ns, hard, self.exhausted_in_ns) {
             push(actions, Action::Kill { number: victim.number, reason });
         }
     }
@@ -360,19 +372,21 @@ impl Engine {
                 .filter(|(_, slot)| slot.exclusion(now_ns, resource, within).is_none())
                 .map(|(index, slot)| slot.ranked(index, resource)),
         );
-        order.sort_unstable_by(|left, right| left.standing.compare(&right.standing).0);
         self.candidates.order = order;
         self.take_first(now_ns, reclaim, actions);
     }
 
-    /// Decides on the first of the order. Nobody is the victim just now.
+    /// Sorts the order and decides on its first. Nobody is the victim just now.
     fn take_first(&mut self, now_ns: u64, reclaim: Reclaim, actions: &mut Actions) {
         // Who was held back for the last one's sake may be the next.
         self.ease(actions);
+        self.stand_back(now_ns, &reclaim);
+        self.candidates.order.sort_unstable_by(|left, right| left.compare(right).0);
         if self.mode() == Mode::Enforce && self.breaker.is_open(now_ns, self.candidates.len()) {
             self.mode = Mode::DryRun;
             self.suppress(now_ns, &reclaim, Suppression::BreakerOpen, actions);
         }
+        self.tell_who_stands_back(now_ns, &reclaim, actions);
         let Some(decision) = self.draw_up(now_ns, reclaim) else {
             self.quiet_until_ns = now_ns.saturating_add(NOBODY_PAUSE_NS);
             self.suppress(now_ns, &reclaim, Suppression::NoCandidate, actions);
@@ -409,7 +423,10 @@ impl Engine {
                 }
             }
         }
-        let grace_ns = if shortage.hard {
+        let predicted_freed_bytes = slot.reading.usage().map_or(0, Usage::freed_by_death_bytes);
+        // To ask it and wait would be too late, though the hard threshold is not met yet.
+        let is_exhausting = is_too_late(self.exhausted_in_ns, predicted_freed_bytes);
+        let grace_ns = if shortage.hard || is_exhausting {
             0
         } else {
             self.settings.max_pod_grace_period_ns.min(slot.facts.grace_period_ns)
@@ -420,14 +437,16 @@ impl Engine {
             paused: self.settings.paused,
             index: first.index,
             cgroup: first.cgroup,
+            pod: slot.facts.pod,
+            returned: self.back_offs.returned(slot.facts.pod, now_ns),
             crossed_ns: self.crossed_ns(&reclaim.threshold).unwrap_or(now_ns),
             decided_ns: now_ns,
             shortage,
             grace_ns,
             reading: slot.reading,
             growth_bytes_per_second: slot.growth_bytes_per_second,
-            decided_by: order.get(1).map(|next| first.standing.compare(&next.standing).1),
-            predicted_freed_bytes: slot.reading.usage().map_or(0, Usage::freed_by_death_bytes),
+            decided_by: order.get(1).map(|next| first.compare(next).1),
+            predicted_freed_bytes,
             ranking,
             ranked_count: order.len(),
             excluded,
@@ -498,4 +517,5 @@ wire!(struct Episode { crossed_ns, met, last_met_ns });
 wire!(struct Engine {
     settings, mode, candidates, breaker, pressure, episodes, conditions, told, victim, decision, decided,
     quiet_until_ns, soft_quiet_until_ns, baseline_due_ns, asked_for, brakes,
+    back_offs, exhausted_in_ns,
 });

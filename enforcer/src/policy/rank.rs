@@ -45,6 +45,8 @@ pub enum DecidedBy {
     ProcessCount,
     /// The keys are equal: the caller's order holds.
     Order,
+    /// Not by a key: only one of the two has returned after an eviction, and that one stands back.
+    BackOff,
 }
 
 impl DecidedBy {
@@ -58,6 +60,7 @@ impl DecidedBy {
             Self::AboveRequest => "aboveRequest",
             Self::ProcessCount => "processCount",
             Self::Order => "order",
+            Self::BackOff => "backOff",
         }
     }
 
@@ -137,7 +140,7 @@ fn first_unequal<const N: usize>(keys: [(Ordering, DecidedBy); N]) -> (Ordering,
 wire!(struct MemoryStanding { usage_bytes, request_bytes, priority, order });
 wire!(struct PidStanding { process_count, priority, order });
 wire!(enum DecidedBy {
-    0 => StatsMissing, 1 => ExceedsRequest, 2 => Priority, 3 => AboveRequest, 4 => ProcessCount, 5 => Order,
+    0 => StatsMissing, 1 => ExceedsRequest, 2 => Priority, 3 => AboveRequest, 4 => ProcessCount, 5 => Order, 6 => BackOff,
 });
 
 #[cfg(test)]

@@ -174,13 +174,14 @@ fn end(engine: &mut Engine, decision: &Decision, now_ns: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::engine::{BreakerSettings, Level, followed};
+    use crate::policy::engine::{BreakerSettings, Level, PodKey, followed};
 
     const MIB: u64 = 1 << 20;
 
     fn pod(cgroup: u64, request_mib: u64, used_mib: u64) -> (CandidateFacts, Reading) {
         let facts = CandidateFacts {
             cgroup: CgroupId(cgroup),
+            pod: PodKey { hash: cgroup },
             priority: 0,
             request_bytes: request_mib * MIB,
             critical: false,

@@ -10,7 +10,8 @@ use crate::{
     model::CgroupId,
     policy::{
         engine::{
-            CandidateFacts, Candidates, Engine, EngineSettings, Input, Mode, NodeSample, Reading, Usage,
+            CandidateFacts, Candidates, Engine, EngineSettings, Input, Mode, NodeSample, PodKey, Reading,
+            Usage,
         },
         flight::{Happening, Recording, replay},
     },
@@ -45,6 +46,7 @@ impl Tapped {
     fn candidates(&mut self, count: u64) {
         let facts = |cgroup| CandidateFacts {
             cgroup: CgroupId(cgroup),
+            pod: PodKey { hash: cgroup },
             priority: 0,
             request_bytes: 1 << 30,
             critical: false,

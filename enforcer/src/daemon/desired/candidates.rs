@@ -1,5 +1,5 @@
 //! The pods that the reflex may evict, and that are ended for a critical one.
-use std::{collections::BTreeMap, sync::Arc, thread, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc, thread, time::Duration};
 
 use super::{Desired, telling};
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
     daemon::lookout::{Kubepods, Sights, Suspect},
     evict::{self, Candidate, OpenError},
     model::{CgroupId, CgroupPath, PodUid},
-    policy::PodPlan,
+    policy::{ContainerPlan, PodPlan, admission::Rejection},
 };
 
 /// A candidate, and what it was opened for.
@@ -16,6 +16,10 @@ pub(super) struct Standing {
     pub(super) candidate: Arc<Candidate>,
     /// The containers' cgroups that stood then: their brakes are open.
     containers: Vec<Option<CgroupId>>,
+}
+
+fn is_evicted(plan: &PodPlan) -> bool {
+    plan.admission.rejection() == Some(&Rejection::Evicted)
 }
 
 /// The plan as far as the pod holds what it names to adopt; none if that is its own cgroup, and another's. Whoever ends it
@@ -31,7 +35,8 @@ fn as_held(plan: &PodPlan, holders: &BTreeMap<CgroupPath, PodUid>) -> Option<Pod
 impl Desired {
     /// The pods that may be evicted, with their files open, if they are others than at the last call.
     ///
-    /// A pod whose cgroup does not stand is none. One that stays is handed out as it was.
+    /// A pod whose cgroup does not stand is none. One that stays is handed out as it was. One that was evicted is one again
+    /// as far as its cgroups are somebody else's, who may start processes there again.
     pub(in crate::daemon) fn new_candidates(&mut self) -> Option<Vec<Arc<Candidate>>> {
         if !std::mem::take(&mut self.are_candidates_stale) {
             return None;
@@ -40,9 +45,10 @@ impl Desired {
         let mut before = std::mem::take(&mut self.candidates);
         let mut differs = false;
         let mut order = Vec::new();
-        let wanted: Vec<_> = plan.pods.iter().filter(|pod| !self.retired.contains(&pod.uid)).collect();
         let holders = cgroup::holders(&plan, &self.retired.iter().collect());
+        let wanted: Vec<_> = plan.pods.iter().filter_map(|pod| self.evicted_by(pod, &holders)).collect();
         for plan in wanted {
+            let plan = plan.as_ref();
             let held = |path| self.ids.get(path).copied().filter(|_| holders.get(path) == Some(&plan.uid));
             let id = held(&plan.cgroup.path);
             let containers: Vec<_> =
@@ -68,6 +74,25 @@ impl Desired {
             }
         }
         (differs || !before.is_empty()).then_some(order)
+    }
+
+    /// The plan by which a pod may be evicted, if it may.
+    fn evicted_by<'a>(
+        &self,
+        plan: &'a PodPlan,
+        holders: &BTreeMap<CgroupPath, PodUid>,
+    ) -> Option<Cow<'a, PodPlan>> {
+        if !self.retired.contains(&plan.uid) || plan.adopted {
+            let may = !self.retired.contains(&plan.uid) || is_evicted(plan);
+            return may.then_some(Cow::Borrowed(plan));
+        }
+        // Its own cgroup goes, and what its containers took elsewhere stays.
+        let stands = |container: &&ContainerPlan| {
+            let path = &container.cgroup.path;
+            container.adopted && self.ids.contains_key(path) && holders.get(path) == Some(&plan.uid)
+        };
+        let elsewhere = plan.containers.iter().find(stands).filter(|_| is_evicted(plan))?;
+        Some(Cow::Owned(PodPlan { cgroup: elsewhere.cgroup.clone(), ..plan.clone() }))
     }
 
     /// Where to look for whose doing it is when the node fills: at the pods that may be evicted now.

@@ -22,7 +22,8 @@ fn config(node: &Node) -> ReflexConfig {
         ..Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(mib * MIB))
     };
     let settings = EngineSettings {
-        thresholds: followed(&[threshold(200, 0), threshold(400, 1)]),
+        // The fall to below the soft one is forgotten when that is due: nothing fills any more.
+        thresholds: followed(&[threshold(200, 0), threshold(400, 1_000)]),
         max_pod_grace_period_ns: 60_000_000_000,
         ..super::whole::config(node, Mode::Enforce).settings
     };

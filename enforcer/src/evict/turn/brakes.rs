@@ -73,6 +73,7 @@ impl Turn {
             | Action::Completed(_)
             | Action::Failed(_)
             | Action::Suppressed { .. }
+            | Action::StandsBack { .. }
             | Action::LookAgainWithin(_) => return,
         };
         if which == brake {

@@ -1,6 +1,7 @@
 use std::cmp::Ordering;
 
 use super::{
+    back_off::{PodKey, Returned},
     input::{BrakeRefusal, Reading, Refusal},
     settings::Resource,
 };
@@ -51,6 +52,20 @@ pub struct Ranked {
     pub cgroup: CgroupId,
     /// The keys.
     pub standing: Standing,
+    /// Whether it has returned after an eviction, and stands back behind those who have not: its death would not end
+    /// the shortage.
+    pub stands_back: bool,
+}
+
+impl Ranked {
+    /// Which of the two is evicted first, and by which key.
+    #[must_use]
+    pub fn compare(&self, other: &Self) -> (Ordering, DecidedBy) {
+        match self.stands_back.cmp(&other.stands_back) {
+            Ordering::Equal => self.standing.compare(&other.standing),
+            unequal => (unequal, DecidedBy::BackOff),
+        }
+    }
 }
 
 /// Why a candidate is not evicted.
@@ -115,6 +130,10 @@ pub struct Decision {
     pub index: usize,
     /// The victim's cgroup.
     pub cgroup: CgroupId,
+    /// Which pod it is.
+    pub pod: PodKey,
+    /// What is known of its evictions before, if it has returned.
+    pub returned: Option<Returned>,
     /// When the threshold was seen crossed.
     pub crossed_ns: u64,
     /// When this was decided.
@@ -338,6 +357,19 @@ pub enum Action {
         /// Why.
         reason: Suppression,
     },
+    /// Tell: one that would have been the victim has returned after an eviction, and stands back for another.
+    StandsBack {
+        /// When.
+        now_ns: u64,
+        /// For what.
+        signal: Signal,
+        /// Its place among the candidates.
+        index: usize,
+        /// Its cgroup.
+        cgroup: CgroupId,
+        /// What is known of its evictions.
+        returned: Returned,
+    },
     /// Look at the node, and at the victim if there is one, after this time at the latest; holds until the next
     /// `Input::Node` or `Input::Usages`, and instead of the sampler's own pace.
     LookAgainWithin(u64),
@@ -347,12 +379,13 @@ pub enum Action {
 pub type Actions = Few<Action, 16>;
 
 wire!(enum Standing { 0 => Memory(standing: MemoryStanding), 1 => Pids(standing: PidStanding) });
-wire!(struct Ranked { index, cgroup, standing });
+wire!(struct Ranked { index, cgroup, standing, stands_back });
 wire!(enum Exclusion { 0 => Critical, 1 => Protected, 2 => Gone, 3 => Empty, 4 => WithinRequest, 5 => PassedOver });
 wire!(struct Excluded { index, cgroup, reason });
 wire!(struct Shortage { signal, hard, threshold, observed });
 wire!(struct Decision {
-    number, dry_run, paused, index, cgroup, crossed_ns, decided_ns, shortage, grace_ns, reading, growth_bytes_per_second,
+    number, dry_run, paused, index, cgroup, pod, returned, crossed_ns, decided_ns, shortage, grace_ns, reading,
+    growth_bytes_per_second,
     decided_by, predicted_freed_bytes, ranking, ranked_count, excluded, excluded_count,
 });
 wire!(struct Moments { crossed_ns, decided_ns, terminated_ns, signalled_ns, dead_ns, memory_back_ns });
@@ -382,4 +415,5 @@ wire!(enum Action {
     12 => Contained { now_ns: u64, containment: Containment },
     13 => Uncontained { now_ns: u64, containment: Containment, reason: BrakeRefusal },
     14 => Eased { now_ns: u64, containment: Containment, since_ns: u64, given_back: bool },
+    15 => StandsBack { now_ns: u64, signal: Signal, index: usize, cgroup: CgroupId, returned: Returned },
 });

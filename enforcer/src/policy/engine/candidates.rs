@@ -210,7 +210,7 @@ impl Slot {
                 order,
             }),
         };
-        Ranked { index, cgroup: self.facts.cgroup, standing }
+        Ranked { index, cgroup: self.facts.cgroup, standing, stands_back: false }
     }
 }
 
@@ -243,11 +243,12 @@ impl Wire for Candidates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::engine::Usage;
+    use crate::policy::engine::{PodKey, Usage};
 
     fn facts(cgroup: u64) -> CandidateFacts {
         CandidateFacts {
             cgroup: CgroupId(cgroup),
+            pod: PodKey { hash: cgroup },
             priority: 0,
             request_bytes: 0,
             critical: false,

@@ -1,4 +1,4 @@
-use super::settings::Resource;
+use super::{back_off::PodKey, scale, settings::Resource};
 use crate::{
     model::CgroupId,
     policy::{
@@ -13,6 +13,8 @@ use crate::{
 pub struct CandidateFacts {
     /// Its cgroup.
     pub cgroup: CgroupId,
+    /// Which pod it is, also when it comes back in another cgroup.
+    pub pod: PodKey,
     /// Its priority.
     pub priority: i32,
     /// The memory request that ranking compares usage with.
@@ -136,6 +138,14 @@ impl NodeSample {
             pids: None,
             fill_bytes_per_second: 0,
         }
+    }
+
+    /// When memory will be exhausted at the rate at which it is being filled; none if it is not.
+    pub(super) fn exhausted_in_ns(&self) -> Option<u64> {
+        let allocatable = self.allocatable.map_or(u64::MAX, |level| level.available);
+        let headroom_bytes = self.memory.available.min(allocatable);
+        let fills = self.fill_bytes_per_second > 0;
+        fills.then(|| scale(headroom_bytes, 1_000_000_000, self.fill_bytes_per_second))
     }
 
     /// What a signal measures; none if it was not read.
@@ -284,7 +294,7 @@ pub enum Input<'a> {
     Outcome(Outcome),
 }
 
-wire!(struct CandidateFacts { cgroup, priority, request_bytes, critical, protected, grace_period_ns });
+wire!(struct CandidateFacts { cgroup, pod, priority, request_bytes, critical, protected, grace_period_ns });
 wire!(struct Usage { current_bytes, working_set_bytes, anon_bytes, file_bytes, shmem_bytes, process_count });
 wire!(enum Reading { 0 => Missing, 1 => Gone, 2 => Usage(usage: Usage) });
 wire!(struct Level { available, capacity });

@@ -23,7 +23,7 @@ impl Engine {
             Outcome::Terminated { number, now_ns } if number == victim.number && victim.is_deciding() => {
                 victim.terminated(now_ns);
                 self.victim = Some(victim);
-                self.breaker.record(now_ns);
+                self.count(&victim, now_ns);
                 self.pace(now_ns, actions);
             }
             Outcome::Signalled { number, now_ns } if number == victim.number => {
@@ -31,7 +31,7 @@ impl Engine {
                 victim.signalled(now_ns);
                 self.victim = Some(victim);
                 if is_first {
-                    self.breaker.record(now_ns);
+                    self.count(&victim, now_ns);
                 }
                 self.pace(now_ns, actions);
             }
@@ -63,6 +63,13 @@ impl Engine {
             | Outcome::Contained { .. }
             | Outcome::Uncontained { .. }
             | Outcome::Eased { .. } => {}
+        }
+    }
+
+    /// Counts an eviction that has begun. The same pod again, within its back-off, is not one more for the breaker.
+    fn count(&mut self, victim: &Victim, now_ns: u64) {
+        if self.back_offs.note(victim.pod, now_ns) {
+            self.breaker.record(now_ns);
         }
     }
 

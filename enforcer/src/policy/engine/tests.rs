@@ -1,3 +1,4 @@
+mod back_off;
 mod contain;
 mod hostile;
 mod oracle;

@@ -1,5 +1,6 @@
 use super::{
     action::{BrakeCause, Completion, Decision, Failure, FailureReason, KillReason, Moments},
+    back_off::PodKey,
     settings::Resource,
 };
 use crate::{
@@ -81,6 +82,7 @@ impl Release {
 pub(super) struct Victim {
     pub(super) number: u64,
     pub(super) cgroup: CgroupId,
+    pub(super) pod: PodKey,
     /// What was short.
     pub(super) signal: Signal,
     stage: Stage,
@@ -115,6 +117,7 @@ impl Victim {
         Self {
             number: decision.number,
             cgroup: decision.cgroup,
+            pod: decision.pod,
             signal: decision.shortage.signal,
             stage: Stage::Deciding,
             grace_ns: decision.grace_ns,
@@ -188,10 +191,9 @@ impl Victim {
             Stage::Deciding if self.grace_ns > 0 => None,
             Stage::Deciding | Stage::Killing | Stage::Dying { .. } | Stage::Settling { .. } => return None,
         };
-        let release_ns = scaled(RELEASE_BASE_NS, RELEASE_NS_PER_GIB, self.memory.predicted);
         let reason = if hard {
             KillReason::HardThreshold
-        } else if exhausted_in_ns.is_some_and(|in_ns| in_ns <= release_ns) {
+        } else if is_too_late(exhausted_in_ns, self.memory.predicted) {
             KillReason::Exhausting
         } else if until_ns.is_some_and(|until_ns| self.clock_ns >= until_ns) {
             KillReason::GracePassed
@@ -326,6 +328,12 @@ impl Victim {
     }
 }
 
+/// Whether memory is exhausted before that which so many bytes are predicted to come back from has given them back.
+pub(super) fn is_too_late(exhausted_in_ns: Option<u64>, predicted_freed_bytes: u64) -> bool {
+    let release_ns = scaled(RELEASE_BASE_NS, RELEASE_NS_PER_GIB, predicted_freed_bytes);
+    exhausted_in_ns.is_some_and(|in_ns| in_ns <= release_ns)
+}
+
 /// `base` and `per_gib` for each GiB of `bytes`, parts of it in proportion.
 fn scaled(base_ns: u64, per_gib_ns: u64, bytes: u64) -> u64 {
     let part = u128::from(per_gib_ns) * u128::from(bytes) / u128::from(GIB);
@@ -340,7 +348,7 @@ wire!(enum Stage {
     4 => Settling { since_ns: u64, moved_ns: u64 },
 });
 wire!(struct Release { predicted, before, freed });
-wire!(struct Victim { number, cgroup, signal, stage, grace_ns, moments, memory, pids, clock_ns, looked_ns });
+wire!(struct Victim { number, cgroup, pod, signal, stage, grace_ns, moments, memory, pids, clock_ns, looked_ns });
 
 #[cfg(test)]
 mod tests {

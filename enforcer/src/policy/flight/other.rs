@@ -286,6 +286,7 @@ impl World {
                     | Action::Completed(_)
                     | Action::Failed(_)
                     | Action::Suppressed { .. }
+                    | Action::StandsBack { .. }
                     | Action::LookAgainWithin(_) => {}
                 }
             }

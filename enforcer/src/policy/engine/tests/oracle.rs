@@ -125,7 +125,8 @@ fn is_ranked_as_upstream(engine: &Engine, decision: &Decision, fresh: bool) {
         .iter()
         .map(|ranked| {
             let (facts, reading) = all[ranked.index];
-            key(facts, reading, resource, ranked.index)
+            // Whether who has returned stands back is told a second time elsewhere.
+            (ranked.stands_back, key(facts, reading, resource, ranked.index))
         })
         .collect();
     assert!(keys.is_sorted(), "{keys:?}");

@@ -9,9 +9,9 @@ use crate::{
     model::CgroupId,
     policy::{
         engine::{
-            Action, Actions, BrakeRefusal, BreakerSettings, CandidateFacts, Candidates, Containment, Engine,
-            EngineSettings, Input, KillReason, Level, Mode, NodeSample, Outcome, Reading, Refusal, Resource,
-            Usage, followed,
+            Action, Actions, BrakeRefusal, BreakerSettings, CandidateFacts, Candidates, Containment,
+            Decision, Engine, EngineSettings, Input, KillReason, Level, Mode, NodeSample, Outcome, PodKey,
+            Ranked, Reading, Refusal, Resource, Shortage, Standing, Usage, followed,
         },
         threshold::{Signal, Threshold, ThresholdValue},
     },
@@ -79,6 +79,11 @@ impl Node {
             fill_bytes_per_second: self.fill_mib * MIB,
         }
     }
+
+    fn exhausted_in_ns(self) -> Option<u64> {
+        let headroom_mib = self.memory_mib.min(self.allocatable_mib.unwrap_or(u64::MAX));
+        (headroom_mib * 1_000 * MS).checked_div(self.fill_mib)
+    }
 }
 
 fn node() -> impl Strategy<Value = Node> {
@@ -97,6 +102,7 @@ fn facts() -> impl Strategy<Value = Vec<CandidateFacts>> {
             let request: u64 = request;
             CandidateFacts {
                 cgroup: CgroupId(place + 1),
+                pod: PodKey { hash: place % 4 },
                 priority,
                 request_bytes: request * MIB,
                 critical,
@@ -258,6 +264,14 @@ struct Watcher {
     asked: VecDeque<Asked>,
     held: Option<u64>,
     kills_ns: Vec<u64>,
+    /// Whether it decides by the readings that it was given just now.
+    is_read: bool,
+    /// Of the latest victim.
+    key: u64,
+    /// As of the latest look.
+    exhausted_in_ns: Option<u64>,
+    /// Each pod's evictions so far, the latest, and the end of its back-off.
+    back_offs: BTreeMap<u64, (u32, u64, u64)>,
     oracle: Oracle,
     all: Vec<Vec<Action>>,
 }
@@ -269,13 +283,16 @@ impl Watcher {
 
     fn feed(&mut self, happening: &Happening) {
         let number = self.engine.victim().map_or(0, |(number, _)| number);
+        self.is_read = matches!(happening, Happening::Usages { .. });
         let now_ns = self.now_ns;
         let actions: Actions = match happening {
             Happening::Look { after_ms, node } => {
                 self.now_ns += after_ms * MS;
+                self.exhausted_in_ns = node.exhausted_in_ns();
                 self.engine.step(Input::Node(node.sample(self.now_ns)))
             }
             Happening::Usages { node, used } => {
+                self.exhausted_in_ns = node.exhausted_in_ns();
                 let readings: Vec<_> = used.iter().copied().map(reading).collect();
                 self.engine.step(Input::Usages { node: node.sample(now_ns), readings: &readings })
             }
@@ -350,7 +367,7 @@ impl Watcher {
         Some(match (answer, self.course) {
             (Answer::Brake(done), _) => return self.answer_of_brake(done),
             (Answer::Terminated, Some(Course::Asked { number, grace: true })) => {
-                self.kills_ns.push(now_ns);
+                self.count_kill();
                 self.course = Some(Course::Terminated { number });
                 Outcome::Terminated { number, now_ns }
             }
@@ -359,7 +376,7 @@ impl Watcher {
                 Some(Course::Asked { number, grace: false } | Course::ToBeKilled { number, .. }),
             ) => {
                 if !matches!(self.course, Some(Course::ToBeKilled { terminated: true, .. })) {
-                    self.kills_ns.push(now_ns);
+                    self.count_kill();
                 }
                 self.course = Some(Course::Killed { number });
                 Outcome::Signalled { number, now_ns }
@@ -466,6 +483,7 @@ impl Watcher {
             | Action::Conditions(_)
             | Action::ReadUsages(_)
             | Action::Suppressed { .. }
+            | Action::StandsBack { .. }
             | Action::LookAgainWithin(_) => {}
         }
     }
@@ -482,6 +500,53 @@ impl Watcher {
             }
         }
         assert_eq!((self.held, self.engine.brake()), (None, None), "still held back");
+    }
+
+    /// A kill has begun: it counts for the breaker, unless the pod is back within its back-off.
+    fn count_kill(&mut self) {
+        let now_ns = self.now_ns;
+        let (evictions, latest_ns, until_ns) = self.back_offs.get(&self.key).copied().unwrap_or_default();
+        if now_ns >= until_ns {
+            self.kills_ns.push(now_ns);
+        }
+        let is_forgotten = evictions == 0 || now_ns.saturating_sub(latest_ns) >= 600_000 * MS;
+        let evictions = if is_forgotten { 1 } else { evictions + 1 };
+        let length_ms =
+            [10_000, 20_000, 40_000, 80_000, 160_000].get(evictions as usize - 1).unwrap_or(&300_000);
+        let until_ns = if is_forgotten { 0 } else { until_ns }.max(now_ns + length_ms * MS);
+        self.back_offs.insert(self.key, (evictions, now_ns, until_ns));
+    }
+
+    /// Who has returned is chosen before another who has not, only if the deaths of all that have could end it.
+    fn check_back_off(&self, decision: &Decision) {
+        let has_returned = |ranked: &&Ranked| {
+            let facts = self.set.iter().find(|facts| facts.cgroup == ranked.cgroup).unwrap();
+            let known = self.back_offs.get(&facts.pod.hash);
+            known.is_some_and(|(_, _, until_ns)| self.now_ns < *until_ns)
+        };
+        assert!(decision.ranked_count <= decision.ranking.len(), "more pods than are shown");
+        let first = decision.ranking.iter().next().expect("the victim");
+        assert_eq!(decision.returned.is_some(), has_returned(&first), "another's back-off");
+        let others = || decision.ranking.iter().filter(|ranked| !has_returned(ranked));
+        if first.stands_back {
+            assert_eq!(others().count(), 0, "it was to stand back for another");
+        }
+        let returned = || decision.ranking.iter().filter(has_returned);
+        let stand_back = returned().filter(|ranked| ranked.stands_back).count();
+        assert!(stand_back == 0 || stand_back == returned().count(), "some of them");
+        // After a refusal the order is the one of before, and later readings count.
+        if stand_back > 0 && self.is_read {
+            let back: u64 = returned()
+                .map(|ranked| match ranked.standing {
+                    Standing::Memory(standing) => standing.usage_bytes.unwrap_or(0),
+                    Standing::Pids(standing) => standing.process_count.unwrap_or(0),
+                })
+                .sum();
+            let Shortage { observed, threshold, .. } = decision.shortage;
+            let reclaim =
+                self.settings.thresholds.iter().filter_map(|one| one.min_reclaim).map(|one| one.amount(0));
+            assert!(observed + back < threshold + reclaim.max().unwrap_or(0), "their deaths would do");
+        }
     }
 
     fn check_decision(&mut self) {
@@ -503,7 +568,14 @@ impl Watcher {
         assert!(!facts.critical && !facts.protected);
         assert_eq!(self.set[decision.index].cgroup, decision.cgroup);
         let grace_ns = facts.grace_period_ns.min(self.settings.max_pod_grace_period_ns);
-        assert_eq!(decision.grace_ns, if shortage.hard { 0 } else { grace_ns });
+        if decision.grace_ns > 0 || self.exhausted_in_ns.is_none() {
+            assert_eq!(decision.grace_ns, if shortage.hard { 0 } else { grace_ns });
+        }
+        let release_ns = 200 * MS + 200 * MS * (decision.predicted_freed_bytes / MIB) / 1_024;
+        if self.exhausted_in_ns.is_some_and(|in_ns| in_ns < release_ns) {
+            assert_eq!(decision.grace_ns, 0, "asked to end while there is no time for it");
+        }
+        self.check_back_off(&decision);
         if shortage.resource() == Resource::Memory && !self.settings.evict_within_request {
             let used = decision.reading.usage().map(|usage| usage.working_set_bytes);
             assert!(used.map_or(facts.request_bytes == 0, |used| used > facts.request_bytes));
@@ -512,6 +584,7 @@ impl Watcher {
             return;
         }
         assert_eq!(self.course, None, "a second victim");
+        self.key = facts.pod.hash;
         let window_ns = self.settings.breaker.window_ns;
         let recent =
             self.kills_ns.iter().filter(|at_ns| self.now_ns.saturating_sub(**at_ns) < window_ns).count();
@@ -539,6 +612,10 @@ fn run(settings: &EngineSettings, first: &[CandidateFacts], happenings: &[Happen
         asked: VecDeque::new(),
         held: None,
         kills_ns: Vec::new(),
+        is_read: false,
+        key: 0,
+        exhausted_in_ns: None,
+        back_offs: BTreeMap::new(),
         oracle: Oracle::default(),
         all: Vec::new(),
     };

@@ -5,7 +5,7 @@ use crate::{
     policy::{
         engine::{
             Action, Actions, CandidateFacts, Candidates, Completion, Engine, EngineSettings, Input, Mode,
-            NodeSample, Outcome, Reading, Resource, Usage, followed,
+            NodeSample, Outcome, PodKey, Reading, Resource, Usage, followed,
         },
         pressure::Conditions,
         threshold::{Signal, Threshold, ThresholdValue},
@@ -21,6 +21,7 @@ pub(super) const MINUTE: u64 = 60 * SECOND;
 pub(super) fn candidate(cgroup: u64, priority: i32, request_bytes: u64) -> CandidateFacts {
     CandidateFacts {
         cgroup: CgroupId(cgroup),
+        pod: PodKey { hash: cgroup },
         priority,
         request_bytes,
         critical: false,

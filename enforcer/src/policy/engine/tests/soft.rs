@@ -5,8 +5,8 @@ use crate::{
     model::CgroupId,
     policy::{
         engine::{
-            Action, Actions, Candidates, EngineSettings, FailureReason, Input, KillReason, Level, Mode,
-            NodeSample, Outcome, Reading, Refusal, Resource, Standing, Usage, followed,
+            Action, Actions, BreakerSettings, Candidates, EngineSettings, FailureReason, Input, KillReason,
+            Level, Mode, NodeSample, Outcome, Reading, Refusal, Resource, Standing, Usage, followed,
         },
         rank::DecidedBy,
         threshold::{NodeCondition, Signal, Threshold, ThresholdValue},
@@ -158,6 +158,74 @@ fn memory_that_would_be_exhausted_before_it_came_back_cuts_the_grace_short() {
     let node = filling(rig.pass(MS), 5 * GIB);
     assert_eq!(killed_for(&rig.see(node)), None);
     let node = filling(rig.pass(MS), 8 * GIB);
+    assert_eq!(killed_for(&rig.see(node)), Some(KillReason::Exhausting));
+}
+
+#[test]
+fn a_hard_threshold_does_not_wait_until_it_has_been_asked() {
+    let (mut rig, _) = decided();
+    assert_eq!(killed_for(&rig.pass(MS).look(1_500 * MIB)), None);
+    let told = rig.pass(MS).look(GIB - 1);
+    assert_eq!(killed_for(&told), Some(KillReason::HardThreshold));
+    rig.signalled();
+    // The answer comes all the same, and is no second eviction.
+    let (number, now_ns) = (rig.number(), rig.now_ns);
+    assert!(!rig.hear(Outcome::Terminated { number, now_ns }).contains(&Action::Evict));
+    assert_eq!(rig.engine.terminated_ns(), None);
+    rig.pass(MS);
+    let [Action::Completed(completion)] = rig.progress(false, 0)[..] else { panic!("not completed") };
+    assert_eq!((completion.moments.terminated_ns, completion.moments.signalled_ns), (None, Some(now_ns)));
+}
+
+#[test]
+fn what_is_asked_too_late_counts_once_for_the_breaker() {
+    let breaker = BreakerSettings { max_kills: 2, window_ns: 600 * SECOND, max_share_permille: 1_000 };
+    let mut rig = Rig::upstream(&EngineSettings { breaker, ..both() });
+    for cgroup in [5, 4] {
+        rig.look(1_500 * MIB);
+        assert!(evicts(&rig.pass(MINUTE).look(1_500 * MIB)), "{cgroup} is not beyond the breaker");
+        assert!(!rig.engine.decision().unwrap().dry_run);
+        assert!(killed_for(&rig.pass(MS).look(GIB - 1)).is_some());
+        rig.signalled();
+        let (number, now_ns) = (rig.number(), rig.now_ns);
+        rig.hear(Outcome::Terminated { number, now_ns });
+        rig.pass(MS);
+        rig.progress(false, 0);
+        rig.pass(2 * SECOND).look(3 * GIB);
+    }
+    rig.look(1_500 * MIB);
+    assert!(evicts(&rig.pass(MINUTE).look(1_500 * MIB)));
+    assert!(rig.engine.decision().unwrap().dry_run, "the third");
+}
+
+/// To write it down, ask it and look on while it ends takes longer than there is.
+#[test]
+fn who_could_not_end_before_memory_is_exhausted_is_not_asked_to() {
+    let mut rig = Rig::upstream(&both());
+    rig.look(1_500 * MIB);
+    let filling = |rig: &Rig, fill_bytes_per_second| NodeSample {
+        fill_bytes_per_second,
+        ..NodeSample::memory(rig.now_ns, 1_500 * MIB, 16 * GIB)
+    };
+    let mut slow = rig.clone();
+    let node = filling(slow.pass(MINUTE), GIB);
+    assert!(evicts(&slow.see(node)));
+    assert_eq!(slow.engine.decision().unwrap().grace_ns, 10 * SECOND, "it may slow down yet");
+    let node = filling(rig.pass(MINUTE), 8 * GIB);
+    assert!(evicts(&rig.see(node)));
+    let decision = *rig.engine.decision().unwrap();
+    assert_eq!((decision.grace_ns, decision.shortage.hard), (0, false));
+}
+
+/// What kubepods may still take can be less than what the node has.
+#[test]
+fn the_limit_of_kubepods_can_be_exhausted_first() {
+    let mut rig = asked();
+    let node = NodeSample {
+        fill_bytes_per_second: GIB,
+        allocatable: Some(Level { available: 100 * MIB, capacity: 4 * GIB }),
+        ..NodeSample::memory(rig.pass(MS).now_ns, 1_500 * MIB, 16 * GIB)
+    };
     assert_eq!(killed_for(&rig.see(node)), Some(KillReason::Exhausting));
 }
 

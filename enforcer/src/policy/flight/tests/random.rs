@@ -7,7 +7,7 @@ use crate::{
     policy::{
         engine::{
             BreakerSettings, CandidateFacts, Candidates, Engine, EngineSettings, Level, Mode, NodeSample,
-            Outcome, Reading, Refusal, Usage, followed,
+            Outcome, PodKey, Reading, Refusal, Usage, followed,
         },
         flight::{
             Given, Member, Origin, Record, Recording, Writer, put_called, put_candidates, put_key, put_lost,
@@ -97,6 +97,7 @@ fn candidates() -> impl Strategy<Value = Vec<CandidateFacts>> {
     let one = (1_u64..9, any::<i32>(), 0_u64..1_000, any::<bool>(), any::<bool>(), 0_u64..4).prop_map(
         |(cgroup, priority, request_bytes, critical, protected, grace)| CandidateFacts {
             cgroup: CgroupId(cgroup),
+            pod: PodKey { hash: cgroup },
             priority,
             request_bytes,
             critical,

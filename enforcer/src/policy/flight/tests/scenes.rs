@@ -6,7 +6,7 @@ use crate::{
     policy::{
         engine::{
             Action, CandidateFacts, Candidates, Engine, EngineSettings, Input, Level, Mode, NodeSample,
-            Outcome, Reading, Usage, Waiting, followed,
+            Outcome, PodKey, Reading, Usage, Waiting, followed,
         },
         flight::{
             Happening, Nobody, Recording, put_called, put_candidates, put_key, put_step, replay, under,
@@ -105,6 +105,7 @@ fn scene() -> Vec<u8> {
     scene.put(put_key);
     let facts = [1, 2].map(|cgroup| CandidateFacts {
         cgroup: CgroupId(cgroup),
+        pod: PodKey { hash: cgroup },
         priority: 0,
         request_bytes: 400 * MIB,
         critical: false,

@@ -1,0 +1,232 @@
+//! What is remembered of pods that were evicted: who comes back soon is told, and stands back where its death would not
+//! help.
+//!
+//! A pod may come back by itself: whoever runs it starts it anew, in a cgroup that is adopted or under the same name. As
+//! long as its back-off lasts it has *returned*, and two things are different:
+//!
+//! - Its next eviction does not count for the breaker. That is there for an engine that kills too many, and the same pod
+//!   again is not one more.
+//! - It stands back behind those who have not returned, if the deaths of all that have would not end the shortage. Somebody
+//!   else must die anyway then, and a pod that is back at once, and small, would otherwise be the first of the ranking again
+//!   and again, with the one who fills the node never reached. Where their deaths do end it, the ranking holds: a hog that
+//!   comes back is evicted each time that it fills the node.
+//!
+//! The times are those of the kubelet's `CrashLoopBackOff` (`pkg/kubelet/kubelet.go`: `MaxCrashLoopBackOff`, and
+//! `initialCrashLoopBackOff`; forgotten after twice the longest, as in client-go's `flowcontrol.Backoff`).
+
+use super::{Action, Actions, Engine, Resource, push};
+use crate::policy::{few::Few, pressure::Reclaim, wire::wire};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// How long the first back-off lasts; each further one twice as long, up to the longest.
+const FIRST_NS: u64 = 10 * SECOND;
+const LONGEST_NS: u64 = 300 * SECOND;
+
+/// Who is not evicted for so long is forgotten.
+const FORGET_NS: u64 = 2 * LONGEST_NS;
+
+/// How many pods are remembered. When there are more, the one whose back-off ends first is forgotten.
+const MOST: usize = 64;
+
+/// Stands for a pod's namespace and name, which a pod that comes back has again.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct PodKey {
+    /// A hash that nobody outside can foresee: otherwise a tenant could choose a name that is taken for another's.
+    pub hash: u64,
+}
+
+/// What is remembered of one pod.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Entry {
+    pod: PodKey,
+    /// How often it was evicted, with no long time between.
+    evictions: u32,
+    evicted_ns: u64,
+    until_ns: u64,
+    /// Whether it was told in this shortage that it stands back.
+    is_told: bool,
+}
+
+/// A pod that has returned.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Returned {
+    /// How often it was evicted before, with no more than ten minutes between.
+    pub evictions: u32,
+    /// When its back-off ends, in nanoseconds of `CLOCK_BOOTTIME`.
+    pub until_ns: u64,
+}
+
+/// The pods that were evicted lately.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct BackOffs {
+    entries: Few<Entry, MOST>,
+}
+
+impl BackOffs {
+    /// Takes note of an eviction. Answers whether it is the pod's first, or the first after its back-off.
+    pub(super) fn note(&mut self, pod: PodKey, now_ns: u64) -> bool {
+        let mut fresh = Entry { pod, evictions: 1, evicted_ns: now_ns, until_ns: 0, is_told: false };
+        fresh.until_ns = now_ns.saturating_add(length_ns(1));
+        if let Some(known) = self.entries.iter_mut().find(|entry| entry.pod == pod) {
+            let has_returned = now_ns < known.until_ns;
+            let is_forgotten = now_ns.saturating_sub(known.evicted_ns) >= FORGET_NS;
+            if is_forgotten {
+                *known = fresh;
+            } else {
+                known.evictions = known.evictions.saturating_add(1);
+                known.evicted_ns = now_ns;
+                let until_ns = now_ns.saturating_add(length_ns(known.evictions));
+                // Not shorter than it was promised before, should the clock have gone back.
+                known.until_ns = known.until_ns.max(until_ns);
+            }
+            return !has_returned;
+        }
+        if !self.entries.push(fresh)
+            && let Some(first) = self.entries.iter_mut().min_by_key(|entry| entry.until_ns)
+        {
+            *first = fresh;
+        }
+        true
+    }
+
+    /// What is known of the pod, if its back-off lasts.
+    pub(super) fn returned(&self, pod: PodKey, now_ns: u64) -> Option<Returned> {
+        let entry = self.entries.iter().find(|entry| entry.pod == pod && now_ns < entry.until_ns)?;
+        Some(Returned { evictions: entry.evictions, until_ns: entry.until_ns })
+    }
+
+    /// Whether nobody's back-off lasts.
+    fn is_quiet(&self, now_ns: u64) -> bool {
+        !self.entries.iter().any(|entry| now_ns < entry.until_ns)
+    }
+
+    /// Whether it is news that the pod stands back; from now on it is none.
+    fn tell(&mut self, pod: PodKey) -> bool {
+        let known = self.entries.iter_mut().find(|entry| entry.pod == pod);
+        known.is_some_and(|entry| !std::mem::replace(&mut entry.is_told, true))
+    }
+
+    /// The shortage is over: in the next one it is told again.
+    pub(super) fn forget_told(&mut self) {
+        for entry in self.entries.iter_mut() {
+            entry.is_told = false;
+        }
+    }
+}
+
+/// How long the back-off after so many evictions lasts.
+fn length_ns(evictions: u32) -> u64 {
+    let doubled = evictions.saturating_sub(1).min(u64::BITS - 1);
+    FIRST_NS.saturating_mul(1 << doubled).min(LONGEST_NS)
+}
+
+impl Engine {
+    /// Finds out who of the order stands back, because the deaths of all that have returned would not end the shortage.
+    pub(super) fn stand_back(&mut self, now_ns: u64, reclaim: &Reclaim) {
+        if self.back_offs.is_quiet(now_ns) {
+            for ranked in &mut self.candidates.order {
+                ranked.stands_back = false;
+            }
+            return;
+        }
+        let Some(resource) = Resource::of(reclaim.threshold.signal) else { return };
+        let mut order = std::mem::take(&mut self.candidates.order);
+        let mut back = 0_u64;
+        for ranked in &mut order {
+            let Some(slot) = self.candidates.slot(ranked.index) else { continue };
+            ranked.stands_back = self.back_offs.returned(slot.facts.pod, now_ns).is_some();
+            if ranked.stands_back {
+                back = back
+                    .saturating_add(slot.reading.usage().map_or(0, |usage| usage.freed_by_death(resource)));
+            }
+        }
+        if reclaim.available.saturating_add(back) >= reclaim.target {
+            for ranked in &mut order {
+                ranked.stands_back = false;
+            }
+        }
+        self.candidates.order = order;
+    }
+
+    /// Tells who would have been the victim and stands back for the one that is; once in a shortage for each.
+    pub(super) fn tell_who_stands_back(&mut self, now_ns: u64, reclaim: &Reclaim, actions: &mut Actions) {
+        let mut order = self.candidates.order.iter();
+        let Some(first) = order.next().filter(|first| !first.stands_back) else { return };
+        let Some(back) = order.find(|ranked| ranked.stands_back) else { return };
+        if back.standing.compare(&first.standing).0.is_gt() {
+            return;
+        }
+        let Some(pod) = self.candidates.slot(back.index).map(|slot| slot.facts.pod) else { return };
+        if let Some(returned) = self.back_offs.returned(pod, now_ns)
+            && self.back_offs.tell(pod)
+        {
+            let (signal, index) = (reclaim.threshold.signal, back.index);
+            push(actions, Action::StandsBack { now_ns, signal, index, cgroup: back.cgroup, returned });
+        }
+    }
+}
+
+wire!(struct PodKey { hash });
+wire!(struct Entry { pod, evictions, evicted_ns, until_ns, is_told });
+wire!(struct Returned { evictions, until_ns });
+wire!(struct BackOffs { entries });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: u64 = 60 * SECOND;
+
+    fn pod(hash: u64) -> PodKey {
+        PodKey { hash }
+    }
+
+    #[test]
+    fn each_back_off_is_twice_as_long_up_to_five_minutes() {
+        let lengths: Vec<_> = (0..8).map(|evictions| length_ns(evictions) / SECOND).collect();
+        assert_eq!(lengths, [10, 10, 20, 40, 80, 160, 300, 300]);
+        assert_eq!(length_ns(u32::MAX), LONGEST_NS);
+    }
+
+    #[test]
+    fn who_returns_within_its_back_off_counts_once_and_is_forgotten_after_ten_minutes() {
+        let mut known = BackOffs::default();
+        assert!(known.note(pod(1), 0));
+        assert!(!known.note(pod(1), 9 * SECOND));
+        let returned = known.returned(pod(1), 28 * SECOND).unwrap();
+        assert_eq!((returned.evictions, returned.until_ns), (2, 29 * SECOND));
+        assert_eq!(known.returned(pod(2), 28 * SECOND), None);
+        assert_eq!(known.returned(pod(1), 29 * SECOND), None);
+        assert!(known.note(pod(1), 29 * SECOND), "after its back-off it counts");
+        assert_eq!(known.returned(pod(1), 68 * SECOND).unwrap().evictions, 3);
+        assert!(known.note(pod(1), 29 * SECOND + 10 * MINUTE));
+        assert_eq!(known.returned(pod(1), 30 * SECOND + 10 * MINUTE).unwrap().evictions, 1);
+    }
+
+    #[test]
+    fn one_pod_counts_six_times_in_ten_minutes_at_the_most() {
+        let mut known = BackOffs::default();
+        let counted = (0..600_u64).filter(|second| known.note(pod(1), second * SECOND)).count();
+        assert_eq!(counted, 1, "one that returns every second");
+        let (mut known, mut now_ns, mut counted) = (BackOffs::default(), 0, 0);
+        while now_ns < 10 * MINUTE {
+            counted += usize::from(known.note(pod(1), now_ns));
+            now_ns = known.returned(pod(1), now_ns).unwrap().until_ns;
+        }
+        assert_eq!(counted, 6, "one that waits until it is trusted again");
+    }
+
+    #[test]
+    fn the_most_are_remembered_whose_back_off_lasts_longest() {
+        let mut known = BackOffs::default();
+        known.note(pod(0), 0);
+        known.note(pod(0), 0);
+        for number in 1..100 {
+            assert!(known.note(pod(number), number));
+        }
+        assert_eq!(known.entries.len(), MOST);
+        assert!(known.returned(pod(0), 100).is_some() && known.returned(pod(99), 100).is_some());
+        assert_eq!(known.returned(pod(1), 100), None);
+    }
+}
