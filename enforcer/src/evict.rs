@@ -19,6 +19,7 @@ mod core;
 mod executor;
 mod gentle;
 mod levels;
+mod onset;
 mod pledge;
 mod queue;
 mod reap;
@@ -36,6 +37,7 @@ pub use self::{
     by_hand::{ByHand, Operator},
     candidate::{Candidate, Identity, OpenError},
     gentle::{EndError, Ending, Sent, end},
+    onset::Alarm,
     pledge::Pledges,
     reflex::{Reflex, ReflexConfig, ReflexError, ReflexStats},
     report::{Blindness, Report, Teller},

@@ -15,6 +15,7 @@ use super::{
     candidate::Candidate,
     gentle,
     levels::Levels,
+    onset::{Alarm, Onset},
     pledge::Pledges,
     queue::{self, queue},
     reap::{self, Work},
@@ -59,6 +60,8 @@ pub struct ReflexConfig {
     pub lock_memory: bool,
     /// How many cpus the machine has, which may all fill memory at once.
     pub cpus: u64,
+    /// Who is woken when what is left begins to fall fast, if anybody.
+    pub alarm: Option<Alarm>,
 }
 
 impl Default for ReflexConfig {
@@ -70,6 +73,7 @@ impl Default for ReflexConfig {
             proc: PathBuf::from(PROC),
             lock_memory: true,
             cpus: thread::available_parallelism().map_or(1, |cpus| u64::try_from(cpus.get()).unwrap_or(1)),
+            alarm: None,
         }
     }
 }
@@ -269,6 +273,7 @@ impl Reflex {
             pledges,
             seed: seed(),
             tap,
+            onset: Onset::new(config.alarm.clone()),
         };
         let mut turn = Turn::new(&config.settings, wiring)?;
         let mail = Arc::clone(&reflex.shared);

@@ -37,6 +37,7 @@ pub(super) fn config(node: &Node, mode: Mode) -> ReflexConfig {
         proc: node.proc(),
         lock_memory: false,
         cpus: 2,
+        alarm: None,
     }
 }
 
