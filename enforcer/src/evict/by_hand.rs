@@ -112,7 +112,7 @@ impl ByHand {
 
     fn completed(&self, ending: Ending) -> Event {
         let mut data = self.about();
-        let left_bytes = match self.candidate.usage() {
+        let left_bytes = match self.candidate.charged() {
             Reading::Usage(usage) => Some(usage.current_bytes),
             // Nothing is charged to what is not there.
             Reading::Gone => Some(0),

@@ -9,7 +9,7 @@ use crate::{
     policy::{
         engine::{
             BrakeCause, BrakeRefusal, Completion, Containment, Decision, Exclusion, Failure, FailureReason,
-            KillReason, Moments, Ranked, Reading, Refusal, Resource, Returned, Shortage, Standing,
+            KillReason, Moments, Ranked, Reading, Refusal, Resource, Returned, Shortage, Spared, Standing,
             Suppression,
         },
         message,
@@ -226,6 +226,7 @@ impl Teller {
                 let mut data = about(*id, *signal, candidate);
                 data.insert("sent".into(), json!("SIGTERM"));
                 data.insert("graceMs".into(), json!(grace_ns / 1_000_000));
+                data.insert("bootMs".into(), boot_ms(moments.terminated_ns));
                 data.append(&mut timeline(moments));
                 pod_event(EventType::EvictionSignalled, candidate, data)
             }
@@ -236,6 +237,7 @@ impl Teller {
                     data.insert("killedBecause".into(), json!(kill_reason(*reason)));
                 }
                 data.insert("brakesFailed".into(), json!(brakes_failed));
+                data.insert("bootMs".into(), boot_ms(moments.signalled_ns));
                 data.append(&mut timeline(moments));
                 pod_event(EventType::EvictionSignalled, candidate, data)
             }
@@ -521,6 +523,11 @@ fn timeline(moments: &Moments) -> Map<String, Value> {
     steps.into_iter().filter_map(reached).collect()
 }
 
+/// When it was since the machine was started: what the wall clock says may be set meanwhile.
+fn boot_ms(at_ns: Option<u64>) -> Value {
+    json!(at_ns.map(|at_ns| at_ns / 1_000_000))
+}
+
 /// Milliseconds with three decimals; more than an hour is told as 71 minutes.
 pub(super) fn milliseconds(from_ns: u64, to_ns: u64) -> Value {
     let micros = to_ns.saturating_sub(from_ns) / 1_000;
@@ -562,6 +569,15 @@ pub(super) fn failure_reason(reason: FailureReason) -> Map<String, Value> {
         FailureReason::StillPopulated => {
             ("stillPopulated", String::from("it was killed and still holds processes after its deadline"))
         }
+        FailureReason::Spared(spared) => (
+            spared.as_str(),
+            String::from(match spared {
+                Spared::Protected => "it was asked to end before an operator protected it, and is not killed",
+                Spared::Critical => "it was asked to end before it became critical, and is not killed",
+                Spared::Paused => "it was asked to end before an operator paused evicting, and is not killed",
+                Spared::NotEnforcing => "it was asked to end before the mode changed, and is not killed",
+            }),
+        ),
         FailureReason::Refused(Refusal::Gone) => ("gone", String::from("its cgroup is gone")),
         FailureReason::Refused(Refusal::Empty) => ("empty", String::from("its cgroup holds no process")),
         FailureReason::Refused(Refusal::Replaced) => {

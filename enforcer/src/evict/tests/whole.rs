@@ -15,7 +15,7 @@ use crate::{
     evict::{Pledges, Reflex, ReflexConfig, Report, Teller},
     journal::{Intent, Intents},
     policy::{
-        engine::{EngineSettings, FailureReason, Mode, Refusal, followed},
+        engine::{EngineSettings, Exclusion, Mode, followed},
         threshold::{Signal, Threshold, ThresholdValue},
     },
     sense::{Edge, EdgeKind, EdgeSource, Readiness, SourceState},
@@ -141,25 +141,28 @@ fn a_dry_run_decides_and_touches_nothing() {
     assert!(node.killed("hog"));
 }
 
+/// Its charge outlives its processes: nothing comes back from it, and a dry run says so too.
 #[test]
-fn a_candidate_that_is_empty_is_told_and_the_next_one_taken() {
-    let node = Node::new(1024 * MIB);
-    let (first, second) = (Pod::new("first"), Pod::new("second"));
-    node.add(&first, 600 * MIB);
-    node.add(&second, 400 * MIB);
-    let (_reflex, reports) = start(&node, Mode::Enforce, &[&first, &second]);
-    node.write("first", "cgroup.events", "populated 0\n");
-    node.set_available(MIB);
-    assert!(matches!(next(&reports), Report::Crossed { .. }));
-    let first_told = next_but_suppressed(&reports);
-    assert!(matches!(first_told, Report::Decided { .. }), "{first_told:?}");
-    let Report::Failed { failure, candidate, .. } = next(&reports) else { panic!("not failed") };
-    assert_eq!(failure.reason, FailureReason::Refused(Refusal::Empty));
-    assert_eq!(candidate.identity().pod.name, "first");
-    assert!(matches!(next(&reports), Report::Decided { .. }));
-    let Report::Signalled { candidate, .. } = next(&reports) else { panic!("not signalled") };
-    assert_eq!(candidate.identity().pod.name, "second");
-    assert!(node.killed("second") && !node.killed("first"));
+fn a_candidate_that_is_empty_is_left_out_and_the_next_one_taken_in_either_mode() {
+    for mode in [Mode::DryRun, Mode::Enforce] {
+        let node = Node::new(1024 * MIB);
+        let (first, second) = (Pod::new("first"), Pod::new("second"));
+        node.add(&first, 600 * MIB);
+        node.add(&second, 400 * MIB);
+        node.write("first", "cgroup.events", "populated 0\n");
+        let (_reflex, reports) = start(&node, mode, &[&first, &second]);
+        node.set_available(MIB);
+        assert!(matches!(next(&reports), Report::Crossed { .. }));
+        let told = next_but_suppressed(&reports);
+        let Report::Decided { decision, members, .. } = told else { panic!("not decided: {told:?}") };
+        assert_eq!(members[decision.index].identity().pod.name, "second", "{mode}");
+        let excluded: Vec<_> = decision.excluded.iter().map(|one| one.reason).collect();
+        assert_eq!(excluded, [Exclusion::Empty]);
+        if mode == Mode::Enforce {
+            assert!(matches!(next(&reports), Report::Signalled { .. }));
+        }
+        assert_eq!((node.killed("second"), node.killed("first")), (mode == Mode::Enforce, false));
+    }
 }
 
 #[test]
