@@ -20,6 +20,7 @@ mod lookout;
 mod ooms;
 mod open_files;
 mod orders;
+mod past;
 mod problems;
 mod recording;
 mod recovery;
@@ -56,13 +57,13 @@ use self::{
 };
 pub use self::{reload::Load, unfit::Unfit};
 use crate::{
-    cgroup::{Changes, Index, Permit, Throttled, WatchEvents},
+    cgroup::{Changes, Index, Permit, WatchEvents},
     config::{Config, MemoryAvailableSource, Mode},
-    evict::{Alarm, BrakeBook, Pledges, Reflex, ReflexConfig, Report, Teller},
-    journal::{Event, EventType, Intents, Journal, StoreError, Subject},
+    evict::{Alarm, Pledges, Reflex, ReflexConfig, Report, Teller},
+    journal::{Event, EventType, Journal, StoreError, Subject},
     model::PodUid,
     policy::{
-        engine::{self, EngineSettings},
+        engine::{self, EngineSettings, Past},
         pressure::Conditions,
         threshold::{NodeCondition, Signal},
     },
@@ -131,14 +132,16 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let (mut desired, watched) =
         Desired::new(config.clone(), host.clone(), journal.clone(), index, permits, kubelets);
     let recorded = Arc::new(AtomicU64::new(0));
-    let pledges = recover(&config, &host, &journal, &recorded, &mut desired);
+    let pledges = recovery::take_up(&config, &host, &journal, &recorded, &mut desired);
+    let past = past::read(&journal);
     let (sender, mut reflexions) = mpsc::unbounded_channel();
     let teller = Arc::new(Mutex::new(Teller::new(config.hash())));
     let mut recording = Recording::start(&config, &host, &journal);
     let mut desk = Desk::open(&config.state_dir, &host.boot_id, &journal);
     let evictions = Evictions::new(&journal, &being_evicted, &sender);
     let (lookout, alarm) = Lookout::start(&config, host.node.max_pids, &journal);
-    let telling = Telling { teller: teller.clone(), journal: journal.clone(), being_evicted, sender, alarm };
+    let telling =
+        Telling { teller: teller.clone(), journal: journal.clone(), being_evicted, sender, alarm, past };
     let reflex =
         start_reflex(&config, &desk.settings(&config), &host, telling, pledges, edges, &mut recording)?;
 
@@ -377,59 +380,6 @@ fn permits(config: &Config, kubelets: bool, journal: &Journal) -> Permits {
     Permits { all: permit(!kubelets), scores: permit(true) }
 }
 
-/// Takes up what an earlier daemon left: who stays evicted, and evictions that it did not live to tell of.
-fn recover(
-    config: &Config,
-    host: &Host,
-    journal: &Journal,
-    recorded: &Arc<AtomicU64>,
-    desired: &mut Desired,
-) -> Option<Pledges> {
-    let mut ended = keeper::read(&config.state_dir).unwrap_or_else(|error| {
-        let path = keeper::path(&config.state_dir);
-        let message =
-            format!("pods that were evicted before may come back: cannot read {}: {error}", path.display());
-        telling::degraded(journal, "evictions", &message);
-        Vec::new()
-    });
-    let (intents, left) = match Intents::open(&config.run_dir, &host.boot_id) {
-        Ok(Intents { reflex, brakes, limits, left }) => {
-            desired.set_intents(limits);
-            (Some((reflex, brakes)), left)
-        }
-        Err(error) => {
-            let message = format!(
-                "an eviction is forgotten if the daemon is killed within it: {}",
-                crate::chain(&error)
-            );
-            telling::degraded(journal, "intents", &message);
-            (None, Vec::new())
-        }
-    };
-    recovery::knobs(&left, journal);
-    let kept = ended.clone();
-    ended.extend(recovery::evictions(&left, journal));
-    desired.remember(ended);
-    if config.mode != Mode::Enforce {
-        // What is only decided is not kept: nobody was ended.
-        return None;
-    }
-    match keeper::Keeper::start(&config.state_dir, kept, Arc::clone(recorded), journal.clone()) {
-        Ok(keeper) => desired.set_keeper(keeper),
-        Err(error) => {
-            telling::degraded(
-                journal,
-                "evictions",
-                &format!("after a restart, pods that were evicted may come back: {error}"),
-            );
-        }
-    }
-    let (reflex, brakes) = intents?;
-    let throttled = Throttled::default();
-    desired.set_throttled(throttled.clone());
-    Some(Pledges::new(reflex, Arc::clone(recorded)).braking(BrakeBook::new(brakes, throttled)))
-}
-
 /// What the eviction engine is to do.
 pub(crate) fn engine_settings(config: &Config) -> EngineSettings {
     let eviction = &config.settings.eviction;
@@ -452,6 +402,8 @@ struct Telling {
     sender: mpsc::UnboundedSender<Reflexion>,
     /// Whom it wakes when what is left begins to fall fast.
     alarm: Option<Alarm>,
+    /// What earlier processes evicted.
+    past: Vec<Past>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -475,7 +427,7 @@ fn start_reflex(
     edges: Vec<Box<dyn EdgeSource>>,
     recording: &mut Recording,
 ) -> anyhow::Result<Reflex> {
-    let Telling { teller, journal, being_evicted, sender, alarm } = telling;
+    let Telling { teller, journal, being_evicted, sender, alarm, past } = telling;
     let root_stat = match config.memory_available_source {
         MemoryAvailableSource::MemAvailable => None,
         MemoryAvailableSource::Kubelet => Some(ROOT_MEMORY_STAT.into()),
@@ -531,6 +483,7 @@ fn start_reflex(
         root_stat,
         cpus: host.node.cpu_milli / 1_000,
         alarm,
+        past,
         ..ReflexConfig::default()
     };
     let reflex = Reflex::spawn_recorded(&reflex_config, pledges, edges, recording.tap(), reports);

@@ -35,7 +35,7 @@ mod turn;
 pub use self::{
     brake::BrakeBook,
     by_hand::{ByHand, Operator},
-    candidate::{Candidate, Identity, OpenError},
+    candidate::{Candidate, Identity, OpenError, pod_key},
     gentle::{EndError, Ending, Sent, end},
     onset::Alarm,
     pledge::Pledges,

@@ -57,6 +57,7 @@ impl Pledges {
             uid: Cow::Borrowed(candidate.identity.uid.as_str()),
             path: Cow::Borrowed(candidate.identity.cgroup.as_str()),
             cgroup: decision.cgroup,
+            elsewhere: candidate.elsewhere,
             threshold_bytes: decision.shortage.threshold,
             observed_bytes: decision.shortage.observed,
             decided_ns: decision.decided_ns,
@@ -69,8 +70,11 @@ impl Pledges {
         self.release_if(|held| held == number);
     }
 
-    /// Takes back what is recorded by now.
-    fn settle(&mut self) {
+    /// Takes back what is recorded by now: what stays would be taken for unfinished after a crash, however late.
+    pub(super) fn settle(&mut self) {
+        if self.held.iter().all(Option::is_none) {
+            return;
+        }
         let recorded = self.recorded.load(Ordering::Acquire);
         self.release_if(|held| held <= recorded);
     }

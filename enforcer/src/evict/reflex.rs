@@ -24,7 +24,7 @@ use super::{
     turn::{Turn, Wiring},
 };
 use crate::{
-    policy::engine::{Candidates, EngineSettings, Few, Outcome, Reading},
+    policy::engine::{Candidates, EngineSettings, Few, Outcome, Past, Reading},
     recorder::Tap,
     sense::{Available, EdgeSource, MeminfoError, PROC_MEMINFO, PodsMemory, Tasks, WakeStats, Wakes},
 };
@@ -60,6 +60,8 @@ pub struct ReflexConfig {
     pub lock_memory: bool,
     /// How many cpus the machine has, which may all fill memory at once.
     pub cpus: u64,
+    /// The evictions that earlier processes began in this boot, the oldest first.
+    pub past: Vec<Past>,
     /// Who is woken when what is left begins to fall fast, if anybody.
     pub alarm: Option<Alarm>,
 }
@@ -73,6 +75,7 @@ impl Default for ReflexConfig {
             proc: PathBuf::from(PROC),
             lock_memory: true,
             cpus: thread::available_parallelism().map_or(1, |cpus| u64::try_from(cpus.get()).unwrap_or(1)),
+            past: Vec::new(),
             alarm: None,
         }
     }
@@ -275,7 +278,7 @@ impl Reflex {
             tap,
             onset: Onset::new(config.alarm.clone()),
         };
-        let mut turn = Turn::new(&config.settings, wiring)?;
+        let mut turn = Turn::new(&config.settings, &config.past, wiring)?;
         let mail = Arc::clone(&reflex.shared);
         reflex.start("enforcer-tell", move || {
             while let Some(report) = told.next() {

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     cgroup::CgroupDir,
+    journal::Elsewhere,
     model::{CgroupPath, PodName, PodUid, QosClass},
     policy::engine::{
         Action, CandidateFacts, Candidates, Engine, EngineSettings, Input, Mode, NodeSample, Outcome, PodKey,
@@ -83,7 +84,7 @@ fn decoy() -> io::Result<Candidate> {
         counted: vec![file("1\n")?],
         brakes: vec![file("")?],
         targets: vec![Target { dir: open()?, kill: file("")?, events: file("populated 1\n")? }],
-        is_evicted: false,
+        elsewhere: Elsewhere::new(),
     })
 }
 

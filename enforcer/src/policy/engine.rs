@@ -335,7 +335,9 @@ impl Engine {
 
     /// Why nobody may be killed, or not that one.
     fn spared(&self, cgroup: CgroupId) -> Option<Spared> {
-        let facts = || self.candidates.find(cgroup).and_then(|index| self.candidates.slot(index)).map(|slot| slot.facts);
+        let facts = || {
+            self.candidates.find(cgroup).and_then(|index| self.candidates.slot(index)).map(|slot| slot.facts)
+        };
         match self.mode() {
             Mode::Observe | Mode::DryRun if self.settings.paused => Some(Spared::Paused),
             Mode::Observe | Mode::DryRun => Some(Spared::NotEnforcing),

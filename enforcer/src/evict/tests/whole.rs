@@ -36,6 +36,7 @@ pub(super) fn config(node: &Node, mode: Mode) -> ReflexConfig {
         root_stat: None,
         proc: node.proc(),
         lock_memory: false,
+        past: Vec::new(),
         cpus: 2,
         alarm: None,
     }

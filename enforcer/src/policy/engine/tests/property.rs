@@ -10,8 +10,8 @@ use crate::{
     policy::{
         engine::{
             Action, Actions, BrakeRefusal, BreakerSettings, CandidateFacts, Candidates, Containment,
-            Decision, Engine, EngineSettings, FailureReason, Input, KillReason, Level, Mode, NodeSample, Outcome, PodKey,
-            Ranked, Reading, Refusal, Resource, Shortage, Spared, Standing, Usage, followed,
+            Decision, Engine, EngineSettings, FailureReason, Input, KillReason, Level, Mode, NodeSample,
+            Outcome, PodKey, Ranked, Reading, Refusal, Resource, Shortage, Spared, Standing, Usage, followed,
         },
         threshold::{Signal, Threshold, ThresholdValue},
     },
@@ -619,8 +619,7 @@ impl Watcher {
             Reading::Missing => false,
         };
         let alive = self.engine.candidates().known().filter(|(_, reading)| !empty(reading)).count();
-        let share =
-            recent * 1_000 < (recent + alive) * usize::from(self.settings.breaker.max_share_permille);
+        let share = recent * 1_000 < (recent + alive) * usize::from(self.settings.breaker.max_share_permille);
         assert!(recent < 10 || share, "beyond the breaker's share");
         self.course = Some(Course::Asked { number: decision.number, grace: decision.grace_ns > 0 });
     }

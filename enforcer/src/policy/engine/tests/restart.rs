@@ -3,8 +3,8 @@ use super::rig::*;
 use crate::{
     model::CgroupId,
     policy::engine::{
-        Action, BreakerSettings, CandidateFacts, Candidates, EngineSettings, Exclusion, Past, PodKey, Reading,
-        Suppression, Usage,
+        Action, BreakerSettings, CandidateFacts, Candidates, EngineSettings, Exclusion, Past, PodKey,
+        Reading, Suppression, Usage,
     },
 };
 
@@ -72,7 +72,10 @@ fn a_back_off_goes_on_over_a_restart() {
     rig.engine.remember(&[past(1, SECOND), past(1, 2 * SECOND)]);
     rig.now_ns = 15 * SECOND;
     let told = rig.look(GIB - 50 * MIB);
-    assert!(told.iter().any(|action| matches!(action, Action::StandsBack { returned, .. } if returned.evictions == 2)));
+    assert!(
+        told.iter()
+            .any(|action| matches!(action, Action::StandsBack { returned, .. } if returned.evictions == 2))
+    );
     assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(2));
     // And the second one counted for the breaker no more than it did then.
     let mut rig = Rig::upstream(&breaking(2));
@@ -134,8 +137,7 @@ fn an_undead_one_that_dies_after_all_and_fills_again_is_one_as_any() {
 
 #[test]
 fn one_that_was_no_candidate_when_it_did_not_die_is_passed_over_when_it_is_back() {
-    let both: Vec<CandidateFacts> =
-        undead().engine.candidates().known().map(|(facts, _)| *facts).collect();
+    let both: Vec<CandidateFacts> = undead().engine.candidates().known().map(|(facts, _)| *facts).collect();
     let mut rig = undead();
     drop(rig.engine.replace(Candidates::new(&both[1..])));
     given_up(&mut rig);
