@@ -11,6 +11,7 @@
 //! | `serve::{Observe, Admin, View}` | tasks | journal, view, wishes | answers |
 
 mod backlog;
+mod claim;
 mod desired;
 mod edges;
 mod hierarchy;
@@ -47,6 +48,7 @@ use tokio::{
 
 use self::{
     backlog::Backlog,
+    claim::Claim,
     desired::{Desired, Permits},
     edges::Edges,
     host::Host,
@@ -116,11 +118,13 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let host = Host::read(&config)?;
     let kubelets = unfit::is_kubelets(&config);
     unfit::check(&config, &host, kubelets)?;
+    let claim = Claim::take(config.mode)?;
     let observe = Observe::bind(&config.run_dir).await?;
     let admin = Admin::bind(&config.run_dir)?;
     let journal = open_journal(&config, &host)?;
     let host_facts = HostFacts::gather();
     tell_start(&journal, &config, &host, &host_facts);
+    claim.tell(&journal);
 
     let index = Index::new();
     let being_evicted = BeingEvicted::default();
