@@ -65,7 +65,7 @@ use crate::{
     journal::{Event, EventType, Journal, StoreError, Subject},
     model::PodUid,
     policy::{
-        engine::{self, EngineSettings, Past},
+        engine::{self, EngineSettings},
         pressure::Conditions,
         threshold::{NodeCondition, Signal},
     },
@@ -137,15 +137,13 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         Desired::new(config.clone(), host.clone(), journal.clone(), index, permits, kubelets);
     let recorded = Arc::new(AtomicU64::new(0));
     let pledges = recovery::take_up(&config, &host, &journal, &recorded, &mut desired);
-    let past = past::read(&journal);
     let (sender, mut reflexions) = mpsc::unbounded_channel();
     let teller = Arc::new(Mutex::new(Teller::new(config.hash())));
     let mut recording = Recording::start(&config, &host, &journal);
     let mut desk = Desk::open(&config.state_dir, &host.boot_id, &journal);
     let evictions = Evictions::new(&journal, &being_evicted, &sender);
     let (lookout, alarm) = Lookout::start(&config, host.node.max_pids, &journal);
-    let telling =
-        Telling { teller: teller.clone(), journal: journal.clone(), being_evicted, sender, alarm, past };
+    let telling = Telling { teller: teller.clone(), journal: journal.clone(), being_evicted, sender, alarm };
     let reflex =
         start_reflex(&config, &desk.settings(&config), &host, telling, pledges, edges, &mut recording)?;
 
@@ -211,16 +209,21 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     // The reflex first, so that what it still tells is told.
     drop(reflex);
     drop(recording);
-    // Nobody has them follow the ranking any longer.
-    desired.unalign().await?;
-    match on_exit {
-        OnExit::Keep => {}
-        OnExit::Restore => desired.release().await?,
-    }
+    give_back(&mut desired, on_exit).await?;
     detach(tracing, on_exit, &journal).await;
     stop.send_replace(true);
     desk.close().await;
     farewell(server, &journal).await
+}
+
+/// Gives back what is not to outlive the daemon.
+async fn give_back(desired: &mut Desired, on_exit: OnExit) -> anyhow::Result<()> {
+    // Nobody has scores follow the ranking any longer.
+    desired.unalign().await?;
+    match on_exit {
+        OnExit::Keep => Ok(()),
+        OnExit::Restore => desired.release().await,
+    }
 }
 
 /// Waits for the end of open connections, and closes the log.
@@ -406,8 +409,6 @@ struct Telling {
     sender: mpsc::UnboundedSender<Reflexion>,
     /// Whom it wakes when what is left begins to fall fast.
     alarm: Option<Alarm>,
-    /// What earlier processes evicted.
-    past: Vec<Past>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -431,7 +432,7 @@ fn start_reflex(
     edges: Vec<Box<dyn EdgeSource>>,
     recording: &mut Recording,
 ) -> anyhow::Result<Reflex> {
-    let Telling { teller, journal, being_evicted, sender, alarm, past } = telling;
+    let Telling { teller, journal, being_evicted, sender, alarm } = telling;
     let root_stat = match config.memory_available_source {
         MemoryAvailableSource::MemAvailable => None,
         MemoryAvailableSource::Kubelet => Some(ROOT_MEMORY_STAT.into()),
@@ -487,7 +488,7 @@ fn start_reflex(
         root_stat,
         cpus: host.node.cpu_milli / 1_000,
         alarm,
-        past,
+        past: past::read(&journal),
         ..ReflexConfig::default()
     };
     let reflex = Reflex::spawn_recorded(&reflex_config, pledges, edges, recording.tap(), reports);

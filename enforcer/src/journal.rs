@@ -23,7 +23,7 @@ mod untold;
 pub use self::{
     disk::folder,
     event::{Event, EventType, Subject},
-    intent::{Elsewhere, Intent, IntentError, Intents, Slot, Slots},
+    intent::{Intent, IntentError, Intents, Slot, Slots},
     log::{Batch, Journal, Range, Reader, Stale},
     offline::Offline,
     record::{Cursor, Filter, Record},

@@ -42,9 +42,7 @@ impl Claim {
     pub(super) fn take(mode: Mode) -> Result<Self, Held> {
         match mode {
             Mode::Observe | Mode::DryRun => Ok(Self { lock: None }),
-            Mode::Enforce => {
-                Ok(Self { lock: Some(lock(&Path::new(cgroup::MOUNT).join(FILE))?) })
-            }
+            Mode::Enforce => Ok(Self { lock: Some(lock(&Path::new(cgroup::MOUNT).join(FILE))?) }),
         }
     }
 

@@ -25,7 +25,7 @@ use crate::{
     cgroup::{self, CgroupDir, Handles, Knob, PageSize, Sought, Throttled},
     config::{Config, Mode},
     evict::{BrakeBook, Pledges},
-    journal::{Batch, Elsewhere, Event, EventType, Filter, Intent, Intents, Journal, Subject},
+    journal::{Batch, Event, EventType, Filter, Intent, Intents, Journal, Subject},
     model::{CgroupId, CgroupPath, PodName},
     source::{EndedPod, Why},
 };
@@ -227,7 +227,7 @@ pub(super) fn subject(pod: &str) -> Subject {
 }
 
 /// What the pod holds, after those that are dying have had some time to.
-fn held_in_the_end(path: &str, id: CgroupId, elsewhere: &Elsewhere) -> Holding {
+fn held_in_the_end(path: &str, id: CgroupId, elsewhere: &[CgroupId]) -> Holding {
     let start = Instant::now();
     loop {
         let held = held(path, id, elsewhere);
@@ -239,7 +239,7 @@ fn held_in_the_end(path: &str, id: CgroupId, elsewhere: &Elsewhere) -> Holding {
 }
 
 /// What the pod's own cgroup holds, and those that its containers took elsewhere.
-fn held(path: &str, id: CgroupId, elsewhere: &Elsewhere) -> Holding {
+fn held(path: &str, id: CgroupId, elsewhere: &[CgroupId]) -> Holding {
     let mount = Path::new(cgroup::MOUNT);
     let own = CgroupPath::parse(path).ok().map_or(Holding::Nobody, |path| held_at(&path, id));
     let handles = if elsewhere.is_empty() { None } else { Handles::of(mount).ok() };

@@ -9,7 +9,6 @@ use rustix::io::Errno;
 use super::{executor, stat};
 use crate::{
     cgroup::{self, CgroupDir, Forbidden, guard},
-    journal::Elsewhere,
     model::{CgroupId, CgroupPath, PodName, PodUid, QosClass, ResourceName},
     policy::{
         PodPlan,
@@ -49,7 +48,7 @@ pub struct Candidate {
     pub(super) brakes: Vec<OwnedFd>,
     pub(super) targets: Vec<Target>,
     /// The ids of those that are not its own cgroup or within it, for the intent page.
-    pub(super) elsewhere: Elsewhere,
+    pub(super) elsewhere: Vec<CgroupId>,
 }
 
 /// A cgroup that is killed.
@@ -122,11 +121,10 @@ impl Candidate {
         let mut counted = Vec::new();
         open_count(&dir, &mut counted)?;
         let below = format!("{}/", plan.cgroup.path);
-        let mut elsewhere = Elsewhere::new();
+        let mut elsewhere = Vec::new();
         for Target { dir, .. } in &targets {
             if *dir.path() != plan.cgroup.path && !dir.path().as_str().starts_with(&below) {
-                // Of more than find room there one is likely to live if any does.
-                let _fits = elsewhere.push(dir.id());
+                elsewhere.push(dir.id());
                 charged.push(ChargeFiles::open(dir)?);
                 open_count(dir, &mut counted)?;
             }

@@ -57,7 +57,7 @@ impl Pledges {
             uid: Cow::Borrowed(candidate.identity.uid.as_str()),
             path: Cow::Borrowed(candidate.identity.cgroup.as_str()),
             cgroup: decision.cgroup,
-            elsewhere: candidate.elsewhere,
+            elsewhere: Cow::Borrowed(&candidate.elsewhere),
             threshold_bytes: decision.shortage.threshold,
             observed_bytes: decision.shortage.observed,
             decided_ns: decision.decided_ns,

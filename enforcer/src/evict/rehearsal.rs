@@ -10,7 +10,6 @@ use super::{
 };
 use crate::{
     cgroup::CgroupDir,
-    journal::Elsewhere,
     model::{CgroupPath, PodName, PodUid, QosClass},
     policy::engine::{
         Action, CandidateFacts, Candidates, Engine, EngineSettings, Input, Mode, NodeSample, Outcome, PodKey,
@@ -84,7 +83,7 @@ fn decoy() -> io::Result<Candidate> {
         counted: vec![file("1\n")?],
         brakes: vec![file("")?],
         targets: vec![Target { dir: open()?, kill: file("")?, events: file("populated 1\n")? }],
-        elsewhere: Elsewhere::new(),
+        elsewhere: Vec::new(),
     })
 }
 

@@ -16,7 +16,7 @@ use std::{
     },
 };
 
-use crate::{model::CgroupId, policy::engine::Few, raw::SharedWords};
+use crate::{model::CgroupId, raw::SharedWords};
 
 /// The page's name in the run directory.
 const FILE: &str = "intent";
@@ -34,8 +34,8 @@ const BRAKES: Range<usize> = 15..17;
 const LIMITS: Range<usize> = 17..64;
 const SLOTS: usize = LIMITS.end;
 
-/// The ids of the cgroups that a victim's containers took elsewhere, as many as are written down.
-pub type Elsewhere = Few<CgroupId, 16>;
+/// So many of the cgroups that a victim's containers took elsewhere are written down.
+const MOST_ELSEWHERE: usize = 16;
 
 /// Something that is about to be done, and must not be forgotten.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -65,8 +65,8 @@ pub enum Intent<'a> {
         path: Cow<'a, str>,
         /// Its cgroup's id.
         cgroup: CgroupId,
-        /// The ids of the cgroups that its containers took elsewhere.
-        elsewhere: Elsewhere,
+        /// The ids of the cgroups that its containers took elsewhere; of many the first 16.
+        elsewhere: Cow<'a, [CgroupId]>,
         /// The threshold that was met, in bytes.
         threshold_bytes: u64,
         /// What was available, in bytes.
@@ -274,8 +274,9 @@ fn encode(intent: &Intent<'_>, bytes: &mut [u8]) -> Option<usize> {
             for text in [pod, uid, path] {
                 to.text(text)?;
             }
-            to.put(&[u8::try_from(elsewhere.len()).ok()?])?;
-            for cgroup in elsewhere.iter() {
+            let written = elsewhere.get(..MOST_ELSEWHERE).unwrap_or(elsewhere);
+            to.put(&[u8::try_from(written.len()).ok()?])?;
+            for cgroup in written {
                 to.number(cgroup.0)?;
             }
         }
@@ -297,14 +298,9 @@ impl Decoder<'_> {
         self.array().map(u64::from_le_bytes)
     }
 
-    fn elsewhere(&mut self) -> Option<Elsewhere> {
+    fn elsewhere(&mut self) -> Option<Cow<'static, [CgroupId]>> {
         let [count] = self.array()?;
-        let mut elsewhere = Elsewhere::new();
-        for _ in 0..count {
-            let fits = elsewhere.push(CgroupId(self.number()?));
-            fits.then_some(())?;
-        }
-        Some(elsewhere)
+        (0..count).map(|_| self.number().map(CgroupId)).collect()
     }
 
     fn text(&mut self) -> Option<Cow<'static, str>> {
@@ -348,12 +344,6 @@ fn decode(bytes: &[u8]) -> Option<Intent<'static>> {
 mod tests {
     use super::*;
 
-    fn elsewhere(ids: &[u64]) -> Elsewhere {
-        let mut elsewhere = Elsewhere::new();
-        ids.iter().for_each(|id| assert!(elsewhere.push(CgroupId(*id))));
-        elsewhere
-    }
-
     fn knob(path: &str) -> Intent<'_> {
         Intent::Knob {
             path: path.into(),
@@ -371,7 +361,7 @@ mod tests {
             uid: "6c1a4e95".into(),
             path: "/kubepods/besteffort/pod6c1a4e95".into(),
             cgroup: CgroupId(7),
-            elsewhere: elsewhere(&[8, u64::MAX]),
+            elsewhere: vec![CgroupId(8), CgroupId(u64::MAX)].into(),
             threshold_bytes: 1,
             observed_bytes: 2,
             decided_ns: 3,

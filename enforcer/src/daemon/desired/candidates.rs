@@ -1,5 +1,11 @@
 //! The pods that the reflex may evict, and that are ended for a critical one.
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc, thread, time::Duration};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
 
 use super::{Desired, telling};
 use crate::{
@@ -31,6 +37,16 @@ fn as_held(plan: &PodPlan, holders: &BTreeMap<CgroupPath, PodUid>) -> Option<Pod
     let mut held = may(plan.adopted, &plan.cgroup.path).then(|| plan.clone())?;
     held.containers.retain(|container| may(container.adopted, &container.cgroup.path));
     Some(held)
+}
+
+fn keep_leaving(kept: &mut BTreeMap<PodUid, PodPlan>, before: &Plan, leaving: &BTreeSet<&PodUid>) {
+    kept.retain(|uid, _| leaving.contains(uid));
+    for plan in before.pods.iter().filter(|plan| !plan.adopted && leaving.contains(&plan.uid)) {
+        // What it took elsewhere lives on without us.
+        let mut left = plan.clone();
+        left.containers.retain(|container| !container.adopted);
+        kept.insert(plan.uid.clone(), left);
+    }
 }
 
 impl Desired {
@@ -123,18 +139,8 @@ impl Desired {
     /// that named them last.
     pub(super) fn keep_leaving(&mut self, before: &Plan) {
         let entries = self.roster.entries();
-        let leaving: Vec<_> = entries
-            .iter()
-            .filter(|entry| entry.state == State::Leaving)
-            .map(|entry| &entry.pod.uid)
-            .collect();
-        self.leaving.retain(|uid, _| leaving.contains(&uid));
-        for plan in before.pods.iter().filter(|plan| !plan.adopted && leaving.contains(&&plan.uid)) {
-            // What it took elsewhere lives on without us.
-            let mut left = plan.clone();
-            left.containers.retain(|container| !container.adopted);
-            self.leaving.entry(plan.uid.clone()).or_insert(left);
-        }
+        let leaving = entries.iter().filter(|entry| entry.state == State::Leaving);
+        keep_leaving(&mut self.leaving, before, &leaving.map(|entry| &entry.pod.uid).collect());
     }
 
     /// Opens a pod of the plan; none if it has no cgroup, and so no processes.
@@ -228,6 +234,32 @@ mod tests {
         let plan = planned(pods);
         let held = as_held(plan.pods.last()?, &cgroup::holders(&plan, &[].into()))?;
         Some(held.containers.into_iter().map(|container| container.name).collect())
+    }
+
+    #[test]
+    fn who_leaves_is_known_by_its_last_plan_until_it_is_back_or_gone() {
+        let app = || vec![sample::app("a", &[], &[]), sample::app("b", &[], &[])];
+        let took = adopting("took", None, &[("a", "/system.slice/a.service")]);
+        let lent = adopting("lent", Some("/x"), &[]);
+        let pods = [sample::pod("left", app()), took, lent, sample::pod("stays", app())];
+        let before = planned(&pods);
+        let uids: Vec<_> = pods.iter().map(|pod| pod.uid.clone()).collect();
+        let mut kept = BTreeMap::new();
+        let known = |kept: &BTreeMap<PodUid, PodPlan>| {
+            let of = |plan: &PodPlan| (plan.name.name.clone(), plan.containers.len());
+            let mut known: Vec<_> = kept.values().map(of).collect();
+            known.sort();
+            known
+        };
+        keep_leaving(&mut kept, &before, &uids[..3].iter().collect());
+        // One that is somebody else's wholly is not ours to end any more.
+        assert_eq!(known(&kept), [(String::from("left"), 2), (String::from("took"), 1)]);
+        // The plans after that do not name them.
+        let after = planned(&pods[3..]);
+        keep_leaving(&mut kept, &after, &uids[..3].iter().collect());
+        assert_eq!(known(&kept).len(), 2);
+        keep_leaving(&mut kept, &after, &[&uids[1]].into());
+        assert_eq!(known(&kept), [(String::from("took"), 1)]);
     }
 
     #[test]

@@ -10,12 +10,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::time::ClockId;
+
 use super::node::{MIB, Node, Pod};
 use crate::{
-    evict::{Pledges, Reflex, ReflexConfig, Report, Teller},
+    evict::{Pledges, Reflex, ReflexConfig, Report, Teller, turn::now_ns},
     journal::{Intent, Intents},
     policy::{
-        engine::{EngineSettings, Exclusion, Mode, followed},
+        engine::{EngineSettings, Exclusion, Mode, Past, PodKey, followed},
         threshold::{Signal, Threshold, ThresholdValue},
     },
     sense::{Edge, EdgeKind, EdgeSource, Readiness, SourceState},
@@ -140,6 +142,27 @@ fn a_dry_run_decides_and_touches_nothing() {
     assert!(matches!(next(&reports), Report::Decided { decision, .. } if !decision.dry_run));
     assert!(matches!(next(&reports), Report::Signalled { .. }));
     assert!(node.killed("hog"));
+}
+
+#[test]
+fn what_earlier_processes_evicted_counts_for_the_breaker() {
+    let node = Node::new(MIB);
+    let hog = Pod::new("hog");
+    node.add(&hog, 600 * MIB);
+    let at_ns = now_ns(ClockId::Boottime);
+    let past = (0..20).map(|pod| Past { pod: PodKey { hash: pod }, at_ns }).collect();
+    let config = ReflexConfig { past, ..config(&node, Mode::Enforce) };
+    let (sender, reports) = mpsc::channel();
+    let reflex = Reflex::spawn(&config, None, Vec::new(), move |report| sender.send(report).is_ok()).unwrap();
+    reflex.set_candidates(vec![node.candidate(&hog)]);
+    let decision = loop {
+        if let Report::Decided { decision, .. } = next(&reports) {
+            break decision;
+        }
+    };
+    assert!(decision.dry_run);
+    reflex.stop();
+    assert!(!node.killed("hog"));
 }
 
 /// Its charge outlives its processes: nothing comes back from it, and a dry run says so too.
@@ -377,6 +400,11 @@ fn an_eviction_is_written_down_until_it_is_recorded() {
 
     // It dies and gives nothing back: the next one goes. The first one is on the disk by then.
     recorded.store(number, Ordering::Release);
+    let begin = Instant::now();
+    while !left().is_empty() {
+        assert!(begin.elapsed() < Duration::from_secs(10), "it is not taken back before the next eviction");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     node.write("first", "memory.current", "629145600\n");
     node.write("first", "cgroup.events", "populated 0\nfrozen 0\n");
     let (_, name) = signalled(&reports);

@@ -110,8 +110,9 @@ fn kills(told: &[Action]) -> bool {
 
 #[test]
 fn who_is_spared_within_its_grace_has_that_and_is_not_killed_at_its_end() {
+    type Way<'a> = &'a dyn Fn(&mut Rig);
     let dry = EngineSettings { mode: Mode::DryRun, ..super::soft::both() };
-    let ways: [(Spared, &dyn Fn(&mut Rig)); 4] = [
+    let ways: [(Spared, Way<'_>); 4] = [
         (Spared::Paused, &|rig| rig.engine.configure(&paused(&super::soft::both()))),
         (Spared::NotEnforcing, &|rig| rig.engine.configure(&dry)),
         (Spared::Protected, &|rig| {
