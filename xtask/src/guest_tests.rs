@@ -28,8 +28,11 @@ use crate::{
 const MEMORY_MIB: u32 = 2048;
 const CPUS: u32 = 2;
 
-/// Guests together take no more of this machine's memory than one part in so many.
-const MEMORY_SHARE: u32 = 2;
+/// Guests together take no more of this machine's memory than two parts in so many.
+const MEMORY_SHARE: u32 = 3;
+
+/// So many tests of one kernel and more are split among two guests: they wait most of their time.
+const MANY: usize = 60;
 
 /// What tests that choose by chance take their seed from.
 const SEED: &str = "ENFORCER_TEST_SEED";
@@ -80,17 +83,22 @@ fn on_kernels(
         guests = guests.with_init(Init::Systemd, steps)?;
     }
     let programs = [("guest".to_owned(), test)];
-    let both = guests.kernels.iter().flat_map(|kernel| [(kernel, Init::Own), (kernel, Init::Systemd)]);
-    let boots: VecDeque<_> = both
-        .filter_map(|(kernel, init)| {
-            let tests = match init {
-                Init::Own => &own,
-                Init::Systemd if systemd_kernels.contains(&kernel.name) => &systemd,
-                Init::Systemd => return None,
+    let own = shares(own);
+    let mut boots = VecDeque::new();
+    for kernel in &guests.kernels {
+        for (share, tests) in own.iter().enumerate() {
+            let name = if own.len() == 1 {
+                kernel.name.to_string()
+            } else {
+                format!("{}, part {}", kernel.name, share + 1)
             };
-            (!tests.is_empty()).then(|| Boot { kernel, init, script: script(tests, seed) })
-        })
-        .collect();
+            boots.push_back(Boot { kernel, init: Init::Own, name, script: script(tests, seed) });
+        }
+        if !systemd.is_empty() && systemd_kernels.contains(&kernel.name) {
+            let name = format!("{}, systemd", kernel.name);
+            boots.push_back(Boot { kernel, init: Init::Systemd, name, script: script(&systemd, seed) });
+        }
+    }
     let at_once = at_once()?.min(boots.len());
     let waiting = Mutex::new(boots);
     let sum = Mutex::new(Tally::default());
@@ -116,9 +124,9 @@ fn at_once() -> anyhow::Result<usize> {
     let cpus = thread::available_parallelism().context("cannot count the cpus")?.get();
     let info = rustix::system::sysinfo();
     let memory_mib = (info.totalram * u64::from(info.mem_unit)) >> 20;
-    let by_memory = memory_mib / u64::from(MEMORY_MIB * MEMORY_SHARE);
-    // They wait more than they work. One cpu is left to the host.
-    let by_cpus = cpus.saturating_sub(1);
+    let by_memory = memory_mib * 2 / u64::from(MEMORY_MIB * MEMORY_SHARE);
+    // They wait more than they work: each takes half a cpu.
+    let by_cpus = cpus.saturating_mul(3) / 2;
     Ok(by_cpus.min(usize::try_from(by_memory)?).max(1))
 }
 
@@ -131,6 +139,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Boot<'a> {
     kernel: &'a Kernel,
     init: Init,
+    name: String,
     script: String,
 }
 
@@ -144,11 +153,7 @@ impl Boot<'_> {
         beside_others: bool,
     ) -> Tally {
         let steps = Steps::Out;
-        let with = match self.init {
-            Init::Own => "",
-            Init::Systemd => ", systemd",
-        };
-        let name = format!("{}{with}", self.kernel.name);
+        let name = &self.name;
         let label = if beside_others { format!("{name}: ") } else { String::new() };
         steps.say(format_args!("\n--- kernel {name} ---"));
         let counter = Counter::new(Labelled::new(label.clone(), io::stdout()));
@@ -186,6 +191,18 @@ fn parts(list: &str, filter: Option<&str>) -> [Vec<String>; 2] {
     [own, systemd]
 }
 
+/// The tests for each guest of a kernel. Neighbours go to different ones: those of a module take about as long.
+fn shares(tests: Vec<String>) -> Vec<Vec<String>> {
+    if tests.is_empty() {
+        return Vec::new();
+    }
+    if tests.len() < MANY {
+        return vec![tests];
+    }
+    let share = |first: usize| tests.iter().skip(first).step_by(2).cloned().collect();
+    vec![share(0), share(1)]
+}
+
 /// Runs these tests; their names are paths of Rust, which mean nothing to the shell.
 fn script(tests: &[String], seed: Option<u64>) -> String {
     let seed = seed.map_or_else(String::new, |seed| format!("{SEED}={seed} "));
@@ -217,6 +234,18 @@ mod tests {
         let own = &parts(list, None)[0];
         assert_eq!(script(own, None), "exec env guest --test-threads=1 --exact rig::a rig::units");
         assert!(script(own, Some(7)).starts_with("exec env ENFORCER_TEST_SEED=7 guest "));
+    }
+
+    #[test]
+    fn many_tests_are_split_and_none_is_lost() {
+        let tests = |count: usize| (0..count).map(|number| format!("t::{number:03}")).collect::<Vec<_>>();
+        assert_eq!(shares(tests(0)), Vec::<Vec<String>>::new());
+        assert_eq!(shares(tests(MANY - 1)).len(), 1);
+        let shares = shares(tests(MANY + 1));
+        assert_eq!(shares.iter().map(Vec::len).collect::<Vec<_>>(), [MANY / 2 + 1, MANY / 2]);
+        let mut all = shares.concat();
+        all.sort();
+        assert_eq!(all, tests(MANY + 1));
     }
 
     #[test]

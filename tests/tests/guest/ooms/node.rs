@@ -40,7 +40,11 @@ fn that_runs_out() {
 #[test]
 fn that_is_used_up_as_far_as_pods_may() {
     let total_mib = kernel::meminfo_bytes("MemTotal").unwrap() / MIB;
-    let settings = format!("singleProcessOOMKill: true\nsystemReserved: {{memory: {}Mi}}", total_mib - 300);
+    // Nobody is evicted before.
+    let settings = format!(
+        "singleProcessOOMKill: true\nsystemReserved: {{memory: {}Mi}}\nevictionHard: {{memory.available: \"0%\"}}",
+        total_mib - 300
+    );
     let mut scene = Scene::open("kubepods", &settings);
     scene.pod("hog", &[("app", "")]);
     let cgroup = "/kubepods/besteffort/podhog/app";
