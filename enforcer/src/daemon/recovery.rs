@@ -30,7 +30,7 @@ use crate::{
     source::{EndedPod, Why},
 };
 
-/// How long is waited for a killed pod to be empty, so that its end can be told.
+/// How long is waited for killed pods to be empty, so that their end can be told.
 const DEATH: Duration = Duration::from_secs(2);
 
 /// How far back the log is searched for what was told already.
@@ -109,7 +109,7 @@ pub(super) fn take_up(
 /// anew if memory is short.
 fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
     let mut ended = Vec::new();
-    let told = told(journal);
+    let (told, deadline) = (told(journal), Instant::now() + DEATH);
     for intent in left {
         let Intent::Eviction {
             id,
@@ -126,7 +126,7 @@ fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
             continue;
         };
         let id = Ulid::from(*id).to_string();
-        let holding = held_in_the_end(path, *cgroup, elsewhere);
+        let holding = held_in_the_end(path, *cgroup, elsewhere, deadline);
         let was_signalled = told.contains(&(EventType::EvictionSignalled, id.clone()));
         let mut data = Map::from_iter([
             (String::from("evictionId"), json!(id)),
@@ -227,11 +227,10 @@ pub(super) fn subject(pod: &str) -> Subject {
 }
 
 /// What the pod holds, after those that are dying have had some time to.
-fn held_in_the_end(path: &str, id: CgroupId, elsewhere: &[CgroupId]) -> Holding {
-    let start = Instant::now();
+fn held_in_the_end(path: &str, id: CgroupId, elsewhere: &[CgroupId], deadline: Instant) -> Holding {
     loop {
         let held = held(path, id, elsewhere);
-        if held != Holding::Doomed || start.elapsed() >= DEATH {
+        if held != Holding::Doomed || Instant::now() >= deadline {
             return held;
         }
         thread::sleep(Duration::from_millis(20));

@@ -260,6 +260,7 @@ impl Reflex {
         let (braker, braking) = queue::<Braking>(BRAKING).map_err(setup)?;
         let mut pledges = pledges;
         let book = pledges.as_mut().and_then(Pledges::take_brakes);
+        let ended = pledges.as_ref().map(Pledges::ended);
         // Before the senders, so that it is dropped after them if a thread does not start: it waits for the others.
         let mut reflex = Self { shared: Arc::clone(&shared), threads: Vec::new(), memory_locked };
         let cpus = config.cpus;
@@ -282,8 +283,11 @@ impl Reflex {
         let mail = Arc::clone(&reflex.shared);
         reflex.start("enforcer-tell", move || {
             while let Some(report) = told.next() {
-                let soft = report.to_be_asked();
+                let (soft, end) = (report.to_be_asked(), report.ended());
                 let is_recorded = reports(report);
+                if let (Some(number), Some(ended)) = (end, &ended) {
+                    ended.fetch_max(number, Ordering::Release);
+                }
                 if let Some((number, victim)) = soft {
                     let outcome = gentle::ask(number, &victim, is_recorded);
                     mail.answer(outcome);

@@ -182,6 +182,15 @@ pub enum Blindness {
 }
 
 impl Report {
+    /// The number of the eviction whose end it tells, if it does.
+    pub(super) fn ended(&self) -> Option<u64> {
+        match self {
+            Self::Completed { completion, .. } => Some(completion.number),
+            Self::Failed { failure, .. } => Some(failure.number),
+            _ => None,
+        }
+    }
+
     /// The victim that is to be asked to end once this is recorded, and the number of its eviction.
     pub(super) fn to_be_asked(&self) -> Option<(u64, Arc<Candidate>)> {
         let Self::Decided { id: _, decision, members } = self else { return None };
