@@ -17,6 +17,7 @@ mod by_hand;
 mod candidate;
 mod core;
 mod executor;
+mod failure;
 mod gentle;
 mod levels;
 mod onset;

@@ -8,8 +8,9 @@ use ulid::Ulid;
 
 use super::{
     candidate::Candidate,
+    failure::failure_reason,
     gentle::{self, EndError, Ending, Sent},
-    report::{failure_reason, milliseconds, names, pod_event, victim_data},
+    report::{milliseconds, names, pod_event, victim_data},
     turn::now_ns,
 };
 use crate::{
