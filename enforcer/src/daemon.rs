@@ -11,6 +11,7 @@
 //! | `serve::{Observe, Admin, View}` | tasks | journal, view, wishes | answers |
 
 mod backlog;
+mod claim;
 mod desired;
 mod edges;
 mod hierarchy;
@@ -20,6 +21,7 @@ mod lookout;
 mod ooms;
 mod open_files;
 mod orders;
+mod past;
 mod problems;
 mod recording;
 mod recovery;
@@ -46,6 +48,7 @@ use tokio::{
 
 use self::{
     backlog::Backlog,
+    claim::Claim,
     desired::{Desired, Permits},
     edges::Edges,
     host::Host,
@@ -56,10 +59,10 @@ use self::{
 };
 pub use self::{reload::Load, unfit::Unfit};
 use crate::{
-    cgroup::{Changes, Index, Permit, Throttled, WatchEvents},
+    cgroup::{Changes, Index, Permit, WatchEvents},
     config::{Config, MemoryAvailableSource, Mode},
-    evict::{Alarm, BrakeBook, Pledges, Reflex, ReflexConfig, Report, Teller},
-    journal::{Event, EventType, Intents, Journal, StoreError, Subject},
+    evict::{Alarm, Pledges, Reflex, ReflexConfig, Report, Teller},
+    journal::{Event, EventType, Journal, StoreError, Subject},
     model::PodUid,
     policy::{
         engine::{self, EngineSettings},
@@ -115,11 +118,13 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let host = Host::read(&config)?;
     let kubelets = unfit::is_kubelets(&config);
     unfit::check(&config, &host, kubelets)?;
+    let claim = Claim::take(config.mode)?;
     let observe = Observe::bind(&config.run_dir).await?;
     let admin = Admin::bind(&config.run_dir)?;
     let journal = open_journal(&config, &host)?;
     let host_facts = HostFacts::gather();
     tell_start(&journal, &config, &host, &host_facts);
+    claim.tell(&journal);
 
     let index = Index::new();
     let being_evicted = BeingEvicted::default();
@@ -131,7 +136,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let (mut desired, watched) =
         Desired::new(config.clone(), host.clone(), journal.clone(), index, permits, kubelets);
     let recorded = Arc::new(AtomicU64::new(0));
-    let pledges = recover(&config, &host, &journal, &recorded, &mut desired);
+    let pledges = recovery::take_up(&config, &host, &journal, &recorded, &mut desired);
     let (sender, mut reflexions) = mpsc::unbounded_channel();
     let teller = Arc::new(Mutex::new(Teller::new(config.hash())));
     let mut recording = Recording::start(&config, &host, &journal);
@@ -204,16 +209,21 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     // The reflex first, so that what it still tells is told.
     drop(reflex);
     drop(recording);
-    // Nobody has them follow the ranking any longer.
-    desired.unalign().await?;
-    match on_exit {
-        OnExit::Keep => {}
-        OnExit::Restore => desired.release().await?,
-    }
+    give_back(&mut desired, on_exit).await?;
     detach(tracing, on_exit, &journal).await;
     stop.send_replace(true);
     desk.close().await;
     farewell(server, &journal).await
+}
+
+/// Gives back what is not to outlive the daemon.
+async fn give_back(desired: &mut Desired, on_exit: OnExit) -> anyhow::Result<()> {
+    // Nobody has scores follow the ranking any longer.
+    desired.unalign().await?;
+    match on_exit {
+        OnExit::Keep => Ok(()),
+        OnExit::Restore => desired.release().await,
+    }
 }
 
 /// Waits for the end of open connections, and closes the log.
@@ -377,59 +387,6 @@ fn permits(config: &Config, kubelets: bool, journal: &Journal) -> Permits {
     Permits { all: permit(!kubelets), scores: permit(true) }
 }
 
-/// Takes up what an earlier daemon left: who stays evicted, and evictions that it did not live to tell of.
-fn recover(
-    config: &Config,
-    host: &Host,
-    journal: &Journal,
-    recorded: &Arc<AtomicU64>,
-    desired: &mut Desired,
-) -> Option<Pledges> {
-    let mut ended = keeper::read(&config.state_dir).unwrap_or_else(|error| {
-        let path = keeper::path(&config.state_dir);
-        let message =
-            format!("pods that were evicted before may come back: cannot read {}: {error}", path.display());
-        telling::degraded(journal, "evictions", &message);
-        Vec::new()
-    });
-    let (intents, left) = match Intents::open(&config.run_dir, &host.boot_id) {
-        Ok(Intents { reflex, brakes, limits, left }) => {
-            desired.set_intents(limits);
-            (Some((reflex, brakes)), left)
-        }
-        Err(error) => {
-            let message = format!(
-                "an eviction is forgotten if the daemon is killed within it: {}",
-                crate::chain(&error)
-            );
-            telling::degraded(journal, "intents", &message);
-            (None, Vec::new())
-        }
-    };
-    recovery::knobs(&left, journal);
-    let kept = ended.clone();
-    ended.extend(recovery::evictions(&left, journal));
-    desired.remember(ended);
-    if config.mode != Mode::Enforce {
-        // What is only decided is not kept: nobody was ended.
-        return None;
-    }
-    match keeper::Keeper::start(&config.state_dir, kept, Arc::clone(recorded), journal.clone()) {
-        Ok(keeper) => desired.set_keeper(keeper),
-        Err(error) => {
-            telling::degraded(
-                journal,
-                "evictions",
-                &format!("after a restart, pods that were evicted may come back: {error}"),
-            );
-        }
-    }
-    let (reflex, brakes) = intents?;
-    let throttled = Throttled::default();
-    desired.set_throttled(throttled.clone());
-    Some(Pledges::new(reflex, Arc::clone(recorded)).braking(BrakeBook::new(brakes, throttled)))
-}
-
 /// What the eviction engine is to do.
 pub(crate) fn engine_settings(config: &Config) -> EngineSettings {
     let eviction = &config.settings.eviction;
@@ -531,6 +488,7 @@ fn start_reflex(
         root_stat,
         cpus: host.node.cpu_milli / 1_000,
         alarm,
+        past: past::read(&journal),
         ..ReflexConfig::default()
     };
     let reflex = Reflex::spawn_recorded(&reflex_config, pledges, edges, recording.tap(), reports);

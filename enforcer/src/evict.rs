@@ -17,6 +17,7 @@ mod by_hand;
 mod candidate;
 mod core;
 mod executor;
+mod failure;
 mod gentle;
 mod levels;
 mod onset;
@@ -35,7 +36,7 @@ mod turn;
 pub use self::{
     brake::BrakeBook,
     by_hand::{ByHand, Operator},
-    candidate::{Candidate, Identity, OpenError},
+    candidate::{Candidate, Identity, OpenError, pod_key},
     gentle::{EndError, Ending, Sent, end},
     onset::Alarm,
     pledge::Pledges,

@@ -162,6 +162,7 @@ fn from_the_crossing_to_the_end_of_the_victim() {
         proc,
         lock_memory: false,
         cpus: 2,
+        past: Vec::new(),
         alarm: Some(Alarm::new(std::thread::current(), Arc::clone(&rung))),
     };
     let intents = Intents::open(temp.path(), "boot").unwrap();

@@ -292,6 +292,12 @@ impl Reconciler {
         self.standing.iter().filter(|(_, known)| !known.is_retired).map(|(_, known)| (known.id, &known.owner))
     }
 
+    /// The cgroups of pods that go once they hold nobody, with their ids, by path.
+    pub fn going(&self) -> impl Iterator<Item = (CgroupId, &Owner)> {
+        let going = self.standing.iter().filter(|(_, known)| known.is_retired && !known.is_outside);
+        going.map(|(_, known)| (known.id, &known.owner))
+    }
+
     /// The pods that have a cgroup, whether it is wanted or goes once it is empty; some more than once.
     pub fn standing(&self) -> impl Iterator<Item = &PodUid> {
         self.standing.iter().filter_map(|(_, known)| known.owner.level.uid())

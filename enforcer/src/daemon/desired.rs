@@ -24,7 +24,7 @@ use crate::{
     config::{Config, OomScorePolicy},
     journal::{Event, EventType, Journal, Slots, Subject},
     model::{CgroupId, CgroupPath, Pod, PodName, PodUid},
-    policy::{self, CgroupDriver, Plan, admission::Admission, threshold::NodeCondition},
+    policy::{self, CgroupDriver, Plan, PodPlan, admission::Admission, threshold::NodeCondition},
     serve::View,
     source::{Change, Decisions, EndedPod, Grounds, Loaded, Roster, SourceError, State},
 };
@@ -84,6 +84,10 @@ pub(super) struct Desired {
     protected: BTreeSet<PodName>,
     /// The planned cgroups that stand.
     ids: BTreeMap<CgroupPath, CgroupId>,
+    /// Those that stand, and go once they hold nobody.
+    going: BTreeMap<CgroupPath, CgroupId>,
+    /// What pods are that no source names any longer.
+    leaving: BTreeMap<PodUid, PodPlan>,
 }
 
 /// What may be written.
@@ -99,6 +103,7 @@ pub(super) struct Permits {
 struct Worked {
     report: Report,
     ids: BTreeMap<CgroupPath, CgroupId>,
+    going: BTreeMap<CgroupPath, CgroupId>,
     guarded: Guarded,
     standing: BTreeSet<PodUid>,
     problems: Vec<Problem>,
@@ -190,6 +195,8 @@ impl Desired {
             are_candidates_stale: true,
             protected: BTreeSet::new(),
             ids: BTreeMap::new(),
+            going: BTreeMap::new(),
+            leaving: BTreeMap::new(),
         };
         (desired, events)
     }
@@ -235,8 +242,10 @@ impl Desired {
         self.eviction = self.eviction.max(number);
         if self.roster.evict(uid) {
             self.decide();
-            self.reconcile().await?;
+            return self.reconcile().await;
         }
+        // What was left of one that is evicted or deleted already: nothing is to be kept but that it was told.
+        self.keep_ended();
         Ok(())
     }
 
@@ -382,17 +391,23 @@ impl Desired {
         let entries = self.roster.entries();
         let pods: Vec<(&Pod, Admission)> =
             entries.iter().filter_map(|entry| Some((entry.pod.as_ref(), entry.admission()?))).collect();
-        self.plan = Arc::new(policy::plan_decided(node, settings, &pods));
+        let before = std::mem::replace(&mut self.plan, Arc::new(policy::plan_decided(node, settings, &pods)));
         self.are_candidates_stale = true;
         self.aligning.renew();
         self.retired =
             entries.iter().filter(|entry| !entry.may_start()).map(|entry| entry.pod.uid.clone()).collect();
+        self.keep_leaving(&before);
+        self.keep_ended();
+        decisions
+    }
+
+    /// Has kept who was ended for good.
+    fn keep_ended(&mut self) {
         if self.is_loaded
             && let Some(keeper) = &mut self.keeper
         {
             keeper.keep(self.roster.ended(), std::mem::take(&mut self.eviction));
         }
-        decisions
     }
 
     /// Tells who may not run, and ends those that a critical pod preempts.
@@ -443,12 +458,13 @@ impl Desired {
             self.renew_view();
             return Ok(());
         };
-        let Worked { report, ids, guarded, standing, problems, due } = hierarchy
+        let Worked { report, ids, going, guarded, standing, problems, due } = hierarchy
             .run(move |reconciler| {
                 let report = work(reconciler);
                 Worked {
                     report,
                     ids: reconciler.cgroups().map(|(id, owner)| (owner.path.clone(), id)).collect(),
+                    going: reconciler.going().map(|(id, owner)| (owner.path.clone(), id)).collect(),
                     guarded: reconciler.guarded(),
                     standing: reconciler.standing().cloned().collect(),
                     problems: reconciler.problems(),
@@ -467,6 +483,8 @@ impl Desired {
             self.aligning.renew();
         }
         self.ids = ids;
+        self.are_candidates_stale |= self.going != going;
+        self.going = going;
         self.schedule.retry_at(due, Instant::now());
         self.renew_view();
         Ok(())

@@ -137,7 +137,8 @@ fn run(shared: &(Mutex<Desk>, Condvar), dir: &Path, recorded: &AtomicU64, journa
     }
 }
 
-fn write(dir: &Path, pods: Vec<EndedPod>) -> io::Result<()> {
+/// Writes the file now. Who has a [`Keeper`] leaves that to it.
+pub(super) fn write(dir: &Path, pods: Vec<EndedPod>) -> io::Result<()> {
     write_file(dir, FILE, &serde_json::to_vec(&Content { version: VERSION, pods })?)
 }
 

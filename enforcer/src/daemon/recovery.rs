@@ -1,9 +1,12 @@
 //! What a daemon that did not come to its end left behind: evictions that were under way, and values that were written
 //! for a while.
 
+mod doomed;
+
 use std::{
     collections::BTreeSet,
     path::Path,
+    sync::{Arc, atomic::AtomicU64},
     thread,
     time::{Duration, Instant},
 };
@@ -11,34 +14,120 @@ use std::{
 use serde_json::{Map, Value, json};
 use ulid::Ulid;
 
-use super::telling;
+use self::doomed::Holding;
+use super::{
+    desired::Desired,
+    host::Host,
+    keeper::{self, Keeper},
+    telling,
+};
 use crate::{
-    cgroup::{self, CgroupDir, Knob, PageSize},
-    journal::{Batch, Event, EventType, Filter, Intent, Journal, Subject},
+    cgroup::{self, CgroupDir, Handles, Knob, PageSize, Sought, Throttled},
+    config::{Config, Mode},
+    evict::{BrakeBook, Pledges},
+    journal::{Batch, Event, EventType, Filter, Intent, Intents, Journal, Subject},
     model::{CgroupId, CgroupPath, PodName},
     source::{EndedPod, Why},
 };
 
-/// How long a signalled pod may take to be empty, before it counts as not signalled.
+/// How long is waited for killed pods to be empty, so that their end can be told.
 const DEATH: Duration = Duration::from_secs(2);
 
 /// How far back the log is searched for what was told already.
 pub(super) const BACK: u64 = 10_000;
 
+/// Takes up what an earlier daemon left: who stays evicted, and evictions that it did not live to tell of.
+pub(super) fn take_up(
+    config: &Config,
+    host: &Host,
+    journal: &Journal,
+    recorded: &Arc<AtomicU64>,
+    desired: &mut Desired,
+) -> Option<Pledges> {
+    let mut ended = keeper::read(&config.state_dir).unwrap_or_else(|error| {
+        let path = keeper::path(&config.state_dir);
+        let message =
+            format!("pods that were evicted before may come back: cannot read {}: {error}", path.display());
+        telling::degraded(journal, "evictions", &message);
+        Vec::new()
+    });
+    let intents = match Intents::open(&config.run_dir, &host.boot_id) {
+        Ok(intents) => Some(intents),
+        Err(error) => {
+            let message = format!(
+                "an eviction is forgotten if the daemon is killed within it: {}",
+                crate::chain(&error)
+            );
+            telling::degraded(journal, "intents", &message);
+            None
+        }
+    };
+    let left = intents.as_ref().map_or(&[][..], |intents| &intents.left);
+    knobs(left, journal);
+    let untold = |error: std::io::Error| {
+        let message = format!("after a restart, pods that were evicted may come back: {error}");
+        telling::degraded(journal, "evictions", &message);
+    };
+    let before = ended.len();
+    for new in evictions(left, journal) {
+        // Of one that is kept already it is known with which manifest.
+        if ended.iter().all(|kept| kept.uid != new.uid) {
+            ended.push(new);
+        }
+    }
+    // At once and in every mode: they were ended, and the page that told so is cleared now.
+    if ended.len() > before
+        && let Err(error) = keeper::write(&config.state_dir, ended.clone())
+    {
+        untold(error);
+    }
+    desired.remember(ended.clone());
+    let intents = intents.map(|mut intents| {
+        intents.forget_left();
+        let Intents { reflex, brakes, limits, left: _ } = intents;
+        desired.set_intents(limits);
+        (reflex, brakes)
+    });
+    if config.mode != Mode::Enforce {
+        // What is only decided is not kept: nobody was ended.
+        return None;
+    }
+    match Keeper::start(&config.state_dir, ended, Arc::clone(recorded), journal.clone()) {
+        Ok(keeper) => desired.set_keeper(keeper),
+        Err(error) => untold(error),
+    }
+    let (reflex, brakes) = intents?;
+    let throttled = Throttled::default();
+    desired.set_throttled(throttled.clone());
+    Some(Pledges::new(reflex, Arc::clone(recorded)).braking(BrakeBook::new(brakes, throttled)))
+}
+
 /// Finds out what came of each eviction, tells what was not told, and answers who was evicted.
 ///
-/// A pod whose cgroup still holds processes was not signalled: it lives, and is judged anew if memory is short.
-pub(super) fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
+/// A pod of which anything lives that no SIGKILL is pending for was not killed. If it had been asked to end, by what the log
+/// tells, it stays evicted, as in the process that asked; else it is as it was before. In either case it can be evicted
+/// anew if memory is short.
+fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
     let mut ended = Vec::new();
-    let told = told(journal);
+    let (told, deadline) = (told(journal), Instant::now() + DEATH);
     for intent in left {
-        let Intent::Eviction { id, pod, uid, path, cgroup, threshold_bytes, observed_bytes, decided_ns: _ } =
-            intent
+        let Intent::Eviction {
+            id,
+            pod,
+            uid,
+            path,
+            cgroup,
+            elsewhere,
+            threshold_bytes,
+            observed_bytes,
+            decided_ns,
+        } = intent
         else {
             continue;
         };
         let id = Ulid::from(*id).to_string();
-        let gone = is_gone(path, cgroup.0);
+        let holding = held_in_the_end(path, *cgroup, elsewhere, deadline);
+        let was_signalled = told.contains(&(EventType::EvictionSignalled, id.clone()));
         let mut data = Map::from_iter([
             (String::from("evictionId"), json!(id)),
             (String::from("uid"), json!(uid)),
@@ -58,12 +147,36 @@ pub(super) fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod>
             (String::from("observedBytes"), json!(observed_bytes)),
         ]);
         tell(EventType::EvictionDecided, &decided);
-        let (kind, message) = if gone {
-            ended.push(EndedPod { uid: uid.to_string(), fingerprint: None, why: Why::Evicted });
-            (EventType::EvictionCompleted, "the daemon ended meanwhile; the pod has no process any more")
-        } else {
-            (EventType::EvictionFailed, "the daemon ended before the pod was signalled: it lives on")
+        let (kind, message, is_ended) = match holding {
+            Holding::Nobody => (
+                EventType::EvictionCompleted,
+                "the daemon ended meanwhile; the pod has no process any more",
+                true,
+            ),
+            Holding::Doomed => (
+                EventType::EvictionFailed,
+                "the daemon ended meanwhile; the pod was killed, and is not dead yet",
+                true,
+            ),
+            Holding::Living if was_signalled => (
+                EventType::EvictionFailed,
+                "the daemon ended meanwhile; the pod was signalled, and what is left of it lives on until memory is \
+                 short again",
+                true,
+            ),
+            Holding::Living => (
+                EventType::EvictionFailed,
+                "the daemon ended before the pod was signalled: it lives on",
+                false,
+            ),
         };
+        if is_ended {
+            ended.push(EndedPod { uid: uid.to_string(), fingerprint: None, why: Why::Evicted });
+            if !was_signalled {
+                // Else it would be forgotten by the breaker.
+                data.insert(String::from("bootMs"), json!(decided_ns / 1_000_000));
+            }
+        }
         data.insert(String::from("reason"), json!("interrupted"));
         data.insert(String::from("message"), json!(message));
         tell(kind, &data);
@@ -74,7 +187,7 @@ pub(super) fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod>
 /// Gives the files back what they held that were written for a while only.
 ///
 /// This is done in every mode: it undoes what a start before did, and never outlives it.
-pub(super) fn knobs(left: &[Intent<'_>], journal: &Journal) {
+fn knobs(left: &[Intent<'_>], journal: &Journal) {
     for intent in left {
         let Intent::Knob { path, cgroup, file, old, new } = intent else { continue };
         let problem = match restore(path, *cgroup, file, (old, new)) {
@@ -113,31 +226,49 @@ pub(super) fn subject(pod: &str) -> Subject {
     })
 }
 
-/// Whether the cgroup holds no process, or there is none of that id.
-fn is_gone(path: &str, id: u64) -> bool {
-    let start = Instant::now();
-    while is_populated(path, id) {
-        if start.elapsed() >= DEATH {
-            return false;
+/// What the pod holds, after those that are dying have had some time to.
+fn held_in_the_end(path: &str, id: CgroupId, elsewhere: &[CgroupId], deadline: Instant) -> Holding {
+    loop {
+        let held = held(path, id, elsewhere);
+        if held != Holding::Doomed || Instant::now() >= deadline {
+            return held;
         }
         thread::sleep(Duration::from_millis(20));
     }
-    true
+}
+
+/// What the pod's own cgroup holds, and those that its containers took elsewhere.
+fn held(path: &str, id: CgroupId, elsewhere: &[CgroupId]) -> Holding {
+    let mount = Path::new(cgroup::MOUNT);
+    let own = CgroupPath::parse(path).ok().map_or(Holding::Nobody, |path| held_at(&path, id));
+    let handles = if elsewhere.is_empty() { None } else { Handles::of(mount).ok() };
+    let others = elsewhere.iter().map(|id| match handles.as_ref().map(|handles| handles.find(*id)) {
+        Some(Sought::Found(path)) => held_at(&path, *id),
+        Some(Sought::Gone) => Holding::Nobody,
+        // Who may live must not be taken for dead.
+        Some(Sought::Unknown) | None => Holding::Living,
+    });
+    others.fold(own, Holding::max)
+}
+
+fn held_at(path: &CgroupPath, id: CgroupId) -> Holding {
+    let dir = CgroupDir::mount(Path::new(cgroup::MOUNT)).and_then(|root| root.open(path));
+    dir.ok().filter(|dir| dir.id() == id).map_or(Holding::Nobody, |dir| doomed::look(&dir))
 }
 
 /// Whether there is a cgroup of that id there, and it holds processes.
 pub(super) fn is_populated(path: &str, id: u64) -> bool {
-    let events = || {
-        let root = CgroupDir::mount(Path::new(cgroup::MOUNT)).ok()?;
-        let dir = root.open(&CgroupPath::parse(path).ok()?).ok()?;
-        (dir.id().0 == id).then(|| dir.read("cgroup.events").ok()).flatten()
-    };
-    events().is_some_and(|events| events.lines().any(|line| line == "populated 1"))
+    CgroupPath::parse(path).is_ok_and(|path| held_at(&path, CgroupId(id)) != Holding::Nobody)
 }
 
 /// Which evictions the log tells of, and how far.
 fn told(journal: &Journal) -> BTreeSet<(EventType, String)> {
-    let kinds = vec![EventType::EvictionDecided, EventType::EvictionCompleted, EventType::EvictionFailed];
+    let kinds = vec![
+        EventType::EvictionDecided,
+        EventType::EvictionSignalled,
+        EventType::EvictionCompleted,
+        EventType::EvictionFailed,
+    ];
     let newest = journal.range().newest;
     let mut reader = journal.reader(Some(newest.saturating_sub(BACK)), Filter { kinds, ..Filter::default() });
     let mut told = BTreeSet::new();
@@ -154,35 +285,4 @@ fn told(journal: &Journal) -> BTreeSet<(EventType, String)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_eviction_is_told_once_and_its_pod_stays_evicted() {
-        let journal = Journal::new("n", "b");
-        let id = Ulid::generate();
-        let left = [Intent::Eviction {
-            id: id.into(),
-            pod: "default/hog".into(),
-            uid: "hog".into(),
-            path: "/no/such/cgroup".into(),
-            cgroup: CgroupId(1),
-            threshold_bytes: 10,
-            observed_bytes: 9,
-            decided_ns: 0,
-        }];
-        for _ in 0..2 {
-            let ended = evictions(&left, &journal);
-            assert_eq!(ended, [EndedPod { uid: String::from("hog"), fingerprint: None, why: Why::Evicted }]);
-        }
-        let mut reader = journal.reader(None, Filter::default());
-        let Some(Batch::Records(records)) = reader.read() else { panic!() };
-        let kinds: Vec<_> = records.iter().map(|record| record.kind).collect();
-        assert_eq!(
-            kinds,
-            [EventType::EvictionDecided, EventType::EvictionCompleted],
-            "the second start tells nothing"
-        );
-        assert_eq!(records[0].pod.as_ref().map(ToString::to_string).as_deref(), Some("default/hog"));
-    }
-}
+mod tests;

@@ -8,8 +8,9 @@ use ulid::Ulid;
 
 use super::{
     candidate::Candidate,
+    failure::failure_reason,
     gentle::{self, EndError, Ending, Sent},
-    report::{failure_reason, milliseconds, names, pod_event, victim_data},
+    report::{milliseconds, names, pod_event, victim_data},
     turn::now_ns,
 };
 use crate::{
@@ -112,7 +113,7 @@ impl ByHand {
 
     fn completed(&self, ending: Ending) -> Event {
         let mut data = self.about();
-        let left_bytes = match self.candidate.usage() {
+        let left_bytes = match self.candidate.charged() {
             Reading::Usage(usage) => Some(usage.current_bytes),
             // Nothing is charged to what is not there.
             Reading::Gone => Some(0),

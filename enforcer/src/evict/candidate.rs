@@ -12,7 +12,6 @@ use crate::{
     model::{CgroupId, CgroupPath, PodName, PodUid, QosClass, ResourceName},
     policy::{
         PodPlan,
-        admission::Rejection,
         engine::{CandidateFacts, PodKey, Reading, Resource, Usage},
     },
     sense::snapshot::{ChargeFiles, Missing, Seen},
@@ -48,8 +47,8 @@ pub struct Candidate {
     /// `cpu.max` and `memory.high` of the pod and its containers, as far as they are there.
     pub(super) brakes: Vec<OwnedFd>,
     pub(super) targets: Vec<Target>,
-    /// Whether it was evicted, and is one only because somebody else may start processes in its cgroups again.
-    pub(super) is_evicted: bool,
+    /// The ids of those that are not its own cgroup or within it, for the intent page.
+    pub(super) elsewhere: Vec<CgroupId>,
 }
 
 /// A cgroup that is killed.
@@ -122,8 +121,10 @@ impl Candidate {
         let mut counted = Vec::new();
         open_count(&dir, &mut counted)?;
         let below = format!("{}/", plan.cgroup.path);
+        let mut elsewhere = Vec::new();
         for Target { dir, .. } in &targets {
             if *dir.path() != plan.cgroup.path && !dir.path().as_str().starts_with(&below) {
+                elsewhere.push(dir.id());
                 charged.push(ChargeFiles::open(dir)?);
                 open_count(dir, &mut counted)?;
             }
@@ -137,7 +138,7 @@ impl Candidate {
             counted,
             brakes,
             targets,
-            is_evicted: plan.admission.rejection() == Some(&Rejection::Evicted),
+            elsewhere,
         })
     }
 
@@ -194,15 +195,24 @@ impl Candidate {
         self.read_usage(Resource::Pids, &mut buffer)
     }
 
-    /// Reads its usage of memory: two system calls, no allocation; two more for each container elsewhere. Where process
+    /// Reads its usage of memory: three system calls, no allocation; three more for each container elsewhere. Where process
     /// ids are `short` it counts them too.
     ///
-    /// One that was evicted and holds no process has nothing to give: what its cgroup is still charged for is coming back
-    /// already, or stays.
+    /// One that holds no process has nothing to give: what its cgroup is still charged for is coming back already, or
+    /// stays. That it is so must be seen here, and not when it is to be killed: a dry run would tell of another victim.
     pub(super) fn read_usage(&self, short: Resource, buffer: &mut [u8]) -> Reading {
-        if self.is_evicted && executor::check(self).is_err() {
+        if executor::holds_nobody(self) {
             return Reading::Usage(Usage { process_count: Some(0), ..Usage::default() });
         }
+        self.read_charged(short, buffer)
+    }
+
+    /// Reads what it is charged for right now, whether or not it holds a process.
+    pub(super) fn charged(&self) -> Reading {
+        self.read_charged(Resource::Memory, &mut [0; stat::BUFFER_BYTES])
+    }
+
+    fn read_charged(&self, short: Resource, buffer: &mut [u8]) -> Reading {
         let read = |buffer: &mut [u8]| {
             let mut whole: Option<Usage> = None;
             for charged in &self.charged {
@@ -272,12 +282,18 @@ fn identity(plan: &PodPlan) -> Identity {
     }
 }
 
-fn facts(plan: &PodPlan, cgroup: CgroupId) -> CandidateFacts {
+/// What the engine knows a pod by, in this process.
+#[must_use]
+pub fn pod_key(name: &PodName) -> PodKey {
     /// Of this process alone, so that nobody finds a name that is taken for another.
     static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    PodKey { hash: HASHER.hash_one((&name.namespace, &name.name)) }
+}
+
+fn facts(plan: &PodPlan, cgroup: CgroupId) -> CandidateFacts {
     CandidateFacts {
         cgroup,
-        pod: PodKey { hash: HASHER.hash_one((&plan.name.namespace, &plan.name.name)) },
+        pod: pod_key(&plan.name),
         priority: plan.eviction_priority,
         request_bytes: plan.ranking_request_bytes,
         critical: plan.critical,

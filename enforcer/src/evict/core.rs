@@ -2,7 +2,7 @@
 //! accounted for from what went in.
 
 use crate::{
-    policy::engine::{Actions, Candidates, Engine, EngineSettings, Input},
+    policy::engine::{Actions, Candidates, Engine, EngineSettings, Input, Past},
     recorder::Tap,
 };
 
@@ -15,9 +15,11 @@ pub(super) struct Core {
 }
 
 impl Core {
-    /// `seed` is the random part of the first eviction's id.
-    pub(super) fn new(settings: &EngineSettings, mut tap: Option<Tap>, seed: u128) -> Self {
-        let engine = Engine::new(settings);
+    /// `past` are the evictions of earlier processes, and `seed` is the random part of the first eviction's id. What is kept
+    /// begins with what the engine has made of them.
+    pub(super) fn new(settings: &EngineSettings, past: &[Past], mut tap: Option<Tap>, seed: u128) -> Self {
+        let mut engine = Engine::new(settings);
+        engine.remember(past);
         if let Some(tap) = &mut tap {
             tap.begin(&engine, seed);
         }

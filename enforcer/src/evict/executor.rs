@@ -23,6 +23,11 @@ pub(super) struct Signalled {
     pub(super) brakes_failed: usize,
 }
 
+/// Whether it is known to hold no process; its cgroups may be gone.
+pub(super) fn holds_nobody(candidate: &Candidate) -> bool {
+    candidate.targets.iter().all(|target| is_populated(target) == Ok(false))
+}
+
 /// How far a victim has died.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Progress {

@@ -26,6 +26,7 @@ pub struct Pledges {
     slots: Slots,
     held: [Option<(u64, Slot)>; MOST],
     recorded: Arc<AtomicU64>,
+    ended: Arc<AtomicU64>,
     brakes: Option<BrakeBook>,
 }
 
@@ -33,7 +34,12 @@ impl Pledges {
     /// `recorded` is the number of the latest eviction that is known on the disk with all before it; others raise it.
     #[must_use]
     pub fn new(slots: Slots, recorded: Arc<AtomicU64>) -> Self {
-        Self { slots, held: [const { None }; MOST], recorded, brakes: None }
+        Self { slots, held: [const { None }; MOST], recorded, ended: Arc::default(), brakes: None }
+    }
+
+    /// Where the number is raised of the latest eviction whose end is told.
+    pub(super) fn ended(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.ended)
     }
 
     /// With what holding a candidate back takes; without it nobody is.
@@ -57,6 +63,7 @@ impl Pledges {
             uid: Cow::Borrowed(candidate.identity.uid.as_str()),
             path: Cow::Borrowed(candidate.identity.cgroup.as_str()),
             cgroup: decision.cgroup,
+            elsewhere: Cow::Borrowed(&candidate.elsewhere),
             threshold_bytes: decision.shortage.threshold,
             observed_bytes: decision.shortage.observed,
             decided_ns: decision.decided_ns,
@@ -69,10 +76,14 @@ impl Pledges {
         self.release_if(|held| held == number);
     }
 
-    /// Takes back what is recorded by now.
-    fn settle(&mut self) {
-        let recorded = self.recorded.load(Ordering::Acquire);
-        self.release_if(|held| held <= recorded);
+    /// Takes back what is recorded by now, and whose end is told: what stays would be taken for unfinished after a crash,
+    /// however late.
+    pub(super) fn settle(&mut self) {
+        if self.held.iter().all(Option::is_none) {
+            return;
+        }
+        let by_now = self.recorded.load(Ordering::Acquire).min(self.ended.load(Ordering::Acquire));
+        self.release_if(|held| held <= by_now);
     }
 
     fn release_if(&mut self, which: impl Fn(u64) -> bool) {

@@ -24,7 +24,7 @@ use super::{
     turn::{Turn, Wiring},
 };
 use crate::{
-    policy::engine::{Candidates, EngineSettings, Few, Outcome, Reading},
+    policy::engine::{Candidates, EngineSettings, Few, Outcome, Past, Reading},
     recorder::Tap,
     sense::{Available, EdgeSource, MeminfoError, PROC_MEMINFO, PodsMemory, Tasks, WakeStats, Wakes},
 };
@@ -60,6 +60,8 @@ pub struct ReflexConfig {
     pub lock_memory: bool,
     /// How many cpus the machine has, which may all fill memory at once.
     pub cpus: u64,
+    /// The evictions that earlier processes began in this boot, the oldest first.
+    pub past: Vec<Past>,
     /// Who is woken when what is left begins to fall fast, if anybody.
     pub alarm: Option<Alarm>,
 }
@@ -73,6 +75,7 @@ impl Default for ReflexConfig {
             proc: PathBuf::from(PROC),
             lock_memory: true,
             cpus: thread::available_parallelism().map_or(1, |cpus| u64::try_from(cpus.get()).unwrap_or(1)),
+            past: Vec::new(),
             alarm: None,
         }
     }
@@ -257,6 +260,7 @@ impl Reflex {
         let (braker, braking) = queue::<Braking>(BRAKING).map_err(setup)?;
         let mut pledges = pledges;
         let book = pledges.as_mut().and_then(Pledges::take_brakes);
+        let ended = pledges.as_ref().map(Pledges::ended);
         // Before the senders, so that it is dropped after them if a thread does not start: it waits for the others.
         let mut reflex = Self { shared: Arc::clone(&shared), threads: Vec::new(), memory_locked };
         let cpus = config.cpus;
@@ -275,12 +279,15 @@ impl Reflex {
             tap,
             onset: Onset::new(config.alarm.clone()),
         };
-        let mut turn = Turn::new(&config.settings, wiring)?;
+        let mut turn = Turn::new(&config.settings, &config.past, wiring)?;
         let mail = Arc::clone(&reflex.shared);
         reflex.start("enforcer-tell", move || {
             while let Some(report) = told.next() {
-                let soft = report.to_be_asked();
+                let (soft, end) = (report.to_be_asked(), report.ended());
                 let is_recorded = reports(report);
+                if let (Some(number), Some(ended)) = (end, &ended) {
+                    ended.fetch_max(number, Ordering::Release);
+                }
                 if let Some((number, victim)) = soft {
                     let outcome = gentle::ask(number, &victim, is_recorded);
                     mail.answer(outcome);

@@ -83,7 +83,7 @@ fn decoy() -> io::Result<Candidate> {
         counted: vec![file("1\n")?],
         brakes: vec![file("")?],
         targets: vec![Target { dir: open()?, kill: file("")?, events: file("populated 1\n")? }],
-        is_evicted: false,
+        elsewhere: Vec::new(),
     })
 }
 

@@ -3,14 +3,16 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use ulid::Ulid;
 
-use super::candidate::{Candidate, Identity};
+use super::{
+    candidate::{Candidate, Identity},
+    failure::failure_reason,
+};
 use crate::{
     journal::{Event, EventType, Subject},
     policy::{
         engine::{
-            BrakeCause, BrakeRefusal, Completion, Containment, Decision, Exclusion, Failure, FailureReason,
-            KillReason, Moments, Ranked, Reading, Refusal, Resource, Returned, Shortage, Standing,
-            Suppression,
+            BrakeCause, BrakeRefusal, Completion, Containment, Decision, Exclusion, Failure, KillReason,
+            Moments, Ranked, Reading, Resource, Returned, Shortage, Standing, Suppression,
         },
         message,
         pressure::Conditions,
@@ -182,6 +184,15 @@ pub enum Blindness {
 }
 
 impl Report {
+    /// The number of the eviction whose end it tells, if it does.
+    pub(super) fn ended(&self) -> Option<u64> {
+        match self {
+            Self::Completed { completion, .. } => Some(completion.number),
+            Self::Failed { failure, .. } => Some(failure.number),
+            _ => None,
+        }
+    }
+
     /// The victim that is to be asked to end once this is recorded, and the number of its eviction.
     pub(super) fn to_be_asked(&self) -> Option<(u64, Arc<Candidate>)> {
         let Self::Decided { id: _, decision, members } = self else { return None };
@@ -226,6 +237,7 @@ impl Teller {
                 let mut data = about(*id, *signal, candidate);
                 data.insert("sent".into(), json!("SIGTERM"));
                 data.insert("graceMs".into(), json!(grace_ns / 1_000_000));
+                data.insert("bootMs".into(), boot_ms(moments.terminated_ns));
                 data.append(&mut timeline(moments));
                 pod_event(EventType::EvictionSignalled, candidate, data)
             }
@@ -236,6 +248,7 @@ impl Teller {
                     data.insert("killedBecause".into(), json!(kill_reason(*reason)));
                 }
                 data.insert("brakesFailed".into(), json!(brakes_failed));
+                data.insert("bootMs".into(), boot_ms(moments.signalled_ns));
                 data.append(&mut timeline(moments));
                 pod_event(EventType::EvictionSignalled, candidate, data)
             }
@@ -521,6 +534,11 @@ fn timeline(moments: &Moments) -> Map<String, Value> {
     steps.into_iter().filter_map(reached).collect()
 }
 
+/// When it was since the machine was started: what the wall clock says may be set meanwhile.
+fn boot_ms(at_ns: Option<u64>) -> Value {
+    json!(at_ns.map(|at_ns| at_ns / 1_000_000))
+}
+
 /// Milliseconds with three decimals; more than an hour is told as 71 minutes.
 pub(super) fn milliseconds(from_ns: u64, to_ns: u64) -> Value {
     let micros = to_ns.saturating_sub(from_ns) / 1_000;
@@ -554,29 +572,4 @@ fn suppression(signal: Signal, reason: Suppression) -> (&'static str, &'static s
              the configuration is loaded again",
         ),
     }
-}
-
-pub(super) fn failure_reason(reason: FailureReason) -> Map<String, Value> {
-    let mut data = Map::new();
-    let (reason, message) = match reason {
-        FailureReason::StillPopulated => {
-            ("stillPopulated", String::from("it was killed and still holds processes after its deadline"))
-        }
-        FailureReason::Refused(Refusal::Gone) => ("gone", String::from("its cgroup is gone")),
-        FailureReason::Refused(Refusal::Empty) => ("empty", String::from("its cgroup holds no process")),
-        FailureReason::Refused(Refusal::Replaced) => {
-            ("replaced", String::from("its cgroup is not the one that was decided on"))
-        }
-        FailureReason::Refused(Refusal::Unrecorded) => (
-            "unrecorded",
-            String::from("the decision could not be written to the disk in time; it is tried again later"),
-        ),
-        FailureReason::Refused(Refusal::Kernel(errno)) => {
-            data.insert("errno".into(), json!(errno));
-            ("refused", std::io::Error::from_raw_os_error(errno).to_string())
-        }
-    };
-    data.insert("reason".into(), json!(reason));
-    data.insert("message".into(), json!(message));
-    data
 }

@@ -32,7 +32,7 @@ use super::{
 use crate::{
     policy::{
         engine::{
-            Action, Actions, Decision, EngineSettings, Input, KillReason, Moments, NodeSample, Outcome,
+            Action, Actions, Decision, EngineSettings, Input, KillReason, Moments, NodeSample, Outcome, Past,
             Refusal, Resource,
         },
         threshold::Signal,
@@ -116,7 +116,11 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    pub(super) fn new(settings: &EngineSettings, mut wiring: Wiring) -> Result<Self, ReflexError> {
+    pub(super) fn new(
+        settings: &EngineSettings,
+        past: &[Past],
+        mut wiring: Wiring,
+    ) -> Result<Self, ReflexError> {
         let setup = |errno: Errno| ReflexError::Setup(errno.into());
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(setup)?;
         let timer = rustix::time::timerfd_create(
@@ -133,7 +137,7 @@ impl Turn {
         }
         wiring.shared.counters.sources.store(sources.live(), Ordering::Relaxed);
         let sampler = Sampler::new(wiring.cpus);
-        let core = Core::new(settings, wiring.tap.take(), wiring.seed);
+        let core = Core::new(settings, past, wiring.tap.take(), wiring.seed);
         Ok(Self {
             wiring,
             core,
@@ -324,6 +328,9 @@ impl Turn {
             self.take_mail();
         }
         self.ease_again();
+        if let Some(pledges) = &mut self.wiring.pledges {
+            pledges.settle();
+        }
         self.look_within_ns = None;
         self.gap_ns = MIN_GAP_NS;
         self.watch_victim();

@@ -22,7 +22,7 @@ use crate::{model::CgroupId, raw::SharedWords};
 const FILE: &str = "intent";
 
 /// Names the format; the last byte is its version.
-const MAGIC: u64 = u64::from_le_bytes(*b"enfint\0\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"enfint\0\x02");
 
 /// Words in a slot: a header and what it says.
 const SLOT_WORDS: usize = 128;
@@ -33,6 +33,9 @@ const REFLEX: Range<usize> = 1..15;
 const BRAKES: Range<usize> = 15..17;
 const LIMITS: Range<usize> = 17..64;
 const SLOTS: usize = LIMITS.end;
+
+/// So many of the cgroups that a victim's containers took elsewhere are written down.
+const MOST_ELSEWHERE: usize = 16;
 
 /// Something that is about to be done, and must not be forgotten.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -62,6 +65,8 @@ pub enum Intent<'a> {
         path: Cow<'a, str>,
         /// Its cgroup's id.
         cgroup: CgroupId,
+        /// The ids of the cgroups that its containers took elsewhere; of many the first 16.
+        elsewhere: Cow<'a, [CgroupId]>,
         /// The threshold that was met, in bytes.
         threshold_bytes: u64,
         /// What was available, in bytes.
@@ -108,7 +113,9 @@ pub struct Slots {
 pub struct Slot(usize);
 
 impl Intents {
-    /// Opens the page in the run directory, makes it where it is missing, reads what was left in it, and clears it.
+    /// Opens the page in the run directory, makes it where it is missing, and reads what was left in it.
+    ///
+    /// That stays until it is [forgotten](Self::forget_left): who takes it up may be killed too.
     ///
     /// What another boot left is not read: its cgroups are gone.
     pub fn open(run_dir: &Path, boot_id: &str) -> Result<Self, IntentError> {
@@ -131,13 +138,25 @@ impl Intents {
         } else {
             Vec::new()
         };
-        for slot in REFLEX.start..SLOTS {
-            word(&page, slot * SLOT_WORDS).store(0, Ordering::Relaxed);
+        if !is_ours {
+            clear(&page);
         }
         word(&page, 1).store(boot, Ordering::Relaxed);
         word(&page, 0).store(MAGIC, Ordering::Release);
         let slots = |range| Slots { page: Arc::clone(&page), range, used: 0 };
         Ok(Self { reflex: slots(REFLEX), brakes: slots(BRAKES), limits: slots(LIMITS), left })
+    }
+
+    /// Takes what was left from the page: it is taken up. To be called before anything is held.
+    pub fn forget_left(&mut self) {
+        self.left.clear();
+        clear(&self.reflex.page);
+    }
+}
+
+fn clear(page: &SharedWords) {
+    for slot in REFLEX.start..SLOTS {
+        word(page, slot * SLOT_WORDS).store(0, Ordering::Release);
     }
 }
 
@@ -236,7 +255,17 @@ fn encode(intent: &Intent<'_>, bytes: &mut [u8]) -> Option<usize> {
                 to.text(text)?;
             }
         }
-        Intent::Eviction { id, pod, uid, path, cgroup, threshold_bytes, observed_bytes, decided_ns } => {
+        Intent::Eviction {
+            id,
+            pod,
+            uid,
+            path,
+            cgroup,
+            elsewhere,
+            threshold_bytes,
+            observed_bytes,
+            decided_ns,
+        } => {
             to.put(&[EVICTION])?;
             to.put(&id.to_le_bytes())?;
             for number in [cgroup.0, *threshold_bytes, *observed_bytes, *decided_ns] {
@@ -244,6 +273,11 @@ fn encode(intent: &Intent<'_>, bytes: &mut [u8]) -> Option<usize> {
             }
             for text in [pod, uid, path] {
                 to.text(text)?;
+            }
+            let written = elsewhere.get(..MOST_ELSEWHERE).unwrap_or(elsewhere);
+            to.put(&[u8::try_from(written.len()).ok()?])?;
+            for cgroup in written {
+                to.number(cgroup.0)?;
             }
         }
     }
@@ -262,6 +296,11 @@ impl Decoder<'_> {
 
     fn number(&mut self) -> Option<u64> {
         self.array().map(u64::from_le_bytes)
+    }
+
+    fn elsewhere(&mut self) -> Option<Cow<'static, [CgroupId]>> {
+        let [count] = self.array()?;
+        (0..count).map(|_| self.number().map(CgroupId)).collect()
     }
 
     fn text(&mut self) -> Option<Cow<'static, str>> {
@@ -294,6 +333,7 @@ fn decode(bytes: &[u8]) -> Option<Intent<'static>> {
             pod: from.text()?,
             uid: from.text()?,
             path: from.text()?,
+            elsewhere: from.elsewhere()?,
         },
         _ => return None,
     };
@@ -321,6 +361,7 @@ mod tests {
             uid: "6c1a4e95".into(),
             path: "/kubepods/besteffort/pod6c1a4e95".into(),
             cgroup: CgroupId(7),
+            elsewhere: vec![CgroupId(8), CgroupId(u64::MAX)].into(),
             threshold_bytes: 1,
             observed_bytes: 2,
             decided_ns: 3,
@@ -339,9 +380,14 @@ mod tests {
         assert_ne!(kept, evicting);
         // Killed: nothing is released.
         drop(first);
-        let second = Intents::open(dir.path(), "b1").unwrap();
-        assert_eq!(second.left, [eviction(), knob("/kubepods/burstable/podx")]);
-        drop(second);
+        for _killed_too in 0..2 {
+            let second = Intents::open(dir.path(), "b1").unwrap();
+            assert_eq!(second.left, [eviction(), knob("/kubepods/burstable/podx")]);
+        }
+        let mut third = Intents::open(dir.path(), "b1").unwrap();
+        third.forget_left();
+        assert_eq!(third.left, []);
+        drop(third);
         assert_eq!(Intents::open(dir.path(), "b1").unwrap().left, [], "the next start has taken them over");
     }
 

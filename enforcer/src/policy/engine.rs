@@ -22,10 +22,10 @@ mod waiting;
 pub use self::{
     action::{
         Action, Actions, BrakeCause, Completion, Containment, Decision, Excluded, Exclusion, Failure,
-        FailureReason, KillReason, Moments, Ranked, SHOWN_EXCLUDED, SHOWN_RANKING, Shortage, Standing,
-        Suppression,
+        FailureReason, KillReason, Moments, Ranked, SHOWN_EXCLUDED, SHOWN_RANKING, Shortage, Spared,
+        Standing, Suppression,
     },
-    back_off::{PodKey, Returned},
+    back_off::{Past, PodKey, Returned},
     candidates::Candidates,
     input::{BrakeRefusal, CandidateFacts, Input, Level, NodeSample, Outcome, Reading, Refusal, Usage},
     settings::{BreakerSettings, EngineSettings, MAX_THRESHOLDS, Mode, Resource, Thresholds, followed},
@@ -310,12 +310,40 @@ impl Engine {
     }
 
     /// Ends the victim's grace period, if it has one and the time has come.
+    ///
+    /// Who is spared since has its time, as SIGTERM cannot be taken back; and is not killed at its end.
     fn hurry(&mut self, node: &NodeSample, actions: &mut Actions) {
         self.exhausted_in_ns = node.exhausted_in_ns();
-        let Some(victim) = &mut self.victim else { return };
+        let Some(mut victim) = self.victim else { return };
         let hard = self.pressure.due().any(|reclaim| reclaim.threshold.is_hard());
-        if let Some(reason) = victim.hurry(node.now_ns, hard, self.exhausted_in_ns) {
-            push(actions, Action::Kill { number: victim.number, reason });
+        let due = victim.is_due(node.now_ns, hard, self.exhausted_in_ns);
+        match (due, self.spared(victim.cgroup)) {
+            (Some(reason), None) => {
+                victim.kill();
+                push(actions, Action::Kill { number: victim.number, reason });
+            }
+            // Whether it was asked is not known yet: then it is seen at the next look.
+            (Some(_), Some(spared)) if victim.terminated_ns().is_some() => {
+                self.victim = None;
+                let failure = victim.failure(node.now_ns, FailureReason::Spared(spared));
+                return push(actions, Action::Failed(failure));
+            }
+            (Some(_) | None, _) => {}
+        }
+        self.victim = Some(victim);
+    }
+
+    /// Why nobody may be killed, or not that one.
+    fn spared(&self, cgroup: CgroupId) -> Option<Spared> {
+        let facts = || {
+            self.candidates.find(cgroup).and_then(|index| self.candidates.slot(index)).map(|slot| slot.facts)
+        };
+        match self.mode() {
+            Mode::Observe | Mode::DryRun if self.settings.paused => Some(Spared::Paused),
+            Mode::Observe | Mode::DryRun => Some(Spared::NotEnforcing),
+            Mode::Enforce => facts().and_then(|facts| {
+                facts.critical.then_some(Spared::Critical).or(facts.protected.then_some(Spared::Protected))
+            }),
         }
     }
 
@@ -382,7 +410,7 @@ impl Engine {
         self.ease(actions);
         self.stand_back(now_ns, &reclaim);
         self.candidates.order.sort_unstable_by(|left, right| left.compare(right).0);
-        if self.mode() == Mode::Enforce && self.breaker.is_open(now_ns, self.candidates.len()) {
+        if self.mode() == Mode::Enforce && self.breaker.is_open(now_ns, self.candidates.alive()) {
             self.mode = Mode::DryRun;
             self.suppress(now_ns, &reclaim, Suppression::BreakerOpen, actions);
         }

@@ -10,7 +10,7 @@ pub const ROOT_MEMORY_STAT: &str = "/sys/fs/cgroup/memory.stat";
 /// `memory.stat` has some 3 KiB on current kernels, and what is read of it stands in its first half.
 const BUFFER_BYTES: usize = 8192;
 
-/// What `memory.available` is measured by, open: one system call a reading, and no allocation.
+/// What `memory.available` is measured by, open: one system call a reading, or two for the kubelet's, and no allocation.
 #[derive(Debug)]
 pub enum Available {
     /// The kernel's own estimate, `MemAvailable`.
@@ -32,7 +32,9 @@ pub struct AvailableMemory {
 #[derive(Debug)]
 pub struct Reckoned {
     stat: OwnedFd,
-    total_bytes: u64,
+    /// What the machine has is read each time: memory is plugged in and ballooned out while it runs. The kubelet notices
+    /// within minutes.
+    summary: Box<Meminfo>,
     buffer: Box<[u8; BUFFER_BYTES]>,
 }
 
@@ -41,11 +43,12 @@ impl Available {
     /// reckoning.
     pub fn open(meminfo: &Path, root_stat: Option<&Path>) -> Result<Self, MeminfoError> {
         let mut summary = Meminfo::open(meminfo)?;
-        let total_bytes = summary.read()?.total_bytes;
-        let Some(path) = root_stat else { return Ok(Self::Estimated(Box::new(summary))) };
+        summary.read()?;
+        let summary = Box::new(summary);
+        let Some(path) = root_stat else { return Ok(Self::Estimated(summary)) };
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let stat = rustix::fs::open(path, flags, Mode::empty()).map_err(MeminfoError::Read)?;
-        let mut reckoned = Reckoned { stat, total_bytes, buffer: Box::new([0; BUFFER_BYTES]) };
+        let mut reckoned = Reckoned { stat, summary, buffer: Box::new([0; BUFFER_BYTES]) };
         reckoned.read()?;
         Ok(Self::Reckoned(reckoned))
     }
@@ -60,17 +63,17 @@ impl Available {
                     total_bytes: memory.total_bytes,
                 })
             }
-            Self::Reckoned(reckoned) => {
-                Ok(AvailableMemory { available_bytes: reckoned.read()?, total_bytes: reckoned.total_bytes })
-            }
+            Self::Reckoned(reckoned) => reckoned.read(),
         }
     }
 }
 
 impl Reckoned {
-    fn read(&mut self) -> Result<u64, MeminfoError> {
+    fn read(&mut self) -> Result<AvailableMemory, MeminfoError> {
+        let total_bytes = self.summary.read()?.total_bytes;
         let text = text::read_into(&self.stat, self.buffer.as_mut_slice()).map_err(MeminfoError::Read)?;
-        reckon(self.total_bytes, text).ok_or(MeminfoError::Malformed)
+        let available_bytes = reckon(total_bytes, text).ok_or(MeminfoError::Malformed)?;
+        Ok(AvailableMemory { available_bytes, total_bytes })
     }
 }
 
@@ -114,6 +117,11 @@ mod tests {
         };
         assert_eq!(measured(None), Ok(5_000 * 1_024));
         assert_eq!(measured(Some(stat.path())), Ok(8_000 * 1_024 - 2_560_000));
+        // Memory is plugged in while it runs.
+        let mut open = Available::open(meminfo.path(), Some(stat.path())).unwrap();
+        fs::write(meminfo.path(), "MemTotal: 9000 kB\nMemFree: 1000 kB\nMemAvailable: 5000 kB\n").unwrap();
+        let read = open.read().unwrap();
+        assert_eq!((read.total_bytes, read.available_bytes), (9_000 * 1_024, 9_000 * 1_024 - 2_560_000));
         fs::write(stat.path(), "").unwrap();
         let opened = Available::open(meminfo.path(), Some(stat.path()));
         assert_eq!(opened.unwrap_err(), MeminfoError::Malformed);

@@ -23,6 +23,7 @@ mod calm;
 mod contain;
 mod orders;
 mod pids;
+mod restart;
 mod returning;
 mod soft;
 mod stubborn;

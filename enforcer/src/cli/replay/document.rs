@@ -245,6 +245,7 @@ impl<'a> Teller<'a> {
             Happening::Failed(failure) => {
                 let reason = match failure.reason {
                     FailureReason::StillPopulated => String::from("stillPopulated"),
+                    FailureReason::Spared(spared) => String::from(spared.as_str()),
                     FailureReason::Refused(Refusal::Gone) => String::from("gone"),
                     FailureReason::Refused(Refusal::Empty) => String::from("empty"),
                     FailureReason::Refused(Refusal::Replaced) => String::from("replaced"),

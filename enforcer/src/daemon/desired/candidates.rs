@@ -1,5 +1,11 @@
 //! The pods that the reflex may evict, and that are ended for a critical one.
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc, thread, time::Duration};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
 
 use super::{Desired, telling};
 use crate::{
@@ -7,7 +13,8 @@ use crate::{
     daemon::lookout::{Kubepods, Sights, Suspect},
     evict::{self, Candidate, OpenError},
     model::{CgroupId, CgroupPath, PodUid},
-    policy::{ContainerPlan, PodPlan, admission::Rejection},
+    policy::{ContainerPlan, Plan, PodPlan, admission::Rejection},
+    source::State,
 };
 
 /// A candidate, and what it was opened for.
@@ -32,11 +39,22 @@ fn as_held(plan: &PodPlan, holders: &BTreeMap<CgroupPath, PodUid>) -> Option<Pod
     Some(held)
 }
 
+fn keep_leaving(kept: &mut BTreeMap<PodUid, PodPlan>, before: &Plan, leaving: &BTreeSet<&PodUid>) {
+    kept.retain(|uid, _| leaving.contains(uid));
+    for plan in before.pods.iter().filter(|plan| !plan.adopted && leaving.contains(&plan.uid)) {
+        // What it took elsewhere lives on without us.
+        let mut left = plan.clone();
+        left.containers.retain(|container| !container.adopted);
+        kept.insert(plan.uid.clone(), left);
+    }
+}
+
 impl Desired {
     /// The pods that may be evicted, with their files open, if they are others than at the last call.
     ///
-    /// A pod whose cgroup does not stand is none. One that stays is handed out as it was. One that was evicted is one again
-    /// as far as its cgroups are somebody else's, who may start processes there again.
+    /// A pod whose cgroup does not stand is none. One that stays is handed out as it was. One that is to hold no process any
+    /// more, as it was evicted or rejected or is no source's any longer, is one as long as its cgroup stands: what is left of it
+    /// fills the node like any other (the kubelet counts terminating pods as active too). Without a process it is not chosen.
     pub(in crate::daemon) fn new_candidates(&mut self) -> Option<Vec<Arc<Candidate>>> {
         if !std::mem::take(&mut self.are_candidates_stale) {
             return None;
@@ -46,11 +64,12 @@ impl Desired {
         let mut differs = false;
         let mut order = Vec::new();
         let holders = cgroup::holders(&plan, &self.retired.iter().collect());
-        let wanted: Vec<_> = plan.pods.iter().filter_map(|pod| self.evicted_by(pod, &holders)).collect();
+        let planned = plan.pods.iter().filter_map(|pod| self.evicted_by(pod, &holders));
+        let wanted: Vec<_> = planned.chain(self.leaving.values().cloned().map(Cow::Owned)).collect();
         for plan in wanted {
             let plan = plan.as_ref();
             let held = |path| self.ids.get(path).copied().filter(|_| holders.get(path) == Some(&plan.uid));
-            let id = held(&plan.cgroup.path);
+            let id = held(&plan.cgroup.path).or_else(|| self.going(plan, &holders));
             let containers: Vec<_> =
                 plan.containers.iter().map(|container| held(&container.cgroup.path)).collect();
             let standing = before.remove(&plan.uid).filter(|standing| {
@@ -82,17 +101,24 @@ impl Desired {
         plan: &'a PodPlan,
         holders: &BTreeMap<CgroupPath, PodUid>,
     ) -> Option<Cow<'a, PodPlan>> {
-        if !self.retired.contains(&plan.uid) || plan.adopted {
-            let may = !self.retired.contains(&plan.uid) || is_evicted(plan);
-            return may.then_some(Cow::Borrowed(plan));
+        let is_retired = self.retired.contains(&plan.uid);
+        if !is_retired || (plan.adopted && is_evicted(plan)) || self.going(plan, holders).is_some() {
+            return Some(Cow::Borrowed(plan));
         }
-        // Its own cgroup goes, and what its containers took elsewhere stays.
+        // Its own cgroup has gone, and what its containers took elsewhere stays.
         let stands = |container: &&ContainerPlan| {
             let path = &container.cgroup.path;
             container.adopted && self.ids.contains_key(path) && holders.get(path) == Some(&plan.uid)
         };
         let elsewhere = plan.containers.iter().find(stands).filter(|_| is_evicted(plan))?;
         Some(Cow::Owned(PodPlan { cgroup: elsewhere.cgroup.clone(), ..plan.clone() }))
+    }
+
+    /// The pod's own cgroup, if it goes as soon as it holds nobody, and is nobody else's meanwhile.
+    fn going(&self, plan: &PodPlan, holders: &BTreeMap<CgroupPath, PodUid>) -> Option<CgroupId> {
+        let path = &plan.cgroup.path;
+        let is_own = !plan.adopted && holders.get(path).is_none_or(|holder| *holder == plan.uid);
+        self.going.get(path).copied().filter(|_| is_own)
     }
 
     /// Where to look for whose doing it is when the node fills: at the pods that may be evicted now.
@@ -107,6 +133,14 @@ impl Desired {
         };
         let suspects = self.candidates.values().map(suspect).collect();
         Some(Sights { root, suspects, kubepods: Kubepods::of(&self.plan) })
+    }
+
+    /// Keeps the plans of pods that no source names any longer, as far as they have cgroups of their own; `before` is the plan
+    /// that named them last.
+    pub(super) fn keep_leaving(&mut self, before: &Plan) {
+        let entries = self.roster.entries();
+        let leaving = entries.iter().filter(|entry| entry.state == State::Leaving);
+        keep_leaving(&mut self.leaving, before, &leaving.map(|entry| &entry.pod.uid).collect());
     }
 
     /// Opens a pod of the plan; none if it has no cgroup, and so no processes.
@@ -200,6 +234,32 @@ mod tests {
         let plan = planned(pods);
         let held = as_held(plan.pods.last()?, &cgroup::holders(&plan, &[].into()))?;
         Some(held.containers.into_iter().map(|container| container.name).collect())
+    }
+
+    #[test]
+    fn who_leaves_is_known_by_its_last_plan_until_it_is_back_or_gone() {
+        let app = || vec![sample::app("a", &[], &[]), sample::app("b", &[], &[])];
+        let took = adopting("took", None, &[("a", "/system.slice/a.service")]);
+        let lent = adopting("lent", Some("/x"), &[]);
+        let pods = [sample::pod("left", app()), took, lent, sample::pod("stays", app())];
+        let before = planned(&pods);
+        let uids: Vec<_> = pods.iter().map(|pod| pod.uid.clone()).collect();
+        let mut kept = BTreeMap::new();
+        let known = |kept: &BTreeMap<PodUid, PodPlan>| {
+            let of = |plan: &PodPlan| (plan.name.name.clone(), plan.containers.len());
+            let mut known: Vec<_> = kept.values().map(of).collect();
+            known.sort();
+            known
+        };
+        keep_leaving(&mut kept, &before, &uids[..3].iter().collect());
+        // One that is somebody else's wholly is not ours to end any more.
+        assert_eq!(known(&kept), [(String::from("left"), 2), (String::from("took"), 1)]);
+        // The plans after that do not name them.
+        let after = planned(&pods[3..]);
+        keep_leaving(&mut kept, &after, &uids[..3].iter().collect());
+        assert_eq!(known(&kept).len(), 2);
+        keep_leaving(&mut kept, &after, &[&uids[1]].into());
+        assert_eq!(known(&kept), [(String::from("took"), 1)]);
     }
 
     #[test]

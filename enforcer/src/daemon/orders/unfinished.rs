@@ -18,7 +18,7 @@ pub(super) fn tell(journal: &Journal) {
         let (kind, message) = if lives {
             (
                 EventType::EvictionFailed,
-                "the daemon ended meanwhile; what is left of the pod lives on until it is ordered again",
+                "the daemon ended meanwhile; what is left of the pod lives on until it is ordered again or memory is short",
             )
         } else {
             (EventType::EvictionCompleted, "the daemon ended meanwhile; the pod has no process any more")

@@ -10,12 +10,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::time::ClockId;
+
 use super::node::{MIB, Node, Pod};
 use crate::{
-    evict::{Pledges, Reflex, ReflexConfig, Report, Teller},
+    evict::{Pledges, Reflex, ReflexConfig, Report, Teller, turn::now_ns},
     journal::{Intent, Intents},
     policy::{
-        engine::{EngineSettings, FailureReason, Mode, Refusal, followed},
+        engine::{EngineSettings, Exclusion, Mode, Past, PodKey, followed},
         threshold::{Signal, Threshold, ThresholdValue},
     },
     sense::{Edge, EdgeKind, EdgeSource, Readiness, SourceState},
@@ -36,6 +38,7 @@ pub(super) fn config(node: &Node, mode: Mode) -> ReflexConfig {
         root_stat: None,
         proc: node.proc(),
         lock_memory: false,
+        past: Vec::new(),
         cpus: 2,
         alarm: None,
     }
@@ -142,24 +145,48 @@ fn a_dry_run_decides_and_touches_nothing() {
 }
 
 #[test]
-fn a_candidate_that_is_empty_is_told_and_the_next_one_taken() {
-    let node = Node::new(1024 * MIB);
-    let (first, second) = (Pod::new("first"), Pod::new("second"));
-    node.add(&first, 600 * MIB);
-    node.add(&second, 400 * MIB);
-    let (_reflex, reports) = start(&node, Mode::Enforce, &[&first, &second]);
-    node.write("first", "cgroup.events", "populated 0\n");
-    node.set_available(MIB);
-    assert!(matches!(next(&reports), Report::Crossed { .. }));
-    let first_told = next_but_suppressed(&reports);
-    assert!(matches!(first_told, Report::Decided { .. }), "{first_told:?}");
-    let Report::Failed { failure, candidate, .. } = next(&reports) else { panic!("not failed") };
-    assert_eq!(failure.reason, FailureReason::Refused(Refusal::Empty));
-    assert_eq!(candidate.identity().pod.name, "first");
-    assert!(matches!(next(&reports), Report::Decided { .. }));
-    let Report::Signalled { candidate, .. } = next(&reports) else { panic!("not signalled") };
-    assert_eq!(candidate.identity().pod.name, "second");
-    assert!(node.killed("second") && !node.killed("first"));
+fn what_earlier_processes_evicted_counts_for_the_breaker() {
+    let node = Node::new(MIB);
+    let hog = Pod::new("hog");
+    node.add(&hog, 600 * MIB);
+    let at_ns = now_ns(ClockId::Boottime);
+    let past = (0..20).map(|pod| Past { pod: PodKey { hash: pod }, at_ns }).collect();
+    let config = ReflexConfig { past, ..config(&node, Mode::Enforce) };
+    let (sender, reports) = mpsc::channel();
+    let reflex = Reflex::spawn(&config, None, Vec::new(), move |report| sender.send(report).is_ok()).unwrap();
+    reflex.set_candidates(vec![node.candidate(&hog)]);
+    let decision = loop {
+        if let Report::Decided { decision, .. } = next(&reports) {
+            break decision;
+        }
+    };
+    assert!(decision.dry_run);
+    reflex.stop();
+    assert!(!node.killed("hog"));
+}
+
+/// Its charge outlives its processes: nothing comes back from it, and a dry run says so too.
+#[test]
+fn a_candidate_that_is_empty_is_left_out_and_the_next_one_taken_in_either_mode() {
+    for mode in [Mode::DryRun, Mode::Enforce] {
+        let node = Node::new(1024 * MIB);
+        let (first, second) = (Pod::new("first"), Pod::new("second"));
+        node.add(&first, 600 * MIB);
+        node.add(&second, 400 * MIB);
+        node.write("first", "cgroup.events", "populated 0\n");
+        let (_reflex, reports) = start(&node, mode, &[&first, &second]);
+        node.set_available(MIB);
+        assert!(matches!(next(&reports), Report::Crossed { .. }));
+        let told = next_but_suppressed(&reports);
+        let Report::Decided { decision, members, .. } = told else { panic!("not decided: {told:?}") };
+        assert_eq!(members[decision.index].identity().pod.name, "second", "{mode}");
+        let excluded: Vec<_> = decision.excluded.iter().map(|one| one.reason).collect();
+        assert_eq!(excluded, [Exclusion::Empty]);
+        if mode == Mode::Enforce {
+            assert!(matches!(next(&reports), Report::Signalled { .. }));
+        }
+        assert_eq!((node.killed("second"), node.killed("first")), (mode == Mode::Enforce, false));
+    }
 }
 
 #[test]
@@ -371,13 +398,29 @@ fn an_eviction_is_written_down_until_it_is_recorded() {
     assert_eq!((number, name.as_str()), (1, "first"));
     assert_eq!(left(), ["default/first"]);
 
-    // It dies and gives nothing back: the next one goes. The first one is on the disk by then.
+    // On the disk it is by now, and its end is still to come.
     recorded.store(number, Ordering::Release);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(left(), ["default/first"]);
+
+    // It dies and gives nothing back: the next one goes.
+    let until_left = |pods: &[&str]| {
+        let begin = Instant::now();
+        while left() != pods {
+            assert!(begin.elapsed() < Duration::from_secs(10), "{:?}, and not {pods:?}", left());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
     node.write("first", "memory.current", "629145600\n");
     node.write("first", "cgroup.events", "populated 0\nfrozen 0\n");
-    let (_, name) = signalled(&reports);
+    let (number, name) = signalled(&reports);
     assert_eq!(name, "second");
-    assert_eq!(left(), ["default/second"]);
+    until_left(&["default/second"]);
+    // What was told and kept is not left there until the next eviction.
+    recorded.store(number, Ordering::Release);
+    node.write("second", "memory.current", "0\n");
+    node.write("second", "cgroup.events", "populated 0\nfrozen 0\n");
+    until_left(&[]);
     drop(reflex);
     assert_eq!(left(), Vec::<String>::new(), "an end in order leaves nothing");
 }

@@ -199,9 +199,38 @@ pub enum FailureReason {
     Refused(Refusal),
     /// It was signalled and still held processes when its deadline passed.
     StillPopulated,
+    /// It was asked to end, and has not, and must not be killed any more.
+    Spared(Spared),
 }
 
-/// An eviction that did not work; its victim is passed over until the episode ends.
+/// Why a pod that was asked to end is not killed when its time to do so is over.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Spared {
+    /// An operator protects it since.
+    Protected,
+    /// It is critical since, by its manifest.
+    Critical,
+    /// An operator has paused evicting since.
+    Paused,
+    /// The mode is not `enforce` any more.
+    NotEnforcing,
+}
+
+impl Spared {
+    /// Its name in events.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Protected => "protected",
+            Self::Critical => "critical",
+            Self::Paused => "paused",
+            Self::NotEnforcing => "notEnforcing",
+        }
+    }
+}
+
+/// An eviction that did not work. A victim that does not die is passed over until the shortage ends, or it is seen without a
+/// process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Failure {
     /// Which eviction.
@@ -390,7 +419,8 @@ wire!(struct Decision {
 });
 wire!(struct Moments { crossed_ns, decided_ns, terminated_ns, signalled_ns, dead_ns, memory_back_ns });
 wire!(struct Completion { number, cgroup, moments, predicted_freed_bytes, freed_bytes });
-wire!(enum FailureReason { 0 => Refused(refusal: Refusal), 1 => StillPopulated });
+wire!(enum FailureReason { 0 => Refused(refusal: Refusal), 1 => StillPopulated, 2 => Spared(spared: Spared) });
+wire!(enum Spared { 0 => Protected, 1 => Critical, 2 => Paused, 3 => NotEnforcing });
 wire!(struct Failure { number, cgroup, moments, given_up_ns, predicted_freed_bytes, freed_bytes, reason });
 wire!(enum Suppression { 0 => NoCandidate, 1 => BreakerOpen });
 wire!(enum KillReason { 0 => GracePassed, 1 => HardThreshold, 2 => Exhausting });

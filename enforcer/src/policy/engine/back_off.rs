@@ -57,6 +57,15 @@ pub struct Returned {
     pub until_ns: u64,
 }
 
+/// An eviction that an earlier process of the daemon began, in this boot.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Past {
+    /// The pod.
+    pub pod: PodKey,
+    /// When its first signal was sent: nanoseconds of `CLOCK_BOOTTIME`.
+    pub at_ns: u64,
+}
+
 /// The pods that were evicted lately.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BackOffs {
@@ -122,6 +131,21 @@ fn length_ns(evictions: u32) -> u64 {
 }
 
 impl Engine {
+    /// Takes up what an earlier process did, the oldest first, before anything else: a restart neither closes an open breaker
+    /// within its window nor ends a back-off.
+    pub fn remember(&mut self, past: &[Past]) {
+        for Past { pod, at_ns } in past {
+            self.count(*pod, *at_ns);
+        }
+    }
+
+    /// Counts an eviction that has begun. The same pod again, within its back-off, is not one more for the breaker.
+    pub(super) fn count(&mut self, pod: PodKey, now_ns: u64) {
+        if self.back_offs.note(pod, now_ns) {
+            self.breaker.record(now_ns);
+        }
+    }
+
     /// Finds out who of the order stands back, because the deaths of all that have returned would not end the shortage.
     pub(super) fn stand_back(&mut self, now_ns: u64, reclaim: &Reclaim) {
         if self.back_offs.is_quiet(now_ns) {

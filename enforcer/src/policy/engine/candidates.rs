@@ -6,10 +6,18 @@ use super::{
 use crate::{
     model::CgroupId,
     policy::{
+        few::Few,
         rank::{MemoryStanding, PidStanding},
         wire::{Malformed, Sink, Source, Wire, wire},
     },
 };
+
+/// Passed over until all are [forgiven](Candidates::forgive), or it is seen without a process.
+pub(super) const UNTIL_FORGIVEN: u64 = u64::MAX;
+
+/// How many are remembered of those that are to be passed over and are no candidates at the moment. More are tried again
+/// when they come back.
+const MOST_AWAY: usize = 16;
 
 /// Two readings closer than this tell nothing of growth.
 const GROWTH_SPAN_NS: u64 = 50_000_000;
@@ -30,6 +38,8 @@ pub struct Candidates {
     by_cgroup: Vec<usize>,
     /// The ranking by the latest readings, as far as it is not tried yet; empty until there is one.
     pub(super) order: Vec<Ranked>,
+    /// Who is passed over until all are forgiven, and is no candidate just now.
+    away: Few<CgroupId, MOST_AWAY>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +69,7 @@ impl Candidates {
         let slots: Vec<_> = facts.iter().map(slot).collect();
         let by_cgroup = by_cgroup(&slots);
         let order = Vec::with_capacity(slots.len());
-        Self { slots, by_cgroup, order }
+        Self { slots, by_cgroup, order, away: Few::new() }
     }
 
     /// How many there are.
@@ -94,6 +104,19 @@ impl Candidates {
                 *slot = Slot { facts: slot.facts, ..*known };
             }
         }
+        for cgroup in before.away.iter() {
+            self.pass_over(*cgroup, UNTIL_FORGIVEN);
+        }
+        for slot in before.slots.iter().filter(|slot| slot.passed_over_until_ns == UNTIL_FORGIVEN) {
+            if self.find(slot.facts.cgroup).is_none() {
+                self.pass_over(slot.facts.cgroup, UNTIL_FORGIVEN);
+            }
+        }
+    }
+
+    /// How many may hold processes, as far as is known.
+    pub(super) fn alive(&self) -> usize {
+        self.slots.iter().filter(|slot| !slot.reading.is_empty()).count()
     }
 
     pub(super) fn find(&self, cgroup: CgroupId) -> Option<usize> {
@@ -102,14 +125,17 @@ impl Candidates {
         self.by_cgroup.get(place).copied()
     }
 
-    /// Leaves it out until then, or until all are [forgiven](Self::forgive).
+    /// Leaves it out until then, or until all are [forgiven](Self::forgive), or it is seen without a process.
     pub(super) fn pass_over(&mut self, cgroup: CgroupId, until_ns: u64) {
         if let Some(slot) = self.find(cgroup).and_then(|index| self.slots.get_mut(index)) {
             slot.passed_over_until_ns = until_ns;
+        } else if until_ns == UNTIL_FORGIVEN && !self.away.iter().any(|away| *away == cgroup) {
+            let _fits = self.away.push(cgroup);
         }
     }
 
     pub(super) fn forgive(&mut self) {
+        self.away = Few::new();
         for slot in &mut self.slots {
             slot.passed_over_until_ns = 0;
         }
@@ -132,6 +158,10 @@ fn by_cgroup(slots: &[Slot]) -> Vec<usize> {
 
 impl Slot {
     fn take_in(&mut self, now_ns: u64, reading: Reading) {
+        if reading.is_empty() {
+            // Whoever fills it again is another, and dies like any other.
+            self.passed_over_until_ns = 0;
+        }
         let known = self.reading.usage().is_some() && now_ns.saturating_sub(self.read_ns) < KEEP_NS;
         if reading != Reading::Missing || !known {
             self.reading = reading;
@@ -221,9 +251,10 @@ wire!(struct Slot {
 /// The order by cgroup follows from the slots, and is not kept.
 impl Wire for Candidates {
     fn put(&self, sink: &mut impl Sink) {
-        let Self { slots, by_cgroup: _, order } = self;
+        let Self { slots, by_cgroup: _, order, away } = self;
         slots.put(sink);
         order.put(sink);
+        away.put(sink);
     }
 
     fn take(source: &mut Source<'_>) -> Result<Self, Malformed> {
@@ -231,12 +262,14 @@ impl Wire for Candidates {
         let by_cgroup = by_cgroup(&slots);
         let mut order = Vec::with_capacity(slots.len());
         order.append(&mut Vec::take(source)?);
-        Ok(Self { slots, by_cgroup, order })
+        let away = Few::take(source)?;
+        Ok(Self { slots, by_cgroup, order, away })
     }
 
     fn shape(out: &mut String) {
         Vec::<Slot>::shape(out);
         Vec::<Ranked>::shape(out);
+        Few::<CgroupId, MOST_AWAY>::shape(out);
     }
 }
 
@@ -287,6 +320,42 @@ mod tests {
         assert!(passed_over(&candidates, u64::MAX - 1));
         candidates.forgive();
         assert!(!passed_over(&candidates, 0));
+    }
+
+    #[test]
+    fn who_is_passed_over_is_so_wherever_it_was_meanwhile_until_it_is_seen_empty() {
+        let is_passed_over = |candidates: &Candidates| {
+            let slot = candidates.slot(candidates.find(CgroupId(3)).unwrap()).unwrap();
+            slot.passed_over_until_ns == UNTIL_FORGIVEN
+        };
+        let after = |before: &Candidates, cgroup| {
+            let mut after = Candidates::new(&[facts(cgroup)]);
+            after.inherit(before);
+            after
+        };
+        // It failed while it was a candidate, and while it was none.
+        let mut was = Candidates::new(&[facts(3)]);
+        was.pass_over(CgroupId(3), UNTIL_FORGIVEN);
+        let mut was_not = Candidates::new(&[facts(7)]);
+        was_not.pass_over(CgroupId(3), UNTIL_FORGIVEN);
+        for before in [was, was_not] {
+            let mut back = after(&after(&after(&before, 8), 9), 3);
+            assert!(is_passed_over(&back));
+            back.take_readings(0, &[using(100)]);
+            assert!(is_passed_over(&back));
+            let none_left = Usage { process_count: Some(0), ..Usage::default() };
+            back.take_readings(1, &[Reading::Usage(none_left)]);
+            back.take_readings(2, &[using(100)]);
+            assert!(!is_passed_over(&back) && !is_passed_over(&after(&back, 3)), "filled again");
+            let mut forgiven = after(&before, 8);
+            forgiven.forgive();
+            assert!(!is_passed_over(&after(&forgiven, 3)));
+        }
+        let mut many = Candidates::new(&[facts(1)]);
+        for cgroup in 2..100 {
+            many.pass_over(CgroupId(cgroup), UNTIL_FORGIVEN);
+        }
+        assert_eq!(many.away.len(), MOST_AWAY);
     }
 
     #[test]

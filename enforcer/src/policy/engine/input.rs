@@ -41,7 +41,8 @@ pub struct Usage {
     pub file_bytes: u64,
     /// `shmem` of `memory.stat`.
     pub shmem_bytes: u64,
-    /// `pids.current`; none where it was not asked for, or could not be read.
+    /// `pids.current`; none where it was not asked for, or could not be read. 0 says that it holds no process: then nothing
+    /// comes back from it, and all the rest is 0.
     pub process_count: Option<u64>,
 }
 
@@ -99,6 +100,16 @@ impl Reading {
         match self {
             Self::Usage(usage) => Some(usage),
             Self::Missing | Self::Gone => None,
+        }
+    }
+
+    /// Whether it is known to hold no process.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Self::Missing => false,
+            Self::Gone => true,
+            Self::Usage(usage) => usage.process_count == Some(0),
         }
     }
 }

@@ -1,8 +1,9 @@
 //! What came of what the engine wanted.
 
 use super::{
-    Action, Actions, EMPTY_PAUSE_NS, Engine, FailureReason, Outcome, Refusal, UNRECORDED_PAUSE_NS, push,
-    shortage,
+    Action, Actions, EMPTY_PAUSE_NS, Engine, FailureReason, Outcome, Refusal, UNRECORDED_PAUSE_NS,
+    candidates::UNTIL_FORGIVEN,
+    push, shortage,
     victim::{Look, Victim},
 };
 
@@ -23,7 +24,7 @@ impl Engine {
             Outcome::Terminated { number, now_ns } if number == victim.number && victim.is_deciding() => {
                 victim.terminated(now_ns);
                 self.victim = Some(victim);
-                self.count(&victim, now_ns);
+                self.count(victim.pod, now_ns);
                 self.pace(now_ns, actions);
             }
             Outcome::Signalled { number, now_ns } if number == victim.number => {
@@ -31,7 +32,7 @@ impl Engine {
                 victim.signalled(now_ns);
                 self.victim = Some(victim);
                 if is_first {
-                    self.count(&victim, now_ns);
+                    self.count(victim.pod, now_ns);
                 }
                 self.pace(now_ns, actions);
             }
@@ -51,7 +52,7 @@ impl Engine {
                     }
                     Look::Failed(failure) => {
                         self.victim = None;
-                        self.candidates.pass_over(victim.cgroup, u64::MAX);
+                        self.candidates.pass_over(victim.cgroup, UNTIL_FORGIVEN);
                         push(actions, Action::Failed(failure));
                     }
                 }
@@ -63,13 +64,6 @@ impl Engine {
             | Outcome::Contained { .. }
             | Outcome::Uncontained { .. }
             | Outcome::Eased { .. } => {}
-        }
-    }
-
-    /// Counts an eviction that has begun. The same pod again, within its back-off, is not one more for the breaker.
-    fn count(&mut self, victim: &Victim, now_ns: u64) {
-        if self.back_offs.note(victim.pod, now_ns) {
-            self.breaker.record(now_ns);
         }
     }
 
@@ -101,7 +95,9 @@ impl Engine {
             Refusal::Gone | Refusal::Empty => {
                 self.candidates.pass_over(victim.cgroup, now_ns.saturating_add(EMPTY_PAUSE_NS));
             }
-            Refusal::Replaced | Refusal::Kernel(_) => self.candidates.pass_over(victim.cgroup, u64::MAX),
+            Refusal::Replaced | Refusal::Kernel(_) => {
+                self.candidates.pass_over(victim.cgroup, UNTIL_FORGIVEN);
+            }
         }
         if victim.terminated_ns().is_none() {
             self.go_on(victim, now_ns, actions);

@@ -4,6 +4,7 @@ mod hostile;
 mod oracle;
 mod pause;
 mod property;
+mod restart;
 mod rig;
 mod scenario;
 mod soft;

@@ -176,11 +176,11 @@ impl Victim {
         self.moments.terminated_ns
     }
 
-    /// Whether it is in its grace period, or is about to be asked, and why that must end now. `hard` says whether a hard
-    /// threshold is met, and `exhausted_in_ns` when memory will be exhausted.
+    /// Why it is to be killed now, if it is in its grace period or about to be asked. `hard` says whether a hard threshold
+    /// is met, and `exhausted_in_ns` when memory will be exhausted.
     ///
     /// To be asked it waits for a disk. What is urgent does not.
-    pub(super) fn hurry(
+    pub(super) fn is_due(
         &mut self,
         now_ns: u64,
         hard: bool,
@@ -192,17 +192,18 @@ impl Victim {
             Stage::Deciding if self.grace_ns > 0 => None,
             Stage::Deciding | Stage::Killing | Stage::Dying { .. } | Stage::Settling { .. } => return None,
         };
-        let reason = if hard {
-            KillReason::HardThreshold
+        if hard {
+            Some(KillReason::HardThreshold)
         } else if is_too_late(exhausted_in_ns, self.memory.predicted) {
-            KillReason::Exhausting
-        } else if until_ns.is_some_and(|until_ns| self.clock_ns >= until_ns) {
-            KillReason::GracePassed
+            Some(KillReason::Exhausting)
         } else {
-            return None;
-        };
+            until_ns.is_some_and(|until_ns| self.clock_ns >= until_ns).then_some(KillReason::GracePassed)
+        }
+    }
+
+    /// It is to be killed, and the executor asked to.
+    pub(super) fn kill(&mut self) {
         self.stage = Stage::Killing;
-        Some(reason)
     }
 
     /// Takes in how far it has died; the amounts are none once the cgroup is gone, or were not read.

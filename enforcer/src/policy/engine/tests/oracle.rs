@@ -34,16 +34,20 @@ impl Oracle {
         if !is_short {
             self.undead.clear();
         }
+        // Who has no process left has died after all.
+        for (facts, reading) in engine.candidates().known() {
+            let count = reading.usage().map(|usage| usage.process_count);
+            if *reading == Reading::Gone || count == Some(Some(0)) {
+                self.undead.remove(&facts.cgroup);
+            }
+        }
         let mut just_completed = None;
         for action in actions.iter() {
             match action {
                 Action::Completed(completion) => just_completed = Some(*completion),
                 Action::Failed(failure) if failure.reason == FailureReason::StillPopulated => {
-                    // Of who is no candidate at the time nothing is remembered.
-                    let mut known = engine.candidates().known();
-                    if known.any(|(facts, _)| facts.cgroup == failure.cgroup) {
-                        self.undead.insert(failure.cgroup);
-                    }
+                    // Also of who is no candidate at the time.
+                    self.undead.insert(failure.cgroup);
                 }
                 Action::Evict => {
                     let decision = engine.decision().unwrap();
@@ -60,11 +64,6 @@ impl Oracle {
                 _ => {}
             }
         }
-    }
-
-    /// Those that are no candidates any more are not remembered as such.
-    pub(super) fn exchanged(&mut self, set: &[CandidateFacts]) {
-        self.undead.retain(|cgroup| set.iter().any(|facts| facts.cgroup == *cgroup));
     }
 
     /// Other thresholds are another shortage.

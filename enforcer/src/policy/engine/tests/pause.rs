@@ -2,7 +2,10 @@
 use super::rig::*;
 use crate::{
     model::CgroupId,
-    policy::engine::{Action, BreakerSettings, EngineSettings, Mode, Suppression},
+    policy::engine::{
+        Action, BreakerSettings, CandidateFacts, Candidates, EngineSettings, FailureReason, Mode, Outcome,
+        Reading, Spared, Suppression,
+    },
 };
 
 fn paused(settings: &EngineSettings) -> EngineSettings {
@@ -69,4 +72,102 @@ fn a_pause_leaves_the_breaker_as_it_is() {
     // Beyond its window it stays open until the configuration is loaded again.
     assert!(!opens(&rig.pass(2 * MINUTE).look(MIB)));
     assert!(rig.engine.decision().unwrap().dry_run);
+}
+
+/// A victim that was asked to end, with 10 s to do so.
+fn asked() -> Rig {
+    let mut rig = Rig::upstream(&super::soft::both());
+    rig.look(1_500 * MIB);
+    assert!(evicts(&rig.pass(MINUTE).look(1_500 * MIB)));
+    let (number, now_ns) = (rig.number(), rig.now_ns);
+    rig.hear(Outcome::Terminated { number, now_ns });
+    rig
+}
+
+fn with_victim(rig: &Rig, change: impl Fn(&mut CandidateFacts)) -> Candidates {
+    let of = |(facts, _): (&CandidateFacts, &Reading)| {
+        let mut facts = *facts;
+        if facts.cgroup == CgroupId(5) {
+            change(&mut facts);
+        }
+        facts
+    };
+    let facts: Vec<_> = rig.engine.candidates().known().map(of).collect();
+    Candidates::new(&facts)
+}
+
+fn failures(told: &[Action]) -> Vec<FailureReason> {
+    let of = |action: &Action| match action {
+        Action::Failed(failure) => Some(failure.reason),
+        _ => None,
+    };
+    told.iter().filter_map(of).collect()
+}
+
+fn kills(told: &[Action]) -> bool {
+    told.iter().any(|action| matches!(action, Action::Kill { .. }))
+}
+
+#[test]
+fn who_is_spared_within_its_grace_has_that_and_is_not_killed_at_its_end() {
+    type Way<'a> = &'a dyn Fn(&mut Rig);
+    let dry = EngineSettings { mode: Mode::DryRun, ..super::soft::both() };
+    let ways: [(Spared, Way<'_>); 4] = [
+        (Spared::Paused, &|rig| rig.engine.configure(&paused(&super::soft::both()))),
+        (Spared::NotEnforcing, &|rig| rig.engine.configure(&dry)),
+        (Spared::Protected, &|rig| {
+            let set = with_victim(rig, |facts| facts.protected = true);
+            drop(rig.engine.replace(set));
+        }),
+        (Spared::Critical, &|rig| {
+            let set = with_victim(rig, |facts| facts.critical = true);
+            drop(rig.engine.replace(set));
+        }),
+    ];
+    for (spared, spare) in ways {
+        // It is not waited for longer than the grace, nor while memory runs out.
+        for (wait_ns, available) in [(10 * SECOND, 1_500 * MIB), (MS, GIB - 1)] {
+            let mut rig = asked();
+            spare(&mut rig);
+            assert!(!kills(&rig.pass(MS).look(1_500 * MIB)) && rig.engine.victim().is_some());
+            let told: Vec<_> = (0..wait_ns / MS).flat_map(|_| rig.pass(MS).look(available)).collect();
+            assert!(!kills(&told), "{spared:?}");
+            assert_eq!(failures(&told), [FailureReason::Spared(spared)]);
+            let decision = *rig.engine.decision().unwrap();
+            let is_of_pod = matches!(spared, Spared::Protected | Spared::Critical);
+            assert_eq!(decision.dry_run, !is_of_pod);
+            assert_eq!(decision.cgroup == CgroupId(5), !is_of_pod, "the next one is");
+        }
+    }
+}
+
+#[test]
+fn who_ends_within_its_grace_though_spared_since_has_made_room() {
+    let mut rig = asked();
+    rig.engine.configure(&paused(&super::soft::both()));
+    rig.pass(SECOND).look(1_500 * MIB);
+    assert!(matches!(rig.progress(false, 0)[..], [Action::Completed(_)]));
+}
+
+#[test]
+fn a_pause_that_is_over_within_the_grace_changes_nothing() {
+    let mut rig = asked();
+    rig.engine.configure(&paused(&super::soft::both()));
+    assert!(!kills(&rig.pass(SECOND).look(1_500 * MIB)));
+    rig.engine.configure(&super::soft::both());
+    let told: Vec<_> = (0..10_000).flat_map(|_| rig.pass(MS).look(1_500 * MIB)).collect();
+    assert!(kills(&told) && failures(&told).is_empty());
+}
+
+/// What is to be asked is not killed in place of it either, however urgent.
+#[test]
+fn who_is_spared_before_it_could_be_asked_is_not_killed() {
+    let mut rig = Rig::upstream(&super::soft::both());
+    rig.look(1_500 * MIB);
+    assert!(evicts(&rig.pass(MINUTE).look(1_500 * MIB)));
+    rig.engine.configure(&paused(&super::soft::both()));
+    assert!(!kills(&rig.pass(MS).look(GIB - 1)));
+    let (number, now_ns) = (rig.number(), rig.now_ns);
+    rig.hear(Outcome::Terminated { number, now_ns });
+    assert_eq!(failures(&rig.pass(MS).look(GIB - 1)), [FailureReason::Spared(Spared::Paused)]);
 }

@@ -10,8 +10,8 @@ use crate::{
     policy::{
         engine::{
             Action, Actions, BrakeRefusal, BreakerSettings, CandidateFacts, Candidates, Containment,
-            Decision, Engine, EngineSettings, Input, KillReason, Level, Mode, NodeSample, Outcome, PodKey,
-            Ranked, Reading, Refusal, Resource, Shortage, Standing, Usage, followed,
+            Decision, Engine, EngineSettings, FailureReason, Input, KillReason, Level, Mode, NodeSample,
+            Outcome, PodKey, Ranked, Reading, Refusal, Resource, Shortage, Spared, Standing, Usage, followed,
         },
         threshold::{Signal, Threshold, ThresholdValue},
     },
@@ -317,7 +317,6 @@ impl Watcher {
             Happening::NewSet(facts) => {
                 self.set.clone_from(facts);
                 drop(self.engine.replace(Candidates::new(facts)));
-                self.oracle.exchanged(facts);
                 return;
             }
             Happening::Jump { back_ms, ahead_ms } => {
@@ -458,12 +457,23 @@ impl Watcher {
                         | Course::ToBeKilled { number, .. }
                         | Course::Killed { number },
                     ) => Some(number),
-                    Some(Course::Terminated { .. }) | None => None,
+                    // Spared since it was asked to end.
+                    Some(Course::Terminated { number }) => match failure.reason {
+                        FailureReason::Spared(_) => Some(number),
+                        FailureReason::Refused(_) | FailureReason::StillPopulated => None,
+                    },
+                    None => None,
                 };
                 assert_eq!(number, Some(failure.number), "failed, and was not asked for or killed");
+                if let FailureReason::Spared(spared) = failure.reason {
+                    self.check_spared(failure.cgroup, spared);
+                }
             }
             Action::Evict => self.check_decision(),
             Action::Kill { number, reason } => {
+                assert!(self.acts(), "killed by who only tells");
+                let (_, victim) = self.engine.victim().expect("somebody to kill");
+                assert!(!self.is_spared(victim), "a spared pod is killed after its grace");
                 let terminated = match self.course {
                     Some(Course::Terminated { number: asked }) if asked == *number => true,
                     // What is urgent does not wait until it has been asked.
@@ -486,6 +496,20 @@ impl Watcher {
             | Action::StandsBack { .. }
             | Action::LookAgainWithin(_) => {}
         }
+    }
+
+    fn is_spared(&self, cgroup: CgroupId) -> bool {
+        let mut set = self.set.iter();
+        set.any(|facts| facts.cgroup == cgroup && (facts.critical || facts.protected))
+    }
+
+    fn check_spared(&self, cgroup: CgroupId, spared: Spared) {
+        let is_due = match spared {
+            Spared::Protected | Spared::Critical => self.is_spared(cgroup),
+            Spared::Paused => self.settings.paused,
+            Spared::NotEnforcing => self.settings.mode != Mode::Enforce,
+        };
+        assert!(is_due, "{spared:?}");
     }
 
     /// The shortage ends, and the helper answers: nobody is held back any more.
@@ -589,8 +613,13 @@ impl Watcher {
         let recent =
             self.kills_ns.iter().filter(|at_ns| self.now_ns.saturating_sub(**at_ns) < window_ns).count();
         assert!(recent < usize::from(self.settings.breaker.max_kills), "beyond the breaker");
-        let share = recent * 1_000
-            < (recent + self.set.len()) * usize::from(self.settings.breaker.max_share_permille);
+        let empty = |reading: &Reading| match reading {
+            Reading::Gone => true,
+            Reading::Usage(usage) => usage.process_count == Some(0),
+            Reading::Missing => false,
+        };
+        let alive = self.engine.candidates().known().filter(|(_, reading)| !empty(reading)).count();
+        let share = recent * 1_000 < (recent + alive) * usize::from(self.settings.breaker.max_share_permille);
         assert!(recent < 10 || share, "beyond the breaker's share");
         self.course = Some(Course::Asked { number: decision.number, grace: decision.grace_ns > 0 });
     }

@@ -6,7 +6,7 @@ use crate::{
     policy::{
         engine::{
             Action, CandidateFacts, Candidates, Engine, EngineSettings, Input, Level, Mode, NodeSample,
-            Outcome, PodKey, Reading, Usage, Waiting, followed,
+            Outcome, Past, PodKey, Reading, Usage, Waiting, followed,
         },
         flight::{
             Happening, Nobody, Recording, put_called, put_candidates, put_key, put_step, replay, under,
@@ -99,7 +99,10 @@ fn using(mib: u64) -> Reading {
 }
 
 fn scene() -> Vec<u8> {
-    let engine = Engine::new(&enforcing(&[hard(200)]));
+    scene_of(Engine::new(&enforcing(&[hard(200)])))
+}
+
+fn scene_of(engine: Engine) -> Vec<u8> {
     let mut scene =
         Scene { engine, kept: Vec::new(), readings: vec![using(300), using(0)], now_ns: 1_000 * MS };
     scene.put(put_key);
@@ -148,6 +151,19 @@ fn an_eviction_is_told_from_the_crossing_to_the_end() {
         }
         _ => panic!("{told:?}"),
     }
+}
+
+/// What a restart took over is where the recording begins: so is what comes of it the same.
+#[test]
+fn what_earlier_processes_evicted_is_in_the_recording() {
+    let mut engine = Engine::new(&enforcing(&[hard(200)]));
+    let past: Vec<_> = (100..120).map(|pod| Past { pod: PodKey { hash: pod }, at_ns: pod * MS }).collect();
+    engine.remember(&past);
+    let file = scene_of(engine);
+    let account = replay(&Recording::read(&file).unwrap());
+    assert_eq!((account.difference.as_ref(), account.unverified), (None, 0));
+    let (decision, _) = account.decisions().next().unwrap();
+    assert!(decision.dry_run, "the breaker is open");
 }
 
 #[test]

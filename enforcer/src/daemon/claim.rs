@@ -1,0 +1,101 @@
+//! That one daemon at a time evicts on a machine, whatever its directories are.
+//!
+//! Two would both answer the same shortage, and two pods would die for it. What they have in common is the kernel's
+//! hierarchy of cgroups: so the lock is on a file of its root. It is `memory.reclaim`, which only root can open; what everybody
+//! can open everybody can lock. It is never written to. Being the kernel's it is the same file in every mount namespace,
+//! and it is let go of when the process ends, however it does. In a cgroup namespace of its own a daemon sees another
+//! root, and only the pods below it.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::FlockOperation;
+
+use super::telling;
+use crate::{cgroup, config::Mode, journal::Journal};
+
+/// Its lock is the claim.
+const FILE: &str = "memory.reclaim";
+
+/// Why the claim cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "another enforcer evicts on this machine: it holds the lock on {}; stop it, or let this one have mode: dry-run",
+    .path.display()
+)]
+pub(super) struct Held {
+    path: PathBuf,
+}
+
+/// The claim to evict here, as long as it is kept.
+#[derive(Debug)]
+pub(super) struct Claim {
+    /// None where nobody evicts, or nothing can be locked.
+    lock: Option<Result<File, io::Error>>,
+}
+
+impl Claim {
+    /// Claims this machine in mode `enforce`; who only tells needs no claim.
+    pub(super) fn take(mode: Mode) -> Result<Self, Held> {
+        match mode {
+            Mode::Observe | Mode::DryRun => Ok(Self { lock: None }),
+            Mode::Enforce => Ok(Self { lock: Some(lock(&Path::new(cgroup::MOUNT).join(FILE))?) }),
+        }
+    }
+
+    /// Tells if there is nothing to be locked.
+    pub(super) fn tell(&self, journal: &Journal) {
+        if let Some(Err(error)) = &self.lock {
+            let message = format!(
+                "a second daemon that evicts on this machine would not be noticed: cannot lock {}/{FILE}: {error}",
+                cgroup::MOUNT
+            );
+            telling::degraded(journal, "claim", &message);
+        }
+    }
+}
+
+/// The file, locked; the inner error is why it cannot be.
+fn lock(path: &Path) -> Result<Result<File, io::Error>, Held> {
+    let locked = OpenOptions::new().write(true).open(path).and_then(|file| {
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(file)
+    });
+    match locked {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Held { path: path.to_owned() }),
+        other => Ok(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_at_a_time_has_it_and_the_next_when_that_one_has_ended() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let first = lock(file.path()).unwrap().unwrap();
+        let held = lock(file.path()).unwrap_err();
+        assert!(held.to_string().contains("mode: dry-run"), "{held}");
+        drop(first);
+        assert!(lock(file.path()).unwrap().is_ok());
+    }
+
+    #[test]
+    fn what_cannot_be_locked_is_told_and_hinders_nobody() {
+        let journal = Journal::new("n", "b");
+        let missing = lock(Path::new("/no/such/file")).unwrap();
+        Claim { lock: Some(missing) }.tell(&journal);
+        assert_eq!(journal.range().newest, 1);
+    }
+
+    #[test]
+    fn who_only_tells_claims_nothing() {
+        for mode in [Mode::Observe, Mode::DryRun] {
+            assert!(Claim::take(mode).unwrap().lock.is_none());
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Whether those that a cgroup holds are to live.
+use std::{fs, path::Path};
+
+use crate::cgroup::{CgroupDir, guard::each_process};
+
+/// What a cgroup holds; the more there is to be done about it, the greater.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) enum Holding {
+    /// No process.
+    Nobody,
+    /// Processes that are all dying: no signal need be sent again.
+    Doomed,
+    /// Processes that live, or may.
+    Living,
+}
+
+/// `PF_EXITING` of `include/linux/sched.h`.
+const EXITING: u64 = 0x4;
+
+/// SIGKILL in the signal masks of `/proc/<pid>/status`.
+const KILLED: u64 = 1 << 8;
+
+/// Looks at everything at or below the cgroup.
+pub(super) fn look(dir: &CgroupDir) -> Holding {
+    let is_populated = |events: &str| events.lines().any(|line| line == "populated 1");
+    match dir.read("cgroup.events") {
+        Ok(events) if is_populated(&events) => {}
+        Ok(_) => return Holding::Nobody,
+        Err(error) if error.is_gone() => return Holding::Nobody,
+        Err(_) => return Holding::Living,
+    }
+    let (mut any, mut all) = (false, true);
+    let listed = each_process(dir, 0, &mut |pid| {
+        any = true;
+        all = all && is_dying(Path::new("/proc"), pid);
+    });
+    // Some are of another pid namespace, or are listed further up.
+    if any && all && listed.is_ok() { Holding::Doomed } else { Holding::Living }
+}
+
+/// Whether every thread of the process is on its way out, or to be at once.
+fn is_dying(proc: &Path, pid: u32) -> bool {
+    let tasks = proc.join(pid.to_string()).join("task");
+    // One that is not there is dead.
+    let Ok(tasks) = fs::read_dir(tasks) else { return true };
+    tasks.flatten().all(|task| {
+        let read = |file: &str| fs::read_to_string(task.path().join(file));
+        match (read("stat"), read("status")) {
+            (Ok(stat), Ok(status)) => is_thread_dying(&stat, &status),
+            _ => !task.path().exists(),
+        }
+    })
+}
+
+/// The kernel puts SIGKILL into the pending set of every thread (`complete_signal` of `kernel/signal.c`), and takes it out
+/// when the thread begins to exit.
+fn is_thread_dying(stat: &str, status: &str) -> bool {
+    // The name before it may hold anything.
+    let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace();
+    let is_dead = matches!(fields.next(), Some("Z" | "X" | "x"));
+    let flags = fields.nth(5).and_then(|flags| flags.parse::<u64>().ok()).unwrap_or(0);
+    let pending = |key: &str| {
+        let mask = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+        mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & KILLED != 0)
+    };
+    is_dead || flags & EXITING != 0 || pending("SigPnd") || pending("ShdPnd")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stat(state: char, flags: u64) -> String {
+        format!("412 (a) R (b) {state} 1 412 412 0 -1 {flags} 98 0 0 0\n")
+    }
+
+    fn status(private: u64, shared: u64) -> String {
+        format!(
+            "Name:\tSigPnd:\nState:\tS\nSigPnd:\t{private:016x}\nShdPnd:\t{shared:016x}\nSigBlk:\tffffffffffffffff\n"
+        )
+    }
+
+    #[test]
+    fn a_thread_dies_by_what_is_pending_or_on_its_way() {
+        let none = status(0, 0);
+        assert!(!is_thread_dying(&stat('S', 0x40_0000), &none));
+        assert!(!is_thread_dying(&stat('D', 0x40_0000), &status(1 << 14, 1 << 14)), "SIGTERM can be ignored");
+        assert!(is_thread_dying(&stat('D', 0x40_0000), &status(1 << 8, 0)));
+        assert!(is_thread_dying(&stat('T', 0), &status(0, 1 << 8)));
+        assert!(is_thread_dying(&stat('R', 0x40_0004), &none));
+        assert!(is_thread_dying(&stat('Z', 0), &none));
+        assert!(!is_thread_dying("", ""));
+    }
+
+    #[test]
+    fn this_process_lives_and_one_that_is_not_there_is_dead() {
+        assert!(!is_dying(Path::new("/proc"), std::process::id()));
+        assert!(is_dying(Path::new("/proc"), u32::MAX));
+    }
+}

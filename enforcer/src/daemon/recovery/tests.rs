@@ -1,0 +1,72 @@
+use super::*;
+
+#[test]
+fn an_eviction_is_told_once_and_its_pod_stays_evicted() {
+    let journal = Journal::new("n", "b");
+    let id = Ulid::generate();
+    let left = [Intent::Eviction {
+        id: id.into(),
+        pod: "default/hog".into(),
+        uid: "hog".into(),
+        path: "/no/such/cgroup".into(),
+        cgroup: CgroupId(1),
+        elsewhere: Vec::new().into(),
+        threshold_bytes: 10,
+        observed_bytes: 9,
+        decided_ns: 0,
+    }];
+    for _ in 0..2 {
+        let ended = evictions(&left, &journal);
+        assert_eq!(ended, [EndedPod { uid: String::from("hog"), fingerprint: None, why: Why::Evicted }]);
+    }
+    let mut reader = journal.reader(None, Filter::default());
+    let Some(Batch::Records(records)) = reader.read() else { panic!() };
+    let kinds: Vec<_> = records.iter().map(|record| record.kind).collect();
+    assert_eq!(
+        kinds,
+        [EventType::EvictionDecided, EventType::EvictionCompleted],
+        "the second start tells nothing"
+    );
+    assert_eq!(records[0].pod.as_ref().map(ToString::to_string).as_deref(), Some("default/hog"));
+}
+
+#[test]
+fn one_whose_signal_was_told_counts_once_and_one_whose_was_not_is_made_up_for() {
+    let id = |number: u128| Ulid::from(number);
+    for was_told in [false, true] {
+        let journal = Journal::new("n", "b");
+        if was_told {
+            let data = json!({"evictionId": id(7).to_string(), "bootMs": 4});
+            let kind = EventType::EvictionSignalled;
+            journal.append(Event { kind, subject: subject("default/hog"), data });
+        }
+        let left = [Intent::Eviction {
+            id: id(7).into(),
+            pod: "default/hog".into(),
+            uid: "hog".into(),
+            path: "/no/such/cgroup".into(),
+            cgroup: CgroupId(1),
+            elsewhere: Vec::new().into(),
+            threshold_bytes: 10,
+            observed_bytes: 9,
+            decided_ns: 5_000_000,
+        }];
+        evictions(&left, &journal);
+        let mut reader = journal.reader(None, Filter::default());
+        let Some(Batch::Records(records)) = reader.read() else { panic!() };
+        let told: Vec<Value> = records
+            .iter()
+            .filter_map(|record| serde_json::from_slice::<Value>(&record.line).ok())
+            .filter_map(|event| event["data"].get("bootMs").cloned())
+            .collect();
+        assert_eq!(told, [json!(if was_told { 4 } else { 5 })]);
+    }
+}
+
+/// A process of its own, which nobody has killed.
+#[test]
+fn what_lives_elsewhere_is_not_dead() {
+    assert_eq!(held("/no/such", CgroupId(1), &[]), Holding::Nobody);
+    // Nowhere near a cgroup: that it is gone is known where ids can be looked up at all.
+    assert_ne!(held("/no/such", CgroupId(1), &[CgroupId(u64::MAX)]), Holding::Doomed);
+}

@@ -1,0 +1,39 @@
+//! Why an eviction did not work, in the words of its event.
+use serde_json::{Map, Value, json};
+
+use crate::policy::engine::{FailureReason, Refusal, Spared};
+
+/// `reason` and `message`, and the kernel's error number if it was one.
+pub(super) fn failure_reason(reason: FailureReason) -> Map<String, Value> {
+    let mut data = Map::new();
+    let (reason, message) = match reason {
+        FailureReason::StillPopulated => {
+            ("stillPopulated", String::from("it was killed and still holds processes after its deadline"))
+        }
+        FailureReason::Spared(spared) => (
+            spared.as_str(),
+            String::from(match spared {
+                Spared::Protected => "it was asked to end before an operator protected it, and is not killed",
+                Spared::Critical => "it was asked to end before it became critical, and is not killed",
+                Spared::Paused => "it was asked to end before an operator paused evicting, and is not killed",
+                Spared::NotEnforcing => "it was asked to end before the mode changed, and is not killed",
+            }),
+        ),
+        FailureReason::Refused(Refusal::Gone) => ("gone", String::from("its cgroup is gone")),
+        FailureReason::Refused(Refusal::Empty) => ("empty", String::from("its cgroup holds no process")),
+        FailureReason::Refused(Refusal::Replaced) => {
+            ("replaced", String::from("its cgroup is not the one that was decided on"))
+        }
+        FailureReason::Refused(Refusal::Unrecorded) => (
+            "unrecorded",
+            String::from("the decision could not be written to the disk in time; it is tried again later"),
+        ),
+        FailureReason::Refused(Refusal::Kernel(errno)) => {
+            data.insert("errno".into(), json!(errno));
+            ("refused", std::io::Error::from_raw_os_error(errno).to_string())
+        }
+    };
+    data.insert("reason".into(), json!(reason));
+    data.insert("message".into(), json!(message));
+    data
+}

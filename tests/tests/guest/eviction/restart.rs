@@ -1,0 +1,117 @@
+//! What a daemon that is killed did and did not live to do counts for the next; and two of them are one too many.
+
+use std::path::Path;
+
+use enforcer_tests::{
+    daemon::Daemon,
+    stream::is,
+    wait::{PATIENCE, wait_until},
+};
+use serde_json::Value;
+
+use super::{MIB, Scene, THRESHOLD_BYTES, to_leave};
+
+const SOFT: &str = "evictionHard: {memory.available: 200Mi}\nevictionSoft: {memory.available: 600Mi}\n\
+                    evictionSoftGracePeriod: {memory.available: 1s}\n";
+
+#[test]
+fn a_crash_loop_evicts_no_more_than_the_breaker_allows() {
+    const KILLS: usize = 2;
+    let settings = format!(
+        "evictionHard: {{memory.available: {}Mi}}\nbreaker: {{maxKills: {KILLS}, window: 10m}}",
+        THRESHOLD_BYTES / MIB
+    );
+    for life in 0..=KILLS {
+        let mut scene = Scene::open_with("restart-loop", &settings);
+        let name = format!("hog-{life}");
+        let size = to_leave(THRESHOLD_BYTES - 60 * MIB);
+        let mut hog = scene.start(&name, &["workload", "hold", "--size", &size]);
+        let decided = scene.wait("eviction.decided", &name);
+        assert_eq!(decided["data"]["dryRun"], life == KILLS, "{decided}");
+        if life < KILLS {
+            scene.wait("eviction.signalled", &name);
+            // Dropping it is SIGKILL.
+            drop(scene);
+            hog.wait_for_end(PATIENCE).unwrap();
+            continue;
+        }
+        let open =
+            |event: &Value| is(event, "eviction.suppressed") && event["data"]["reason"] == "breakerOpen";
+        scene.stream.wait_for("the breaker", PATIENCE, open).unwrap();
+        assert!(hog.lives().unwrap());
+        drop(hog);
+        scene.clear(&[&name]);
+        assert!(scene.daemon.stop_and_replay().unwrap() > 0, "no decision was recorded");
+    }
+}
+
+#[test]
+fn what_is_left_of_a_pod_that_was_asked_to_end_is_a_candidate_of_the_next_daemon() {
+    const NAME: &str = "restart-asked";
+    let settings = format!("{SOFT}evictionMaxPodGracePeriod: 60");
+    let mut scene = Scene::open_with(NAME, &settings);
+    let mut stubborn = scene.stubborn("stubborn", -10, 200);
+    let mut filler = scene.fill(&to_leave(450 * MIB));
+    let asked = scene.wait("eviction.signalled", "stubborn");
+    assert_eq!(asked["data"]["sent"], "SIGTERM", "{asked}");
+    drop(scene);
+
+    let mut scene = Scene::open_with(NAME, &settings);
+    let failed = scene.wait("eviction.failed", "stubborn");
+    assert_eq!(failed["data"]["reason"], "interrupted", "{failed}");
+    assert!(stubborn.lives().unwrap());
+    let again = |event: &Value| is(event, "eviction.decided") && event["data"]["evictedBefore"] == 1;
+    let again = scene.stream.wait_for("the next decision", PATIENCE, again).unwrap();
+    assert_eq!(again["subject"], "default/stubborn", "{again}");
+    assert!(filler.lives().unwrap());
+    drop((stubborn, filler));
+    scene.clear(&["stubborn", "filler"]);
+    scene.daemon.stop().unwrap();
+}
+
+#[test]
+fn a_pod_whose_manifest_has_gone_is_evicted_as_long_as_it_runs() {
+    let mut scene = Scene::open("restart-deleted");
+    let mut deleted = scene.hold("deleted", -10, "", "", "250Mi");
+    scene.daemon.remove_manifest("deleted.yaml").unwrap();
+    scene.wait("pod.removed", "deleted");
+    assert!(deleted.lives().unwrap());
+    let mut filler = scene.fill(&to_leave(THRESHOLD_BYTES - 80 * MIB));
+    scene.wait("eviction.completed", "deleted");
+    deleted.wait_for_end(PATIENCE).unwrap();
+    assert!(filler.lives().unwrap());
+    drop(filler);
+    scene.clear(&["filler"]);
+    scene.daemon.stop().unwrap();
+}
+
+#[test]
+fn who_is_protected_within_its_grace_is_not_killed_at_its_end() {
+    let mut scene = Scene::open_with("restart-protected", &format!("{SOFT}evictionMaxPodGracePeriod: 10"));
+    let mut stubborn = scene.stubborn("stubborn", -10, 200);
+    let filler = scene.fill(&to_leave(450 * MIB));
+    scene.wait("eviction.signalled", "stubborn");
+    let protect = ["protect", "default/stubborn", "--for", "1h", "--reason", "it is needed"];
+    assert!(scene.daemon.verb(&protect).status().unwrap().success());
+    let failed = scene.wait("eviction.failed", "stubborn");
+    assert_eq!(failed["data"]["reason"], "protected", "{failed}");
+    assert!(stubborn.lives().unwrap());
+    let killed = |event: &&Value| event["data"]["sent"] == "SIGKILL";
+    assert_eq!(scene.stream.of("eviction.signalled").filter(killed).count(), 0);
+    drop((stubborn, filler));
+    scene.clear(&["stubborn", "filler"]);
+    scene.daemon.stop().unwrap();
+}
+
+#[test]
+fn a_second_daemon_may_tell_and_not_evict() {
+    let first = Daemon::start(Path::new("/tmp/restart-first"), "mode: enforce").unwrap();
+    let second = Daemon::launch(Path::new("/tmp/restart-second"), "mode: enforce", &[]).unwrap();
+    wait_until("its refusal", || second.log().contains("another enforcer evicts on this machine"));
+    assert!(!second.is_ready().unwrap_or(false));
+    drop(second);
+    Daemon::start(Path::new("/tmp/restart-third"), "mode: dry-run").unwrap().stop().unwrap();
+    // One that is killed keeps nobody.
+    drop(first);
+    Daemon::start(Path::new("/tmp/restart-second"), "mode: enforce").unwrap().stop().unwrap();
+}
