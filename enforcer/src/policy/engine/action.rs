@@ -41,6 +41,14 @@ impl Standing {
             (Self::Pids(_), Self::Memory(_)) => (Ordering::Greater, DecidedBy::Order),
         }
     }
+
+    /// Whether it is known to use no more memory than it requested: such a pod dies in nobody's place.
+    fn is_within_request(&self) -> bool {
+        match self {
+            Self::Memory(standing) => standing.usage_bytes.is_some() && !standing.exceeds_request(),
+            Self::Pids(_) => false,
+        }
+    }
 }
 
 /// A candidate with the keys that it is ranked by.
@@ -52,8 +60,8 @@ pub struct Ranked {
     pub cgroup: CgroupId,
     /// The keys.
     pub standing: Standing,
-    /// Whether it has returned after an eviction, and stands back behind those who have not: its death would not end
-    /// the shortage.
+    /// Whether it has returned after an eviction, and stands back behind those who have not and use more than they
+    /// request as well: its death would not end the shortage.
     pub stands_back: bool,
 }
 
@@ -61,10 +69,11 @@ impl Ranked {
     /// Which of the two is evicted first, and by which key.
     #[must_use]
     pub fn compare(&self, other: &Self) -> (Ordering, DecidedBy) {
-        match self.stands_back.cmp(&other.stands_back) {
-            Ordering::Equal => self.standing.compare(&other.standing),
-            unequal => (unequal, DecidedBy::BackOff),
+        let back = self.stands_back.cmp(&other.stands_back);
+        if back.is_ne() && self.standing.is_within_request() == other.standing.is_within_request() {
+            return (back, DecidedBy::BackOff);
         }
+        self.standing.compare(&other.standing)
     }
 }
 

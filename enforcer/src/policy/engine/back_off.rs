@@ -9,7 +9,8 @@
 //! - It stands back behind those who have not returned, if the deaths of all that have would not end the shortage. Somebody
 //!   else must die anyway then, and a pod that is back at once, and small, would otherwise be the first of the ranking again
 //!   and again, with the one who fills the node never reached. Where their deaths do end it, the ranking holds: a hog that
-//!   comes back is evicted each time that it fills the node.
+//!   comes back is evicted each time that it fills the node. A pod within its request is never put before one that
+//!   exceeds its own: what fills the node may not be among the candidates yet.
 //!
 //! The times are those of the kubelet's `CrashLoopBackOff` (`pkg/kubelet/kubelet.go`: `MaxCrashLoopBackOff`, and
 //! `initialCrashLoopBackOff`; forgotten after twice the longest, as in client-go's `flowcontrol.Backoff`).
@@ -161,8 +162,12 @@ impl Engine {
             let Some(slot) = self.candidates.slot(ranked.index) else { continue };
             ranked.stands_back = self.back_offs.returned(slot.facts.pod, now_ns).is_some();
             if ranked.stands_back {
-                back = back
-                    .saturating_add(slot.reading.usage().map_or(0, |usage| usage.freed_by_death(resource)));
+                // At the most: what is charged is known before what it consists of, and who fills fast is ahead of both.
+                let most = slot.reading.usage().and_then(|usage| match resource {
+                    Resource::Memory => Some(usage.current_bytes),
+                    Resource::Pids => usage.process_count,
+                });
+                back = back.saturating_add(most.unwrap_or(u64::MAX));
             }
         }
         if reclaim.available.saturating_add(back) >= reclaim.target {

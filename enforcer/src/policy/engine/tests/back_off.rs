@@ -4,7 +4,9 @@ use super::rig::{GIB, MIB, MINUTE, MS, Rig, SECOND, candidate, enforcing, evicts
 use crate::{
     model::CgroupId,
     policy::{
-        engine::{Action, BreakerSettings, CandidateFacts, Candidates, EngineSettings, Returned},
+        engine::{
+            Action, BreakerSettings, CandidateFacts, Candidates, EngineSettings, Reading, Returned, Usage,
+        },
         rank::DecidedBy,
     },
 };
@@ -147,4 +149,29 @@ fn one_that_returns_every_second_leaves_the_breaker_for_others() {
     assert!(evicts(&rig.pass(SECOND).look(GIB - MIB)));
     let decision = *rig.engine.decision().unwrap();
     assert_eq!((decision.cgroup, decision.dry_run), (CgroupId(2), false));
+}
+
+#[test]
+fn nobody_within_its_request_dies_in_place_of_one_that_is_back() {
+    let mut rig = Rig::new(
+        &enforcing(GIB, 0),
+        &[(candidate(1, -10, 0), using(300 * MIB)), (candidate(2, 0, 2 * GIB), using(GIB))],
+    );
+    assert!(evicts(&rig.look(GIB - 50 * MIB)));
+    rig.dies();
+    rig.readings[0] = using(5 * MIB);
+    let told = rig.pass(MS).look(GIB - 50 * MIB);
+    assert!(evicts(&told) && stands_back(&told).is_empty(), "{told:?}");
+    let decision = *rig.engine.decision().unwrap();
+    assert_eq!((decision.cgroup, decision.decided_by), (CgroupId(1), Some(DecidedBy::ExceedsRequest)));
+}
+
+#[test]
+fn one_that_is_back_and_fills_faster_than_its_pages_are_counted_does_not_stand_back() {
+    let mut rig = two(5 * MIB, 600 * MIB);
+    let charged = Usage { current_bytes: 400 * MIB, working_set_bytes: 400 * MIB, ..Usage::default() };
+    rig.readings[0] = Reading::Usage(charged);
+    let told = rig.pass(MS).look(GIB - 50 * MIB);
+    assert!(evicts(&told) && stands_back(&told).is_empty(), "{told:?}");
+    assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(1));
 }

@@ -13,6 +13,7 @@ use crate::{
             Decision, Engine, EngineSettings, FailureReason, Input, KillReason, Level, Mode, NodeSample,
             Outcome, PodKey, Ranked, Reading, Refusal, Resource, Shortage, Spared, Standing, Usage, followed,
         },
+        rank::MemoryStanding,
         threshold::{Signal, Threshold, ThresholdValue},
     },
 };
@@ -552,8 +553,21 @@ impl Watcher {
         let first = decision.ranking.iter().next().expect("the victim");
         assert_eq!(decision.returned.is_some(), has_returned(&first), "another's back-off");
         let others = || decision.ranking.iter().filter(|ranked| !has_returned(ranked));
+        let is_within = |ranked: &&Ranked| match ranked.standing {
+            Standing::Memory(MemoryStanding { usage_bytes: Some(usage), request_bytes, .. }) => {
+                usage <= request_bytes
+            }
+            Standing::Memory(_) | Standing::Pids(_) => false,
+        };
         if first.stands_back {
-            assert_eq!(others().count(), 0, "it was to stand back for another");
+            let before = others().filter(|other| !is_within(other) || is_within(&first)).count();
+            assert_eq!(before, 0, "it was to stand back for another");
+        }
+        if is_within(&first) {
+            assert!(
+                decision.ranking.iter().all(|ranked| is_within(&ranked)),
+                "within its request, in another's place"
+            );
         }
         let returned = || decision.ranking.iter().filter(has_returned);
         let stand_back = returned().filter(|ranked| ranked.stands_back).count();
