@@ -93,7 +93,7 @@ fn while_paused_decisions_are_told_alone_and_then_they_are_carried_out() {
     let mut scene = Scene::open(NAME);
     let killed_by_kernel = kernel::vmstat("oom_kill").unwrap();
     scene.ordered(&["pause", "--for", "40s", "--reason", "an upgrade"]);
-    let mut hog = scene.hold("hog", 0, "", "", &to_leave(THRESHOLD_BYTES - 60 * MIB));
+    let mut hog = scene.hold("hog", 0, "", "", &to_leave(THRESHOLD_BYTES - 120 * MIB));
     let paused = scene.wait("eviction.decided", "hog");
     assert_eq!((&paused["data"]["dryRun"], &paused["data"]["paused"]), (&true.into(), &true.into()));
     let (said, status) = scene.order(&["doctor"]);

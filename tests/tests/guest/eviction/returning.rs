@@ -74,7 +74,8 @@ fn one_that_is_back_and_small_does_not_die_in_place_of_who_fills_the_node() {
     });
     thread::sleep(Duration::from_millis(500));
     scene.stream.seen.clear();
-    let mut hog = scene.start("hog", &["workload", "spike", "--size", "260Mi"]);
+    // Slowly enough to be a candidate before the threshold is crossed.
+    let mut hog = scene.start("hog", &["workload", "ramp", "--rate", "100Mi", "--to", "260Mi"]);
     let decided =
         scene.stream.wait_for("a decision", PATIENCE, |event| is(event, "eviction.decided")).unwrap();
     scene.wait("eviction.completed", "hog");
