@@ -8,8 +8,12 @@ use super::{Choice, Facts, HostFacts, Lost};
 use crate::sense::Failure;
 
 mod rows;
+mod rules;
 
-use self::rows::{HOST, Row, Seen, Stand, TRACING};
+use self::{
+    rows::{HOST, Row, TRACING},
+    rules::{Seen, Stand},
+};
 
 /// How well something can be had here.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
