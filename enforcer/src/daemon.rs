@@ -55,7 +55,7 @@ pub use self::{reload::Load, unfit::Unfit};
 use crate::{
     cgroup::{Changes, Index, Permit, Throttled, WatchEvents},
     config::{Config, MemoryAvailableSource, Mode},
-    evict::{BrakeBook, Pledges, Reflex, ReflexConfig, Report, Teller},
+    evict::{BrakeBook, HookProgram, Pledges, Reflex, ReflexConfig, Report, Teller},
     journal::{Event, EventType, Intents, Journal, StoreError, Subject},
     model::PodUid,
     policy::{
@@ -159,6 +159,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                     config = new;
                     *lock(&teller) = Teller::new(config.hash());
                     recording.configured(&config);
+                    reflex.set_hook(hook_program(&config));
                     reflex.configure(engine_settings(&config));
                     lookout.configure(&config);
                     desired.configure(&config).await?;
@@ -413,6 +414,10 @@ fn recover(
     Some(Pledges::new(reflex, Arc::clone(recorded)).braking(BrakeBook::new(brakes, throttled)))
 }
 
+fn hook_program(config: &Config) -> Option<HookProgram> {
+    config.pre_kill_hook.as_ref().map(|hook| hook.program.clone())
+}
+
 /// What the eviction engine is to do.
 pub(crate) fn engine_settings(config: &Config) -> EngineSettings {
     let eviction = &config.settings.eviction;
@@ -421,6 +426,7 @@ pub(crate) fn engine_settings(config: &Config) -> EngineSettings {
         thresholds: engine::followed(&eviction.thresholds),
         pressure_transition_period_ms: eviction.pressure_transition_period_ms,
         max_pod_grace_period_ns: eviction.max_pod_grace_period_seconds.saturating_mul(1_000_000_000),
+        hook_timeout_ns: config.pre_kill_hook.as_ref().map_or(0, |hook| hook.timeout_ms * 1_000_000),
         ..EngineSettings::default()
     }
 }
@@ -488,6 +494,8 @@ fn start_reflex(
             | Report::Uncontained { .. }
             | Report::Eased { .. }
             | Report::Suppressed { .. }
+            | Report::ToBeAsked { .. }
+            | Report::Hooked { .. }
             | Report::StandsBack { .. }
             | Report::Blind(..)
             | Report::Sighted(_) => None,
@@ -507,6 +515,7 @@ fn start_reflex(
     let reflex_config = ReflexConfig {
         settings: engine_settings(config),
         root_stat,
+        hook: hook_program(config),
         cpus: host.node.cpu_milli / 1_000,
         ..ReflexConfig::default()
     };

@@ -6,6 +6,7 @@
 //!                      ▼                                             ▼
 //!                 teller thread ─► events                       reaper thread ─► process_mrelease, close
 //!                                                               brake thread ─► memory.high of the next candidate
+//!                                                               hook thread ─► the administrator's program, before a kill
 //! ```
 //!
 //! Between waking and signalling the reflex thread allocates nothing, opens nothing, waits for no lock and touches no
@@ -17,6 +18,7 @@ mod candidate;
 mod core;
 mod executor;
 mod gentle;
+mod hook;
 mod levels;
 mod pledge;
 mod queue;
@@ -34,6 +36,7 @@ pub use self::{
     brake::BrakeBook,
     candidate::{Candidate, Identity, OpenError},
     gentle::{EndError, Ending, end},
+    hook::{HookProgram, HookRun, UnsafeProgram},
     pledge::Pledges,
     reflex::{Reflex, ReflexConfig, ReflexError, ReflexStats},
     report::{Blindness, Report, Teller},

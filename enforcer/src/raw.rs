@@ -4,7 +4,11 @@
 use std::{
     fs::File,
     io,
-    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
+    os::{
+        fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
+        unix::process::CommandExt as _,
+    },
+    process::Command,
     ptr::{self, NonNull, null_mut},
     sync::atomic::AtomicU64,
 };
@@ -21,6 +25,45 @@ pub(crate) fn process_mrelease(pidfd: BorrowedFd<'_>) -> io::Result<()> {
     // and writes no memory of ours.
     let result = unsafe { libc::syscall(libc::SYS_process_mrelease, pidfd.as_raw_fd(), 0_u32) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Has a command's process, before it becomes its program, leave what is the daemon's: it gets a session of its own, an
+/// ordinary score and priority, and no descriptor but the first three; it dies when the thread that starts it does. With
+/// `procs`, the `cgroup.procs` of a cgroup, it is in that from then on.
+pub(crate) fn set_apart(command: &mut Command, procs: Option<File>) {
+    /// `include/uapi/linux/close_range.h`.
+    const CLOSE_RANGE_CLOEXEC: libc::c_uint = 1 << 2;
+    let write = |fd: libc::c_int| {
+        // SAFETY: writes one byte that lives as long as the program to a descriptor; whether that is open is the kernel's
+        // to check.
+        let written = unsafe { libc::write(fd, c"0".as_ptr().cast(), 1) };
+        if written == 1 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    let done = |result: libc::c_int| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
+    let set_apart = move || {
+        if let Some(procs) = &procs {
+            write(procs.as_raw_fd())?;
+        }
+        // SAFETY: these take numbers, and a path that lives as long as the program; none touches memory of ours.
+        unsafe {
+            done(libc::setsid())?;
+            done(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
+            done(libc::setpriority(libc::PRIO_PROCESS, 0, 0))?;
+            let score = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+            done(score)?;
+            write(score)?;
+            let closed = libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, CLOSE_RANGE_CLOEXEC);
+            if closed < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec it calls only what is safe in a signal handler: system calls, and no allocation; the
+    // errors are made of the kernel's numbers.
+    unsafe {
+        command.pre_exec(set_apart);
+    }
 }
 
 /// Attaches a program that does nothing to the entry of the kernel function with that id of the kernel's BTF, and

@@ -161,6 +161,7 @@ fn from_the_crossing_to_the_end_of_the_victim() {
         proc,
         lock_memory: false,
         cpus: 2,
+        hook: None,
     };
     let intents = Intents::open(temp.path(), "boot").unwrap();
     let pledges = Pledges::new(intents.reflex, Arc::new(AtomicU64::new(0)));

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Config, MemoryAvailableSource, Mode, OnDrift, Ownership};
+use super::{Config, MemoryAvailableSource, Mode, OnDrift, Ownership, PreKillHook};
 use crate::{
     model::{Quantity, ResourceList},
     policy::{
@@ -56,6 +56,8 @@ pub enum Form {
     Durations,
     /// An object with one field, of these words.
     Object(&'static str, &'static [&'static str]),
+    /// A program with its arguments, and how long it may take.
+    Hook,
 }
 
 /// The resources that may be reserved.
@@ -179,6 +181,16 @@ pub const FIELDS: &[Field] = &[
         Form::Integer(0),
         "the longest grace period in seconds that a soft eviction leaves a pod",
         |config| json!(config.settings.eviction.max_pod_grace_period_seconds),
+    ),
+    ours(
+        "preKillHook",
+        Form::Hook,
+        "a program that is run before a victim is signalled, as root: path (absolute; it and its folders writable by root alone), args, and timeout, how long an eviction waits for it at the most (1s; 10ms to 1m)",
+        |config| {
+            config.pre_kill_hook.as_ref().map_or(Value::Null, |PreKillHook { program, timeout_ms }| {
+                json!({"path": program.path, "args": program.args, "timeout": duration(timeout_ms.saturating_mul(1_000))})
+            })
+        },
     ),
     ours(
         "evictionPriorityCeiling",

@@ -14,6 +14,7 @@ use super::{
     brake::{self, Braking},
     candidate::Candidate,
     gentle,
+    hook::{self, HookProgram, Hooks, Job},
     levels::Levels,
     pledge::Pledges,
     queue::{self, queue},
@@ -40,6 +41,9 @@ const WORK: usize = 16;
 /// How much may wait for who holds candidates back: one brake and its end, and the next.
 const BRAKING: usize = 4;
 
+/// How many runs of the hook may wait: there is one victim at a time.
+const HOOKS: usize = 2;
+
 /// The threads' stacks: nothing here is deep.
 const STACK_BYTES: usize = 256 * 1024;
 
@@ -59,6 +63,8 @@ pub struct ReflexConfig {
     pub lock_memory: bool,
     /// How many cpus the machine has, which may all fill memory at once.
     pub cpus: u64,
+    /// What is run before a victim is signalled, if anything; how long that is waited for the settings say.
+    pub hook: Option<HookProgram>,
 }
 
 impl Default for ReflexConfig {
@@ -70,6 +76,7 @@ impl Default for ReflexConfig {
             proc: PathBuf::from(PROC),
             lock_memory: true,
             cpus: thread::available_parallelism().map_or(1, |cpus| u64::try_from(cpus.get()).unwrap_or(1)),
+            hook: None,
         }
     }
 }
@@ -154,7 +161,7 @@ pub(super) struct Mail {
     pub(super) settings: Option<EngineSettings>,
     /// What came of what helpers were asked for: a soft eviction's first step, a brake, and its end. There are never
     /// more than these waiting.
-    pub(super) outcomes: Few<Outcome, 4>,
+    pub(super) outcomes: Few<Outcome, 8>,
     /// The files of kubepods, where it is another one.
     pub(super) pods: Option<Box<PodsMemory>>,
     /// The reflex takes them out one by one, which frees nothing.
@@ -208,6 +215,7 @@ impl Shared {
 #[derive(Debug)]
 pub struct Reflex {
     shared: Arc<Shared>,
+    hooks: Arc<Hooks>,
     threads: Vec<JoinHandle<()>>,
     memory_locked: Result<(), Errno>,
 }
@@ -251,12 +259,20 @@ impl Reflex {
         let (teller, told) = queue::<Report>(REPORTS).map_err(setup)?;
         let (reaper, work) = queue::<Work>(WORK).map_err(setup)?;
         let (braker, braking) = queue::<Braking>(BRAKING).map_err(setup)?;
+        let (hooker, jobs) = queue::<Job>(HOOKS).map_err(setup)?;
+        let hooks = Arc::new(Hooks::new(config.hook.clone()).map_err(setup)?);
         let mut pledges = pledges;
         let book = pledges.as_mut().and_then(Pledges::take_brakes);
         // Before the senders, so that it is dropped after them if a thread does not start: it waits for the others.
-        let mut reflex = Self { shared: Arc::clone(&shared), threads: Vec::new(), memory_locked };
+        let mut reflex = Self {
+            shared: Arc::clone(&shared),
+            hooks: Arc::clone(&hooks),
+            threads: Vec::new(),
+            memory_locked,
+        };
         let cpus = config.cpus;
         let levels = Levels::new(Tasks::open(&config.proc));
+        let hooked = teller.clone();
         let wiring = Wiring {
             shared,
             available,
@@ -264,6 +280,8 @@ impl Reflex {
             teller,
             reaper,
             braker,
+            hooker,
+            hooks: Arc::clone(&hooks),
             edges,
             cpus,
             pledges,
@@ -273,11 +291,15 @@ impl Reflex {
         let mut turn = Turn::new(&config.settings, wiring)?;
         let mail = Arc::clone(&reflex.shared);
         reflex.start("enforcer-tell", move || {
+            // The latest eviction that is recorded where it lasts.
+            let mut recorded = 0;
             while let Some(report) = told.next() {
-                let soft = report.to_be_asked();
-                let is_recorded = reports(report);
+                let (decided, soft) = (report.decided(), report.to_be_asked());
+                if reports(report) {
+                    recorded = decided.unwrap_or(recorded);
+                }
                 if let Some((number, victim)) = soft {
-                    let outcome = gentle::ask(number, &victim, is_recorded);
+                    let outcome = gentle::ask(number, &victim, recorded == number);
                     mail.answer(outcome);
                 }
             }
@@ -285,6 +307,12 @@ impl Reflex {
         reflex.start("enforcer-reap", move || reap::run(&work))?;
         let mail = Arc::clone(&reflex.shared);
         reflex.start("enforcer-brake", move || brake::run(&braking, book, |outcome| mail.answer(outcome)))?;
+        let mail = Arc::clone(&reflex.shared);
+        reflex.start("enforcer-hook", move || {
+            // A report that finds no room is the reflex's loss too, and is counted there.
+            let tell = |report| drop(hooked.offer(report));
+            hook::run(&jobs, &hooks, tell, |outcome| mail.answer(outcome));
+        })?;
         reflex.start("enforcer-reflex", move || {
             rehearsal::rehearse();
             turn.run();
@@ -304,6 +332,11 @@ impl Reflex {
     /// Takes new settings; this also closes an open breaker.
     pub fn configure(&self, settings: EngineSettings) {
         self.shared.post(|mail| mail.settings = Some(settings));
+    }
+
+    /// Takes another program that is run before a victim is signalled, or none.
+    pub fn set_hook(&self, program: Option<HookProgram>) {
+        self.hooks.configure(program);
     }
 
     /// Has it woken by one more edge source, from now on until that is gone.
@@ -363,6 +396,7 @@ impl Reflex {
     fn halt(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.ring();
+        self.hooks.cut(u64::MAX);
         for thread in self.threads.drain(..).rev() {
             if thread.join().is_err() {
                 tracing::error!("an eviction thread panicked");
@@ -395,3 +429,4 @@ fn seed() -> u128 {
 pub(super) type Teller = queue::Sender<Report>;
 pub(super) type Reaper = queue::Sender<Work>;
 pub(super) type Braker = queue::Sender<Braking>;
+pub(super) type Hooker = queue::Sender<Job>;

@@ -3,13 +3,17 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use ulid::Ulid;
 
-use super::candidate::{Candidate, Identity};
+use super::{
+    candidate::{Candidate, Identity},
+    hook::HookRun,
+};
 use crate::{
     journal::{Event, EventType, Subject},
     policy::{
         engine::{
             BrakeCause, BrakeRefusal, Completion, Containment, Decision, Exclusion, Failure, FailureReason,
-            KillReason, Moments, Ranked, Refusal, Resource, Returned, Shortage, Standing, Suppression,
+            HookEnd, HookPlan, KillReason, Moments, Ranked, Refusal, Resource, Returned, Shortage, Standing,
+            Suppression,
         },
         message,
         pressure::Conditions,
@@ -48,6 +52,26 @@ pub enum Report {
         decision: Decision,
         /// The candidates that its indices point into.
         members: Arc<[Arc<Candidate>]>,
+    },
+    /// It is to be asked to end now, after what was run before. There is nothing to tell of it.
+    ToBeAsked {
+        /// Its number, as the engine counts them.
+        number: u64,
+        /// The victim.
+        candidate: Arc<Candidate>,
+    },
+    /// What was run before it is signalled has ended, or was not begun.
+    Hooked {
+        /// The eviction.
+        id: Ulid,
+        /// What was short.
+        signal: Signal,
+        /// The victim.
+        candidate: Arc<Candidate>,
+        /// How long it was to be waited for.
+        plan: HookPlan,
+        /// What came of it.
+        ran: HookRun,
     },
     /// It was asked to end, by SIGTERM.
     Terminated {
@@ -180,10 +204,19 @@ pub enum Blindness {
 }
 
 impl Report {
-    /// The victim that is to be asked to end once this is recorded, and the number of its eviction.
+    /// The number of the eviction whose decision this is.
+    pub(super) fn decided(&self) -> Option<u64> {
+        if let Self::Decided { decision, .. } = self { Some(decision.number) } else { None }
+    }
+
+    /// The victim that is to be asked to end once its decision is recorded, and the number of its eviction.
     pub(super) fn to_be_asked(&self) -> Option<(u64, Arc<Candidate>)> {
+        if let Self::ToBeAsked { number, candidate } = self {
+            return Some((*number, Arc::clone(candidate)));
+        }
         let Self::Decided { id: _, decision, members } = self else { return None };
-        let asked = decision.grace_ns > 0 && !decision.dry_run;
+        let is_hooked = matches!(decision.hook, HookPlan::Awaited { .. });
+        let asked = decision.grace_ns > 0 && !decision.dry_run && !is_hooked;
         asked
             .then(|| members.get(decision.index))
             .flatten()
@@ -209,7 +242,7 @@ impl Teller {
     pub fn event(&self, report: &Report) -> Option<Event> {
         Some(match report {
             // It is seen in who is admitted.
-            Report::Conditions(_) => return None,
+            Report::Conditions(_) | Report::ToBeAsked { .. } => return None,
             Report::Crossed { now_ns: _, shortage } => {
                 let data = Value::Object(shortage_data(shortage));
                 Event { kind: EventType::ThresholdCrossed, subject: Subject::Node, data }
@@ -220,6 +253,12 @@ impl Teller {
                 Event { kind: EventType::PressureCleared, subject: Subject::Node, data: Value::Object(data) }
             }
             Report::Decided { id, decision, members } => self.decided(*id, decision, members),
+            Report::Hooked { id, signal, candidate, plan, ran } => {
+                let mut data = about(*id, *signal, candidate);
+                data.append(&mut hook_plan(*plan));
+                data.append(&mut hook_run(ran));
+                pod_event(EventType::EvictionHooked, candidate, data)
+            }
             Report::Terminated { id, signal, number: _, candidate, grace_ns, moments } => {
                 let mut data = about(*id, *signal, candidate);
                 data.insert("sent".into(), json!("SIGTERM"));
@@ -341,6 +380,9 @@ impl Teller {
         });
         if let Value::Object(data) = &mut data {
             data.append(&mut shortage_data(&decision.shortage));
+            if decision.hook != HookPlan::Off {
+                data.insert("hook".into(), Value::Object(hook_plan(decision.hook)));
+            }
             if let Some(returned) = decision.returned {
                 data.append(&mut returned_data(returned, decision.decided_ns));
             }
@@ -348,6 +390,42 @@ impl Teller {
         let subject = victim.map_or(Subject::Node, |victim| Subject::Pod(victim.identity().pod.clone()));
         Event { kind: EventType::EvictionDecided, subject, data }
     }
+}
+
+/// Whether something is run before the victim is signalled, and how long that is waited for.
+fn hook_plan(plan: HookPlan) -> Map<String, Value> {
+    match plan {
+        HookPlan::Off => Map::new(),
+        HookPlan::NoTime => Map::from_iter([(String::from("skipped"), json!("noTime"))]),
+        HookPlan::Awaited { for_ns } => {
+            Map::from_iter([(String::from("allowedMs"), json!(for_ns / 1_000_000))])
+        }
+    }
+}
+
+fn hook_run(ran: &HookRun) -> Map<String, Value> {
+    let HookRun { end, ran_ns, output, output_bytes } = ran;
+    let mut data = Map::from_iter([
+        (String::from("outcome"), json!(end.as_str())),
+        (String::from("ranMs"), milliseconds(0, *ran_ns)),
+        (String::from("output"), json!(output)),
+        (String::from("outputBytes"), json!(output_bytes)),
+    ]);
+    let (key, value) = match end {
+        HookEnd::Exited(status) => ("exitStatus", json!(status)),
+        HookEnd::Signalled(signal) => ("diedOfSignal", json!(signal)),
+        HookEnd::Unstarted(errno) => {
+            ("message", json!(std::io::Error::from_raw_os_error(*errno).to_string()))
+        }
+        HookEnd::TimedOut => ("message", json!("it was killed when its time was up")),
+        HookEnd::Cut => ("message", json!("it was killed, or not begun, as the eviction went on")),
+        HookEnd::Busy => ("message", json!("it was not begun: an earlier one has not ended")),
+        HookEnd::Unsafe => {
+            ("message", json!("it was not begun: others than root could change it; see the daemon's log"))
+        }
+    };
+    data.insert(key.into(), value);
+    data
 }
 
 fn victim_data(decision: &Decision, victim: &Candidate) -> Value {
@@ -490,6 +568,7 @@ fn kill_reason(reason: KillReason) -> &'static str {
         KillReason::GracePassed => "gracePassed",
         KillReason::HardThreshold => "hardThreshold",
         KillReason::Exhausting => "exhausting",
+        KillReason::HookOver => "hookOver",
     }
 }
 
@@ -555,6 +634,9 @@ fn failure_reason(reason: FailureReason) -> Map<String, Value> {
     let (reason, message) = match reason {
         FailureReason::StillPopulated => {
             ("stillPopulated", String::from("it was killed and still holds processes after its deadline"))
+        }
+        FailureReason::Relieved => {
+            ("relieved", String::from("what was run before has ended the shortage: nobody was signalled"))
         }
         FailureReason::Refused(Refusal::Gone) => ("gone", String::from("its cgroup is gone")),
         FailureReason::Refused(Refusal::Empty) => ("empty", String::from("its cgroup holds no process")),

@@ -1,8 +1,9 @@
 mod brake;
 mod events;
 mod gentle;
+pub(super) mod hook;
 mod kill;
 mod levels;
-mod node;
+pub(super) mod node;
 mod open;
 mod whole;

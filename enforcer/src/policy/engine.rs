@@ -11,6 +11,7 @@ mod back_off;
 mod brake;
 mod breaker;
 mod candidates;
+mod hook;
 mod input;
 mod outcome;
 mod settings;
@@ -27,6 +28,7 @@ pub use self::{
     },
     back_off::{PodKey, Returned},
     candidates::Candidates,
+    hook::{HookEnd, HookPlan},
     input::{BrakeRefusal, CandidateFacts, Input, Level, NodeSample, Outcome, Reading, Refusal, Usage},
     settings::{BreakerSettings, EngineSettings, MAX_THRESHOLDS, Mode, Resource, Thresholds, followed},
     waiting::Waiting,
@@ -35,7 +37,7 @@ use self::{
     back_off::BackOffs,
     brake::Brakes,
     breaker::Breaker,
-    victim::{Victim, is_too_late},
+    victim::{Next, Victim, is_too_late},
 };
 pub use super::few::Few;
 use super::{
@@ -301,13 +303,23 @@ impl Engine {
         self.ease(actions);
     }
 
-    /// Ends the victim's grace period, if it has one and the time has come.
+    /// Ends the wait for a hook, or the victim's grace period, if there is one and the time has come.
     fn hurry(&mut self, node: &NodeSample, actions: &mut Actions) {
         self.exhausted_in_ns = node.exhausted_in_ns();
         let Some(victim) = &mut self.victim else { return };
         let hard = self.pressure.due().any(|reclaim| reclaim.threshold.is_hard());
-        if let Some(reason) = victim.hurry(node.now_ns, hard, self.exhausted_in_ns) {
-            push(actions, Action::Kill { number: victim.number, reason });
+        let resource = Resource::of(victim.signal);
+        let short = self.pressure.due().any(|reclaim| Resource::of(reclaim.threshold.signal) == resource);
+        let number = victim.number;
+        match victim.hurry(node.now_ns, hard, short, self.exhausted_in_ns) {
+            Next::Wait => {}
+            Next::Ask => push(actions, Action::Ask { number }),
+            Next::Kill(reason) => push(actions, Action::Kill { number, reason }),
+            Next::Spare => {
+                let failure = victim.failure(node.now_ns, FailureReason::Relieved);
+                self.victim = None;
+                push(actions, Action::Failed(failure));
+            }
         }
     }
 
@@ -416,6 +428,7 @@ impl Engine {
             }
         }
         let predicted_freed_bytes = slot.reading.usage().map_or(0, Usage::freed_by_death_bytes);
+        let dry_run = self.mode != Mode::Enforce;
         // To ask it and wait would be too late, though the hard threshold is not met yet.
         let is_exhausting = is_too_late(self.exhausted_in_ns, predicted_freed_bytes);
         let grace_ns = if shortage.hard || is_exhausting {
@@ -425,7 +438,7 @@ impl Engine {
         };
         Some(Decision {
             number: self.decided.saturating_add(1),
-            dry_run: self.mode != Mode::Enforce,
+            dry_run,
             index: first.index,
             cgroup: first.cgroup,
             pod: slot.facts.pod,
@@ -434,6 +447,7 @@ impl Engine {
             decided_ns: now_ns,
             shortage,
             grace_ns,
+            hook: HookPlan::new(&self.settings, dry_run, self.exhausted_in_ns, predicted_freed_bytes),
             reading: slot.reading,
             growth_bytes_per_second: slot.growth_bytes_per_second,
             decided_by: order.get(1).map(|next| first.compare(next).1),
@@ -494,7 +508,14 @@ fn scale(value: u64, by: u64, of: u64) -> u64 {
 /// Whether none of the actions is one whose answer is awaited before anything else is asked for.
 fn is_free(actions: &Actions) -> bool {
     !actions.iter().any(|action| {
-        matches!(action, Action::ReadUsages(_) | Action::Evict | Action::Kill { .. } | Action::Contain(_))
+        matches!(
+            action,
+            Action::ReadUsages(_)
+                | Action::Evict
+                | Action::Ask { .. }
+                | Action::Kill { .. }
+                | Action::Contain(_)
+        )
     })
 }
 

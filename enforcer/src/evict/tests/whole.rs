@@ -37,10 +37,19 @@ pub(super) fn config(node: &Node, mode: Mode) -> ReflexConfig {
         proc: node.proc(),
         lock_memory: false,
         cpus: 2,
+        hook: None,
     }
 }
 
 fn start(node: &Node, mode: Mode, pods: &[&Pod]) -> (Reflex, mpsc::Receiver<Report>) {
+    start_with(&config(node, mode), node, pods)
+}
+
+pub(super) fn start_with(
+    config: &ReflexConfig,
+    node: &Node,
+    pods: &[&Pod],
+) -> (Reflex, mpsc::Receiver<Report>) {
     let (sender, reports) = mpsc::channel();
     let forward = move |report| {
         // Which conditions follow is the engine's to test.
@@ -49,7 +58,7 @@ fn start(node: &Node, mode: Mode, pods: &[&Pod]) -> (Reflex, mpsc::Receiver<Repo
         }
         true
     };
-    let reflex = Reflex::spawn(&config(node, mode), None, Vec::new(), forward).unwrap();
+    let reflex = Reflex::spawn(config, None, Vec::new(), forward).unwrap();
     reflex.set_candidates(pods.iter().map(|pod| node.candidate(pod)).collect());
     // Until the set is taken there is nobody to evict.
     std::thread::sleep(Duration::from_millis(50));

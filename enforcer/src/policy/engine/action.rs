@@ -2,6 +2,7 @@ use std::cmp::Ordering;
 
 use super::{
     back_off::{PodKey, Returned},
+    hook::HookPlan,
     input::{BrakeRefusal, Reading, Refusal},
     settings::Resource,
 };
@@ -140,6 +141,8 @@ pub struct Decision {
     pub shortage: Shortage,
     /// How long the victim is given to end by itself, in nanoseconds; 0 kills it at once.
     pub grace_ns: u64,
+    /// What is run before that.
+    pub hook: HookPlan,
     /// The victim's usage.
     pub reading: Reading,
     /// How fast its working set grew between the last two readings; 0 if it was read once.
@@ -197,6 +200,8 @@ pub enum FailureReason {
     Refused(Refusal),
     /// It was signalled and still held processes when its deadline passed.
     StillPopulated,
+    /// It was not signalled: what ran before has ended the shortage.
+    Relieved,
 }
 
 /// An eviction that did not work; its victim is passed over until the episode ends.
@@ -227,7 +232,7 @@ pub enum Suppression {
     BreakerOpen,
 }
 
-/// Why a victim that was asked to end is killed.
+/// Why a victim is killed that was not killed at once.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum KillReason {
     /// Its grace period has passed.
@@ -236,6 +241,8 @@ pub enum KillReason {
     HardThreshold,
     /// At the rate at which memory is being filled it would be exhausted before the victim's came back.
     Exhausting,
+    /// What was run before has ended, or its time was up; the victim was not asked to end.
+    HookOver,
 }
 
 /// Why a candidate is held back.
@@ -297,11 +304,17 @@ pub enum Action {
     Conditions(Conditions),
     /// Read what every candidate uses of this, and its memory in any case, at once, and answer with `Input::Usages`.
     ReadUsages(Resource),
-    /// Carry out [`Engine::decision`](super::Engine::decision). Without a grace period at once, and answer with
+    /// Carry out [`Engine::decision`](super::Engine::decision). If a hook is awaited, begin it, and answer with
+    /// `Outcome::HookEnded`; `Ask` or `Kill` follow. Otherwise, without a grace period at once, and answer with
     /// `Outcome::Signalled` or `Refused`; with one by SIGTERM, and answer with `Outcome::Terminated` or `Refused`. If it
     /// is a dry run, only tell it; no answer is awaited.
     Evict,
-    /// Kill the victim that was asked to end, now, and answer with `Outcome::Signalled` or `Refused`.
+    /// Ask the victim to end, by SIGTERM, and answer with `Outcome::Terminated` or `Refused`.
+    Ask {
+        /// Which eviction.
+        number: u64,
+    },
+    /// Kill the victim that was asked to end, or was about to be, now, and answer with `Outcome::Signalled` or `Refused`.
     Kill {
         /// Which eviction.
         number: u64,
@@ -382,15 +395,15 @@ wire!(enum Exclusion { 0 => Critical, 1 => Protected, 2 => Gone, 3 => Empty, 4 =
 wire!(struct Excluded { index, cgroup, reason });
 wire!(struct Shortage { signal, hard, threshold, observed });
 wire!(struct Decision {
-    number, dry_run, index, cgroup, pod, returned, crossed_ns, decided_ns, shortage, grace_ns, reading, growth_bytes_per_second,
+    number, dry_run, index, cgroup, pod, returned, crossed_ns, decided_ns, shortage, grace_ns, hook, reading, growth_bytes_per_second,
     decided_by, predicted_freed_bytes, ranking, ranked_count, excluded, excluded_count,
 });
 wire!(struct Moments { crossed_ns, decided_ns, terminated_ns, signalled_ns, dead_ns, memory_back_ns });
 wire!(struct Completion { number, cgroup, moments, predicted_freed_bytes, freed_bytes });
-wire!(enum FailureReason { 0 => Refused(refusal: Refusal), 1 => StillPopulated });
+wire!(enum FailureReason { 0 => Refused(refusal: Refusal), 1 => StillPopulated, 2 => Relieved });
 wire!(struct Failure { number, cgroup, moments, given_up_ns, predicted_freed_bytes, freed_bytes, reason });
 wire!(enum Suppression { 0 => NoCandidate, 1 => BreakerOpen });
-wire!(enum KillReason { 0 => GracePassed, 1 => HardThreshold, 2 => Exhausting });
+wire!(enum KillReason { 0 => GracePassed, 1 => HardThreshold, 2 => Exhausting, 3 => HookOver });
 wire!(enum BrakeCause { 0 => Grace, 1 => Release });
 wire!(struct Containment {
     brake, number, index, cgroup, decided_ns, cause, usage_bytes, high_bytes, fill_bytes_per_second, headroom_bytes,
@@ -413,4 +426,5 @@ wire!(enum Action {
     13 => Uncontained { now_ns: u64, containment: Containment, reason: BrakeRefusal },
     14 => Eased { now_ns: u64, containment: Containment, since_ns: u64, given_back: bool },
     15 => StandsBack { now_ns: u64, signal: Signal, index: usize, cgroup: CgroupId, returned: Returned },
+    16 => Ask { number: u64 },
 });

@@ -1,6 +1,7 @@
 use super::{
     action::{BrakeCause, Completion, Decision, Failure, FailureReason, KillReason, Moments},
     back_off::PodKey,
+    hook::HookPlan,
     settings::Resource,
 };
 use crate::{
@@ -43,6 +44,8 @@ const RELEASE_NS_PER_GIB: u64 = 200 * MS;
 /// How far an eviction has come. Times are of the victim's own clock, which stands still while nobody looks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Stage {
+    /// Something runs before it is signalled, and is waited for until then.
+    Hooking { until_ns: u64 },
     /// To be signalled; the executor has not answered yet.
     Deciding,
     /// Asked to end, and given until then.
@@ -95,6 +98,15 @@ pub(super) struct Victim {
     looked_ns: u64,
 }
 
+/// What is to be done about a victim that is not killed at once.
+pub(super) enum Next {
+    Wait,
+    Ask,
+    Kill(KillReason),
+    /// Nothing is short any more.
+    Spare,
+}
+
 /// What a look at the victim showed.
 pub(super) enum Look {
     /// It is still under way.
@@ -119,7 +131,10 @@ impl Victim {
             cgroup: decision.cgroup,
             pod: decision.pod,
             signal: decision.shortage.signal,
-            stage: Stage::Deciding,
+            stage: match decision.hook {
+                HookPlan::Off | HookPlan::NoTime => Stage::Deciding,
+                HookPlan::Awaited { for_ns } => Stage::Hooking { until_ns: for_ns },
+            },
             grace_ns: decision.grace_ns,
             moments: Moments {
                 crossed_ns: decision.crossed_ns,
@@ -162,6 +177,14 @@ impl Victim {
         }
     }
 
+    /// What was run before has ended.
+    pub(super) fn hook_ended(&mut self, now_ns: u64) {
+        self.tick(now_ns);
+        if let Stage::Hooking { until_ns } = &mut self.stage {
+            *until_ns = 0;
+        }
+    }
+
     /// Whether an answer of the executor is awaited.
     pub(super) fn is_undecided(&self) -> bool {
         matches!(self.stage, Stage::Deciding | Stage::Killing)
@@ -172,32 +195,40 @@ impl Victim {
         self.moments.terminated_ns
     }
 
-    /// Whether it is given time to end, or about to be, and why that must be over now. `hard` says whether a hard threshold is met, and
-    /// `exhausted_in_ns` when memory will be exhausted.
+    /// What is to be done now about one that is given time to end, or is about to be, or that a hook is run for. `hard` says
+    /// whether a hard threshold is met, `short` whether any is of what it is to give back, and `exhausted_in_ns` when memory
+    /// will be exhausted.
     pub(super) fn hurry(
         &mut self,
         now_ns: u64,
         hard: bool,
+        short: bool,
         exhausted_in_ns: Option<u64>,
-    ) -> Option<KillReason> {
+    ) -> Next {
         self.tick(now_ns);
-        let has_passed = match self.stage {
+        let is_too_late = is_too_late(exhausted_in_ns, self.memory.predicted);
+        let next = match self.stage {
+            Stage::Hooking { .. } if is_too_late => Next::Kill(KillReason::Exhausting),
+            Stage::Hooking { until_ns } if self.clock_ns < until_ns => return Next::Wait,
+            Stage::Hooking { .. } if !short => return Next::Spare,
+            Stage::Hooking { .. } if self.grace_ns == 0 => Next::Kill(KillReason::HookOver),
+            Stage::Hooking { .. } if hard => Next::Kill(KillReason::HardThreshold),
+            Stage::Hooking { .. } => Next::Ask,
             // What asks it waits for the disk, and a hard threshold waits for none.
-            Stage::Deciding if self.grace_ns > 0 => false,
-            Stage::Terminating { until_ns } => self.clock_ns >= until_ns,
-            Stage::Deciding | Stage::Killing | Stage::Dying { .. } | Stage::Settling { .. } => return None,
+            Stage::Deciding if self.grace_ns == 0 => return Next::Wait,
+            Stage::Deciding | Stage::Terminating { .. } if hard => Next::Kill(KillReason::HardThreshold),
+            Stage::Deciding | Stage::Terminating { .. } if is_too_late => Next::Kill(KillReason::Exhausting),
+            Stage::Terminating { until_ns } if self.clock_ns >= until_ns => {
+                Next::Kill(KillReason::GracePassed)
+            }
+            Stage::Deciding
+            | Stage::Terminating { .. }
+            | Stage::Killing
+            | Stage::Dying { .. }
+            | Stage::Settling { .. } => return Next::Wait,
         };
-        let reason = if hard {
-            KillReason::HardThreshold
-        } else if is_too_late(exhausted_in_ns, self.memory.predicted) {
-            KillReason::Exhausting
-        } else if has_passed {
-            KillReason::GracePassed
-        } else {
-            return None;
-        };
-        self.stage = Stage::Killing;
-        Some(reason)
+        self.stage = if matches!(next, Next::Ask) { Stage::Deciding } else { Stage::Killing };
+        next
     }
 
     /// Takes in how far it has died; the amounts are none once the cgroup is gone, or were not read.
@@ -216,14 +247,16 @@ impl Victim {
         let clock_ns = self.clock_ns;
         match self.stage {
             Stage::Deciding => return Look::Wait,
-            Stage::Terminating { .. } | Stage::Killing if populated => return Look::Wait,
+            Stage::Hooking { .. } | Stage::Terminating { .. } | Stage::Killing if populated => {
+                return Look::Wait;
+            }
             Stage::Dying { deadline_ns } if populated => {
                 if clock_ns < deadline_ns {
                     return Look::Wait;
                 }
                 return Look::Failed(self.failure(now_ns, FailureReason::StillPopulated));
             }
-            Stage::Terminating { .. } | Stage::Killing | Stage::Dying { .. } => {
+            Stage::Hooking { .. } | Stage::Terminating { .. } | Stage::Killing | Stage::Dying { .. } => {
                 self.moments.dead_ns = Some(now_ns);
                 self.stage = Stage::Settling { since_ns: clock_ns, moved_ns: clock_ns };
             }
@@ -244,7 +277,8 @@ impl Victim {
             {
                 Look::Completed(self.completion())
             }
-            Stage::Deciding
+            Stage::Hooking { .. }
+            | Stage::Deciding
             | Stage::Terminating { .. }
             | Stage::Killing
             | Stage::Dying { .. }
@@ -259,7 +293,11 @@ impl Victim {
     /// Whether it may still hold processes, so that nobody else is chosen.
     pub(super) fn is_alive(&self) -> bool {
         match self.stage {
-            Stage::Deciding | Stage::Terminating { .. } | Stage::Killing | Stage::Dying { .. } => true,
+            Stage::Hooking { .. }
+            | Stage::Deciding
+            | Stage::Terminating { .. }
+            | Stage::Killing
+            | Stage::Dying { .. } => true,
             Stage::Settling { .. } => false,
         }
     }
@@ -284,7 +322,7 @@ impl Victim {
     pub(super) fn awaited(&self) -> Option<(BrakeCause, u64)> {
         let release_ns = |bytes| scaled(RELEASE_BASE_NS, RELEASE_NS_PER_GIB, bytes);
         match self.stage {
-            Stage::Deciding => None,
+            Stage::Hooking { .. } | Stage::Deciding => None,
             Stage::Terminating { until_ns } => {
                 let left_ns = until_ns.saturating_sub(self.clock_ns);
                 Some((BrakeCause::Grace, left_ns.saturating_add(release_ns(self.memory.predicted))))
@@ -324,10 +362,15 @@ impl Victim {
     }
 }
 
-/// Whether memory is exhausted before that which so many bytes are predicted to come back from has given them back.
-pub(super) fn is_too_late(exhausted_in_ns: Option<u64>, predicted_freed_bytes: u64) -> bool {
+/// How long a kill can wait for so many bytes to come back before memory is exhausted; none if that is not in sight.
+pub(super) fn time_left_ns(exhausted_in_ns: Option<u64>, predicted_freed_bytes: u64) -> Option<u64> {
     let release_ns = scaled(RELEASE_BASE_NS, RELEASE_NS_PER_GIB, predicted_freed_bytes);
-    exhausted_in_ns.is_some_and(|in_ns| in_ns <= release_ns)
+    exhausted_in_ns.map(|in_ns| in_ns.saturating_sub(release_ns))
+}
+
+/// Whether it can wait no longer.
+pub(super) fn is_too_late(exhausted_in_ns: Option<u64>, predicted_freed_bytes: u64) -> bool {
+    time_left_ns(exhausted_in_ns, predicted_freed_bytes) == Some(0)
 }
 
 /// `base` and `per_gib` for each GiB of `bytes`, parts of it in proportion.
@@ -342,6 +385,7 @@ wire!(enum Stage {
     2 => Killing,
     3 => Dying { deadline_ns: u64 },
     4 => Settling { since_ns: u64, moved_ns: u64 },
+    5 => Hooking { until_ns: u64 },
 });
 wire!(struct Release { predicted, before, freed });
 wire!(struct Victim { number, cgroup, pod, signal, stage, grace_ns, moments, memory, pids, clock_ns, looked_ns });

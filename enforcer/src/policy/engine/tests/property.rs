@@ -9,8 +9,9 @@ use crate::{
     policy::{
         engine::{
             Action, Actions, BrakeRefusal, BreakerSettings, CandidateFacts, Candidates, Containment,
-            Decision, Engine, EngineSettings, Input, Level, Mode, NodeSample, Outcome, PodKey, Ranked,
-            Reading, Refusal, Resource, Shortage, Standing, Usage, followed,
+            Decision, Engine, EngineSettings, FailureReason, HookEnd, HookPlan, Input, Level, Mode,
+            NodeSample, Outcome, PodKey, Ranked, Reading, Refusal, Resource, Shortage, Standing, Usage,
+            followed,
         },
         threshold::{Signal, Threshold, ThresholdValue},
     },
@@ -52,6 +53,8 @@ enum Answer {
     Terminated,
     Signalled,
     Refused(Refusal),
+    /// What was run before has ended.
+    Hook,
     /// Of the brake that was asked for first and not answered yet: whether it was done.
     Brake(bool),
 }
@@ -128,6 +131,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         2 => Just(Answer::Terminated),
         2 => Just(Answer::Signalled),
         1 => refusal().prop_map(Answer::Refused),
+        1 => Just(Answer::Hook),
         2 => prop::bool::weighted(0.8).prop_map(Answer::Brake),
     ];
     prop_oneof![
@@ -170,8 +174,10 @@ fn thresholds() -> impl Strategy<Value = Vec<Threshold>> {
 
 fn settings() -> impl Strategy<Value = EngineSettings> {
     let mode = prop_oneof![1 => Just(Mode::Observe), 1 => Just(Mode::DryRun), 3 => Just(Mode::Enforce)];
-    (mode, thresholds(), any::<bool>(), 0_u16..5, 0_u64..10).prop_map(
-        |(mode, thresholds, within, max_kills, grace)| EngineSettings {
+    let hook_ms = prop_oneof![Just(0_u64), 1_u64..5_000];
+    (mode, thresholds(), any::<bool>(), 0_u16..5, 0_u64..10, hook_ms).prop_map(
+        |(mode, thresholds, within, max_kills, grace, hook_ms)| EngineSettings {
+            hook_timeout_ns: hook_ms * MS,
             mode,
             thresholds: followed(&thresholds),
             pressure_transition_period_ms: 1_000,
@@ -209,6 +215,8 @@ fn busy() -> impl Strategy<Value = (EngineSettings, Vec<CandidateFacts>)> {
 /// How far the one eviction that may be under way has come, as far as the outside has to know.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Course {
+    /// Something is run before.
+    Hooked { number: u64, grace: bool, left_ns: u64, is_over: bool },
     /// Asked for; `grace` says how.
     Asked { number: u64, grace: bool },
     /// Sent SIGTERM.
@@ -257,6 +265,10 @@ struct Watcher {
     asked: VecDeque<Asked>,
     held: Option<u64>,
     kills_ns: Vec<u64>,
+    /// Whether it decides by the readings that it was given just now.
+    is_read: bool,
+    /// Whether the clock has jumped, so that nothing can be said of how long anything took.
+    has_jumped: bool,
     /// Of the latest victim.
     key: u64,
     /// As of the latest look.
@@ -269,10 +281,12 @@ struct Watcher {
 impl Watcher {
     fn feed(&mut self, happening: &Happening) {
         let number = self.engine.victim().map_or(0, |(number, _)| number);
+        self.is_read = matches!(happening, Happening::Usages { .. });
         let now_ns = self.now_ns;
         let actions: Actions = match happening {
             Happening::Look { after_ms, node } => {
                 self.now_ns += after_ms * MS;
+                self.wait_for_hook(after_ms * MS);
                 self.exhausted_in_ns = node.exhausted_in_ns();
                 self.engine.step(Input::Node(node.sample(self.now_ns)))
             }
@@ -288,6 +302,10 @@ impl Watcher {
                         Some(outcome) => outcome,
                         None => return,
                     },
+                    (Answer::Hook, Some(Course::Hooked { number, grace, left_ns, is_over: _ })) => {
+                        self.course = Some(Course::Hooked { number, grace, left_ns, is_over: true });
+                        Outcome::HookEnded { number, now_ns, end: HookEnd::Exited(0) }
+                    }
                     (Answer::Terminated, Some(Course::Asked { number, grace: true })) => {
                         self.course = Some(Course::Terminated { number });
                         Outcome::Terminated { number, now_ns }
@@ -317,6 +335,7 @@ impl Watcher {
             }
             Happening::Progress { after_ms, populated, current_mib } => {
                 self.now_ns += after_ms * MS;
+                self.wait_for_hook(after_ms * MS);
                 let asked = matches!(self.course, Some(Course::Asked { .. }));
                 if !populated && !asked {
                     self.course = None;
@@ -337,6 +356,7 @@ impl Watcher {
             Happening::Jump { back_ms, ahead_ms } => {
                 self.peak_ns = self.peak_ns.max(self.now_ns);
                 self.now_ns = self.now_ns.saturating_sub(back_ms * MS) + ahead_ms * MS;
+                self.has_jumped = true;
                 return;
             }
             Happening::Configure(settings) => {
@@ -353,11 +373,26 @@ impl Watcher {
             }
         };
         let commands = actions.iter().filter(|action| {
-            matches!(action, Action::ReadUsages(_) | Action::Evict | Action::Kill { .. } | Action::Contain(_))
+            matches!(
+                action,
+                Action::ReadUsages(_)
+                    | Action::Evict
+                    | Action::Ask { .. }
+                    | Action::Kill { .. }
+                    | Action::Contain(_)
+            )
         });
         assert!(commands.count() <= 1, "two that are to be answered: {actions:?}");
         for action in actions.iter() {
             self.check(action);
+        }
+        if matches!(happening, Happening::Look { .. })
+            && let Some(Course::Hooked { left_ns, is_over, .. }) = self.course
+            && !self.has_jumped
+        {
+            assert!(left_ns > 0 && !is_over, "it waits longer than it may");
+            let is_too_late = self.exhausted_in_ns.is_some_and(|in_ns| in_ns <= 200 * MS);
+            assert!(!is_too_late, "it waits until memory is exhausted");
         }
         let is_let_go_of = self.asked.iter().any(|asked| matches!(asked, Asked::Ease(_)));
         let on = self.held.is_some() || !self.asked.is_empty();
@@ -426,11 +461,25 @@ impl Watcher {
                         | Course::ToBeKilled { number }
                         | Course::Killed { number },
                     ) => Some(number),
-                    Some(Course::Terminated { .. }) | None => None,
+                    Some(Course::Hooked { number, .. }) if failure.reason == FailureReason::Relieved => {
+                        Some(number)
+                    }
+                    Some(Course::Terminated { .. } | Course::Hooked { .. }) | None => None,
                 };
                 assert_eq!(number, Some(failure.number), "failed, and was not asked for or killed");
             }
             Action::Evict => self.check_decision(),
+            Action::Ask { number } => {
+                assert_eq!(self.settings.mode, Mode::Enforce);
+                let Some(Course::Hooked { number: of, grace: true, .. }) = self.course else {
+                    panic!("nobody to be asked")
+                };
+                assert_eq!(of, *number);
+                self.course = Some(Course::Asked { number: of, grace: true });
+            }
+            Action::Kill { number, .. } if matches!(self.course, Some(Course::Hooked { .. })) => {
+                self.course = Some(Course::ToBeKilled { number: *number });
+            }
             Action::Kill { number, .. } => {
                 let number = *number;
                 let asked = [Course::Terminated { number }, Course::Asked { number, grace: true }];
@@ -465,6 +514,13 @@ impl Watcher {
         assert_eq!((self.held, self.engine.brake()), (None, None), "still held back");
     }
 
+    /// So much of the time is gone that a hook may take; no gap counts for more than a second.
+    fn wait_for_hook(&mut self, ns: u64) {
+        if let Some(Course::Hooked { left_ns, .. }) = &mut self.course {
+            *left_ns = left_ns.saturating_sub(ns.min(1_000 * MS));
+        }
+    }
+
     /// A kill has begun: it counts for the breaker, unless the pod is back within its back-off.
     fn count_kill(&mut self) {
         let now_ns = self.now_ns;
@@ -497,7 +553,8 @@ impl Watcher {
         let returned = || decision.ranking.iter().filter(has_returned);
         let stand_back = returned().filter(|ranked| ranked.stands_back).count();
         assert!(stand_back == 0 || stand_back == returned().count(), "some of them");
-        if stand_back > 0 {
+        // After a refusal the order is the one of before, and later readings count.
+        if stand_back > 0 && self.is_read {
             let back: u64 = returned()
                 .map(|ranked| match ranked.standing {
                     Standing::Memory(standing) => standing.usage_bytes.unwrap_or(0),
@@ -542,6 +599,7 @@ impl Watcher {
             assert!(usage.is_none_or(|usage| usage.working_set_bytes > facts.request_bytes));
         }
         if decision.dry_run {
+            assert_eq!(decision.hook, HookPlan::Off);
             return;
         }
         assert_eq!(self.course, None, "a second victim");
@@ -550,7 +608,14 @@ impl Watcher {
         let recent =
             self.kills_ns.iter().filter(|at_ns| self.now_ns.saturating_sub(**at_ns) < window_ns).count();
         assert!(recent < usize::from(self.settings.breaker.max_kills), "beyond the breaker");
-        self.course = Some(Course::Asked { number: decision.number, grace: decision.grace_ns > 0 });
+        let (number, grace) = (decision.number, decision.grace_ns > 0);
+        self.course = Some(match decision.hook {
+            HookPlan::Off | HookPlan::NoTime => Course::Asked { number, grace },
+            HookPlan::Awaited { for_ns } => {
+                assert!(for_ns <= self.settings.hook_timeout_ns, "longer than is configured");
+                Course::Hooked { number, grace, left_ns: for_ns, is_over: false }
+            }
+        });
     }
 }
 
@@ -570,6 +635,8 @@ fn run(settings: &EngineSettings, first: &[CandidateFacts], happenings: &[Happen
         asked: VecDeque::new(),
         held: None,
         kills_ns: Vec::new(),
+        is_read: false,
+        has_jumped: false,
         key: 0,
         exhausted_in_ns: None,
         back_offs: BTreeMap::new(),
@@ -583,7 +650,7 @@ fn run(settings: &EngineSettings, first: &[CandidateFacts], happenings: &[Happen
             Some(Course::Asked { .. }) => true,
             // Not asked to end after all, but killed.
             Some(Course::ToBeKilled { number }) => watcher.terminated != Some(number),
-            Some(Course::Terminated { .. } | Course::Killed { .. }) | None => false,
+            Some(Course::Terminated { .. } | Course::Killed { .. } | Course::Hooked { .. }) | None => false,
         };
         if asked && begun(watcher.course) {
             watcher.count_kill();
