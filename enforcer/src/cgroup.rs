@@ -37,6 +37,7 @@ pub use self::{
     apply::{ApplyError, Fate, Outcome, apply},
     components::{ComponentError, ComponentReport, ComponentScore, Components, ScoreFate},
     controller::Controller,
+    desired::holders,
     diff::{Diff, diff},
     dir::{CgroupDir, Error},
     drift::{Drift, DriftAction, DriftPolicy, OnDrift},

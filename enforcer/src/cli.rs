@@ -5,10 +5,14 @@ mod client;
 mod config;
 mod doctor;
 mod events;
+mod evict;
 mod exec;
 mod exit;
 mod format;
+mod orders;
+mod pause;
 mod plan;
+mod protect;
 mod rank;
 mod render;
 mod replay;
@@ -77,6 +81,12 @@ enum Verb {
     Replay(replay::Args),
     /// Say who would be evicted now, if something were otherwise
     WhatIf(what_if::Args),
+    /// Have a pod spared by eviction for a while
+    Protect(protect::Args),
+    /// Have nobody evicted for a while
+    Pause(pause::Args),
+    /// Evict a pod now
+    Evict(evict::Args),
     /// Say what this host offers and what is lost; status 1 if anything is
     Doctor(doctor::Args),
     /// Check and print the configuration
@@ -135,6 +145,9 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Verb::Rank(args) => rank::rank(&context(&files)?, &args),
         Verb::Replay(args) => replay::replay(&context(&files)?, files.config.as_deref(), &args),
         Verb::WhatIf(args) => what_if::what_if(&context(&files)?, &args),
+        Verb::Protect(args) => protect::protect(&context(&files)?, args),
+        Verb::Pause(args) => pause::pause(&context(&files)?, args),
+        Verb::Evict(args) => evict::evict(&context(&files)?, args),
         Verb::Doctor(args) => doctor::doctor(&context(&files)?, &args),
         Verb::Config(verb) => config::config(&files, output, verb),
         Verb::Exec(args) => exec::exec(&context(&files)?, &args),

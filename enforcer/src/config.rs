@@ -67,6 +67,8 @@ pub struct Config {
     pub oom_score_policy: OomScorePolicy,
     /// `memoryAvailableSource`.
     pub memory_available_source: MemoryAvailableSource,
+    /// `protectedMaxShare`, in thousandths: how much of the node's memory protected pods may hold together.
+    pub protected_max_permille: u16,
     /// `maxPods`.
     pub max_pods: u64,
     /// `podsPerCore`; 0 is no such limit.
@@ -127,6 +129,7 @@ impl Default for Config {
                 .collect(),
             oom_score_policy: OomScorePolicy::Static,
             memory_available_source: MemoryAvailableSource::MemAvailable,
+            protected_max_permille: 500,
             max_pods: 110,
             pods_per_core: 0,
             merge_default_eviction_settings: false,

@@ -7,7 +7,8 @@
 //! | `Lookout` | a thread of its own | pods, thresholds, a look now and then | warnings of what comes |
 //! | `Ooms` | a task | ring buffer records, a tick | OOM events |
 //! | `Stalling` | the task of `Ooms` | records of stalls, what came together of them | pressure events |
-//! | `serve::{Observe, View}` | a task | journal, view | answers |
+//! | `Desk` | the runtime; a thread that writes | wishes, its clock | orders in force: settings, protected pods |
+//! | `serve::{Observe, Admin, View}` | tasks | journal, view, wishes | answers |
 
 mod backlog;
 mod desired;
@@ -18,6 +19,7 @@ mod keeper;
 mod lookout;
 mod ooms;
 mod open_files;
+mod orders;
 mod problems;
 mod recording;
 mod recovery;
@@ -49,6 +51,7 @@ use self::{
     host::Host,
     lookout::Lookout,
     ooms::{BeingEvicted, Ooms},
+    orders::{Desk, Evictions},
     recording::Recording,
 };
 pub use self::{reload::Load, unfit::Unfit};
@@ -65,7 +68,7 @@ use crate::{
     },
     raw,
     sense::{self, EdgeSource, Guard, GuardEvent, HostFacts, ROOT_MEMORY_STAT, Sight},
-    serve::{Observe, View},
+    serve::{self, Admin, Observe, View},
     source::StaticDir,
 };
 
@@ -113,6 +116,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let kubelets = unfit::is_kubelets(&config);
     unfit::check(&config, &host, kubelets)?;
     let observe = Observe::bind(&config.run_dir).await?;
+    let admin = Admin::bind(&config.run_dir)?;
     let journal = open_journal(&config, &host)?;
     let host_facts = HostFacts::gather();
     tell_start(&journal, &config, &host, &host_facts);
@@ -131,8 +135,11 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let (sender, mut reflexions) = mpsc::unbounded_channel();
     let teller = Arc::new(Mutex::new(Teller::new(config.hash())));
     let mut recording = Recording::start(&config, &host, &journal);
+    let mut desk = Desk::open(&config.state_dir, &host.boot_id, &journal);
+    let evictions = Evictions::new(&journal, &being_evicted, &sender);
     let telling = Telling { teller: Arc::clone(&teller), journal: journal.clone(), being_evicted, sender };
-    let reflex = start_reflex(&config, &host, telling, pledges, edges, &mut recording)?;
+    let reflex =
+        start_reflex(&config, &desk.settings(&config), &host, telling, pledges, edges, &mut recording)?;
 
     let lookout = Lookout::start(&config, host.node.max_pids, &journal);
     let mut edges = Edges::new(&journal, desired.kubepods());
@@ -141,7 +148,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let (ready, readiness) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
     let tracing = tokio::spawn(ooms.run(readiness.clone()));
-    let sources = recording.sources(journal.clone(), doctor, view);
+    desk.serve(admin, desired.kubepods(), view.clone(), stopping.clone());
+    let sources = recording.sources(journal.clone(), doctor, view, desk.view());
     let server = tokio::spawn(observe.serve(sources, readiness, stopping));
 
     let mut pods = StaticDir::new(config.static_pod_path.clone());
@@ -160,11 +168,12 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                     *lock(&teller) = Teller::new(config.hash());
                     recording.configured(&config);
                     reflex.set_hook(hook_program(&config));
-                    reflex.configure(engine_settings(&config));
+                    reflex.configure(desk.settings(&config));
                     lookout.configure(&config);
                     desired.configure(&config).await?;
                 }
             }
+            turn = desk.next() => desk.take(turn, &desired, &config, &evictions),
             Some(reflexion) = reflexions.recv() => heed(reflexion, &mut desired).await?,
             loaded = pods.next() => desired.load(loaded).await?,
             changes = watched.next() => {
@@ -183,7 +192,9 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
             desired.put_in(guard);
         }
         edges.keep(&reflex);
+        desk.put_in_force(&mut desired, &reflex, &config);
         hand_on(&mut desired, &reflex, &lookout, &recording);
+        desk.settle();
         views.send_if_modified(|view| has_changed(view, desired.view()));
         if desired.is_loaded() && !*ready.borrow() {
             tell_ready(&ready);
@@ -202,6 +213,12 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     }
     detach(tracing, on_exit, &journal).await;
     stop.send_replace(true);
+    desk.close().await;
+    farewell(server, &journal).await
+}
+
+/// Waits for the end of open connections, and closes the log.
+async fn farewell(server: JoinHandle<Result<(), serve::Error>>, journal: &Journal) -> anyhow::Result<()> {
     let ended = tokio::time::timeout(GOODBYE, server).await;
     // A disk that takes nothing any more does not keep us for ever: the writer gives up on the first refusal.
     journal.close();
@@ -427,6 +444,8 @@ pub(crate) fn engine_settings(config: &Config) -> EngineSettings {
         pressure_transition_period_ms: eviction.pressure_transition_period_ms,
         max_pod_grace_period_ns: eviction.max_pod_grace_period_seconds.saturating_mul(1_000_000_000),
         hook_timeout_ns: config.pre_kill_hook.as_ref().map_or(0, |hook| hook.timeout_ms * 1_000_000),
+        evict_within_request: eviction.evict_within_request,
+        breaker: eviction.breaker,
         ..EngineSettings::default()
     }
 }
@@ -453,6 +472,7 @@ async fn is_durable(journal: &Journal, sequence: u64) -> bool {
 
 fn start_reflex(
     config: &Config,
+    settings: &EngineSettings,
     host: &Host,
     telling: Telling,
     pledges: Option<Pledges>,
@@ -513,7 +533,7 @@ fn start_reflex(
         }
     };
     let reflex_config = ReflexConfig {
-        settings: engine_settings(config),
+        settings: *settings,
         root_stat,
         hook: hook_program(config),
         cpus: host.node.cpu_milli / 1_000,

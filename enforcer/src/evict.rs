@@ -14,6 +14,7 @@
 //! counted.
 
 mod brake;
+mod by_hand;
 mod candidate;
 mod core;
 mod executor;
@@ -34,8 +35,9 @@ mod turn;
 
 pub use self::{
     brake::BrakeBook,
+    by_hand::{ByHand, Operator},
     candidate::{Candidate, Identity, OpenError},
-    gentle::{EndError, Ending, end},
+    gentle::{EndError, Ending, Sent, end},
     hook::{HookProgram, HookRun, UnsafeProgram},
     pledge::Pledges,
     reflex::{Reflex, ReflexConfig, ReflexError, ReflexStats},

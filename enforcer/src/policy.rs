@@ -15,6 +15,7 @@ mod lists;
 pub mod message;
 pub mod name;
 pub mod oom_score;
+pub mod order;
 pub mod outlook;
 mod plan;
 pub mod preemption;

@@ -66,6 +66,29 @@ pub(crate) fn set_apart(command: &mut Command, procs: Option<File>) {
     }
 }
 
+/// A descriptor of the process that connected to a unix socket (`SO_PEERPIDFD`, Linux 6.5): unlike its number, it never
+/// means another process.
+pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    const SO_PEERPIDFD: libc::c_int = 77;
+    let mut fd: libc::c_int = -1;
+    let mut length: libc::socklen_t = 4;
+    // SAFETY: the socket is open as it is borrowed; the kernel writes at most `length` bytes to `fd`, which has as many.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERPIDFD,
+            ptr::from_mut(&mut fd).cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel answered a new descriptor, which nobody else knows.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// Attaches a program that does nothing to the entry of the kernel function with that id of the kernel's BTF, and
 /// detaches it again at once.
 ///

@@ -1,13 +1,20 @@
 //! HTTP over unix sockets: what the daemon tells to whom it may.
 
+mod admin;
 mod doctor;
 mod events;
+mod orders;
+mod peer;
 mod pods;
 mod server;
 mod usages;
 
+pub(crate) use self::orders::{now, rfc3339};
 pub use self::{
+    admin::{Admin, Asked},
     doctor::{Doctor, Programs, Refused},
+    orders::{Done, No, OrderView, Wish},
+    peer::{Peer, Stranger},
     pods::{ContainerView, PodState, PodView, View},
     server::{Error, Observe, Sources},
     usages::{UsageView, Usages},

@@ -35,6 +35,14 @@ pub(super) struct Target {
     pub(super) is_awaited: bool,
 }
 
+/// Whose the pods' cgroups are when the plan is carried out: what a pod names to adopt may be another's, or kubepods, and
+/// is then none of its own.
+#[must_use]
+pub fn holders(plan: &Plan, retired: &BTreeSet<&PodUid>) -> BTreeMap<CgroupPath, PodUid> {
+    let targets = Desired::new(plan, retired).targets.into_iter();
+    targets.filter_map(|(path, target)| Some((path, target.owner?.level.uid()?.clone()))).collect()
+}
+
 /// What names the cgroups that pods adopt.
 const ANNOTATION: &str = "an annotation of a pod";
 /// What names the cgroups that are held to a reservation.
@@ -101,7 +109,7 @@ impl Desired {
         self.targets.iter().filter(|(_, target)| target.named_by.is_some()).map(|(path, _)| path)
     }
 
-    /// Takes over the cgroups that a pod names, as far as they are nobody's yet.
+    /// Takes over the cgroups that a pod names, as far as they are nobody's yet, and within nobody's.
     fn adopt(&mut self, pod: &PodPlan) {
         let mut taken: BTreeSet<&CgroupPath> = BTreeSet::new();
         for (cgroup, level, _) in cgroups(pod).filter(|(_, _, adopted)| *adopted) {
@@ -110,8 +118,19 @@ impl Desired {
             let below = format!("{}/", path.as_str().trim_end_matches('/'));
             let is_or_holds =
                 others.into_iter().find(|target| *target == path || target.as_str().starts_with(&below));
-            if let Some(target) = is_or_holds {
-                let why = format!("it is or holds {target}, which is planned already");
+            // Whoever kills the other's kills this one too, and counts its memory as the other's.
+            let is_within = |(target, of): &(&CgroupPath, &Target)| {
+                let uid = of.owner.as_ref().and_then(|owner| owner.level.uid());
+                let rest = path.as_str().strip_prefix(target.as_str());
+                uid.is_some_and(|uid| *uid != pod.uid) && rest.is_some_and(|rest| rest.starts_with('/'))
+            };
+            let why = is_or_holds
+                .map(|target| format!("it is or holds {target}, which is planned already"))
+                .or_else(|| {
+                    let (target, _) = self.targets.iter().rfind(is_within)?;
+                    Some(format!("it is within {target}, which is another pod's"))
+                });
+            if let Some(why) = why {
                 let error = Error::Forbidden { path: path.to_string(), named_by: ANNOTATION, why };
                 self.refused.push(error);
                 continue;

@@ -1,14 +1,14 @@
-use std::path::Path;
+use std::{io, path::Path};
 
 use anyhow::{Context as _, anyhow};
 use axum::body::Bytes;
-use http_body_util::{BodyExt as _, Empty};
+use http_body_util::{BodyExt as _, Full};
 use hyper::{StatusCode, body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 
-use super::Failure;
-use crate::serve::Observe;
+use super::{Failure, render::escape};
+use crate::serve::{Admin, Done, Observe, Wish};
 
 /// One answer of the daemon, read chunk by chunk.
 #[derive(Debug)]
@@ -49,14 +49,46 @@ impl Answer {
 
 /// Asks the daemon on its observe socket.
 pub(super) async fn get(run_dir: &Path, path_and_query: &str) -> Result<Answer, Failure> {
-    let socket = Observe::path(run_dir);
-    let stream = UnixStream::connect(&socket).await.with_context(|| {
-        format!(
+    let request = hyper::Request::get(path_and_query)
+        .header(hyper::header::HOST, "enforcer")
+        .body(Full::default())
+        .with_context(|| format!("cannot ask for {path_and_query:?}"))?;
+    send(&Observe::path(run_dir), request).await
+}
+
+/// Has the daemon do something, by its admin socket.
+pub(super) async fn wish(run_dir: &Path, wish: &Wish) -> Result<Done, Failure> {
+    let body = serde_json::to_vec(wish).context("cannot write the order")?;
+    let request = hyper::Request::post("/v1/orders")
+        .header(hyper::header::HOST, "enforcer")
+        .header(hyper::header::CONTENT_TYPE, "application/json")
+        .body(Full::from(body))
+        .context("cannot ask for an order")?;
+    let answer = send(&Admin::path(run_dir), request).await?;
+    let status = answer.status;
+    let body = answer.bytes().await?;
+    match status {
+        StatusCode::OK => Ok(serde_json::from_slice(&body).context("the daemon's answer cannot be read")?),
+        StatusCode::FORBIDDEN
+        | StatusCode::NOT_FOUND
+        | StatusCode::CONFLICT
+        | StatusCode::TOO_MANY_REQUESTS => Err(Failure::refused(anyhow!("refused: {}", said(&body)))),
+        status => Err(refusal(status, &body)),
+    }
+}
+
+async fn send(socket: &Path, request: hyper::Request<Full<Bytes>>) -> Result<Answer, Failure> {
+    let stream = UnixStream::connect(socket).await.map_err(|error| {
+        let denied = error.kind() == io::ErrorKind::PermissionDenied;
+        let error = anyhow::Error::new(error);
+        if denied {
+            return Failure::refused(error.context(format!("cannot open {}: ask as root", socket.display())));
+        }
+        Failure::unreachable(error.context(format!(
             "cannot reach the daemon on {}: is `enforcer run` running, and is runDir the same",
             socket.display()
-        )
-    });
-    let stream = stream.map_err(Failure::unreachable)?;
+        )))
+    })?;
     let broken = |error: hyper::Error| {
         Failure::unreachable(anyhow::Error::new(error).context("the daemon did not answer"))
     };
@@ -66,10 +98,6 @@ pub(super) async fn get(run_dir: &Path, path_and_query: &str) -> Result<Answer, 
             tracing::debug!(%error, "the connection to the daemon ended");
         }
     });
-    let request = hyper::Request::get(path_and_query)
-        .header(hyper::header::HOST, "enforcer")
-        .body(Empty::<Bytes>::new())
-        .with_context(|| format!("cannot ask for {path_and_query:?}"))?;
     let answer = sender.send_request(request).await.map_err(broken)?;
     let (head, body) = answer.into_parts();
     Ok(Answer { status: head.status, body })
@@ -92,12 +120,15 @@ pub(super) async fn get_json<T: serde::de::DeserializeOwned>(
 
 /// What the daemon said instead of what was asked for.
 pub(super) fn refusal(status: StatusCode, body: &[u8]) -> Failure {
-    let said = serde_json::from_slice::<serde_json::Value>(body)
-        .ok()
-        .and_then(|value| value.get("error").and_then(|error| error.as_str().map(str::to_owned)))
-        .unwrap_or_else(|| String::from_utf8_lossy(body).trim().to_owned());
-    let error = anyhow!("the daemon answers {status}: {said}");
+    let error = anyhow!("the daemon answers {status}: {}", said(body));
     if status == StatusCode::BAD_REQUEST { Failure::usage(error) } else { Failure::from(error) }
+}
+
+fn said(body: &[u8]) -> String {
+    let error = serde_json::from_slice::<serde_json::Value>(body)
+        .ok()
+        .and_then(|value| value.get("error").and_then(|error| error.as_str().map(str::to_owned)));
+    escape(&error.unwrap_or_else(|| String::from_utf8_lossy(body).trim().to_owned()))
 }
 
 /// Percent-encodes a query's value.

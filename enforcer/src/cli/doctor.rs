@@ -11,7 +11,7 @@ use self::table::table;
 use super::{Context, Failure, client, format};
 use crate::{
     sense::{self, Facility, Facts, HostFacts, State},
-    serve::{Doctor, Programs},
+    serve::{Doctor, OrderView, Programs},
 };
 
 #[derive(Debug, clap::Args)]
@@ -44,6 +44,9 @@ struct Document {
     facilities: Vec<Facility>,
     /// The daemon's programs; none if it was not asked.
     programs: Option<Programs>,
+    /// What operators have ordered.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    orders: Vec<OrderView>,
 }
 
 impl Document {
@@ -56,7 +59,12 @@ impl Document {
         let lost = facilities.iter().any(is_lost);
         let refused =
             programs.as_ref().is_some_and(|programs| programs.error.is_some() || !programs.failed.is_empty());
-        Self { source, ok: !lost && !refused, limited, facilities, programs }
+        Self { source, ok: !lost && !refused, limited, facilities, programs, orders: Vec::new() }
+    }
+
+    fn with_orders(self, orders: Vec<OrderView>) -> Self {
+        let paused = orders.iter().any(OrderView::is_pause);
+        Self { ok: self.ok && !paused, orders, ..self }
     }
 }
 
@@ -74,6 +82,9 @@ pub(super) fn doctor(context: &Context, args: &Args) -> Result<(), Failure> {
     if document.ok {
         return Ok(());
     }
+    if document.orders.iter().any(OrderView::is_pause) {
+        return Err(anyhow!("evicting is paused: `enforcer pause --end` ends that").into());
+    }
     let lost = document.facilities.iter().filter(|facility| is_lost(facility)).count();
     Err(match lost {
         0 => anyhow!("not every program could be attached"),
@@ -84,9 +95,14 @@ pub(super) fn doctor(context: &Context, args: &Args) -> Result<(), Failure> {
 }
 
 fn from_daemon_or_here(context: &Context) -> Result<Document, Failure> {
-    match client::block_on(client::get_json::<Doctor>(&context.config.run_dir, "/v1/doctor")) {
-        Ok(Doctor { facilities, programs }) => {
-            Ok(Document::new(Source::Daemon, None, facilities, Some(programs)))
+    let run_dir = &context.config.run_dir;
+    let asked = client::block_on(async {
+        let doctor: Doctor = client::get_json(run_dir, "/v1/doctor").await?;
+        Ok((doctor, client::get_json(run_dir, "/v1/orders").await?))
+    });
+    match asked {
+        Ok((Doctor { facilities, programs }, orders)) => {
+            Ok(Document::new(Source::Daemon, None, facilities, Some(programs)).with_orders(orders))
         }
         Err(failure) if failure.is_unreachable() && !context.live => {
             let mut err = io::stderr().lock();

@@ -36,6 +36,12 @@ fn detail(kind: &str, data: &Value) -> String {
         "eviction.decided" => decided(data),
         "eviction.signalled" => signalled(data),
         "eviction.contained" => contained(data),
+        "eviction.completed" if data.get("operator").is_some() => format!(
+            "ended {} after the order; {} came back, {} predicted",
+            ms(data, "decidedToDeadMs"),
+            bytes(data, "freedBytes"),
+            bytes(data, "predictedFreedBytes"),
+        ),
         "eviction.completed" => format!(
             "dead {} and memory back {} after the crossing; {} came back, {} predicted",
             ms(data, "crossedToDeadMs"),
@@ -63,6 +69,12 @@ fn crossed(data: &Value) -> String {
 }
 
 fn signalled(data: &Value) -> String {
+    if data.get("operator").is_some() {
+        return match text(data, "sent").as_str() {
+            "SIGTERM" => format!("asked to end by order, within {}", ms(data, "graceMs")),
+            _ => format!("killed {} after the order; its grace has passed", ms(data, "decidedToSignalledMs")),
+        };
+    }
     if text(data, "sent") == "SIGTERM" {
         let (after, grace) = (ms(data, "crossedToTerminatedMs"), ms(data, "graceMs"));
         return format!("asked to end {after} after the crossing, within {grace}");
@@ -95,12 +107,23 @@ fn decided(data: &Value) -> String {
     let victim = data.get("victim").unwrap_or(&Value::Null);
     let mut line = format!(
         "{}evict {}: uses {}, requests {}, priority {}",
-        if data.get("dryRun") == Some(&Value::Bool(true)) { "(dry run) would " } else { "" },
+        match (data.get("dryRun"), data.get("paused")) {
+            (_, Some(Value::Bool(true))) => "(paused) would ",
+            (Some(Value::Bool(true)), _) => "(dry run) would ",
+            _ => "",
+        },
         text(victim, "qosClass"),
         bytes(victim, "usageBytes"),
         bytes(victim, "requestBytes"),
         number(victim, "priority"),
     );
+    if let Some(operator) = data.get("operator") {
+        line.push_str(&format!(
+            "; by order of uid {}: {}",
+            number(operator, "uid"),
+            text(operator, "reason")
+        ));
+    }
     let next = data.get("ranking").and_then(Value::as_array).and_then(|ranking| ranking.get(1));
     if let Some(next) = next {
         let key = text(data, "decidedBy");

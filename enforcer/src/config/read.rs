@@ -13,6 +13,7 @@ use crate::{
     policy::{
         CgroupDriver, CpuWeightFormula, EvictionSettings, MemoryReservationPolicy, ReservedCgroup,
         ReservedScope, Settings, SwapBehavior, duration,
+        engine::BreakerSettings,
         threshold::{self, Map, Threshold, Written},
     },
 };
@@ -80,6 +81,9 @@ pub(super) fn read(fields: &mut Fields) -> Config {
                 ],
             )
             .unwrap_or(default.memory_available_source),
+        protected_max_permille: fields
+            .text("protectedMaxShare", permille)
+            .unwrap_or(default.protected_max_permille),
         max_pods: whole(fields, "maxPods").unwrap_or(default.max_pods),
         pods_per_core: whole(fields, "podsPerCore").unwrap_or(default.pods_per_core),
         merge_default_eviction_settings,
@@ -218,6 +222,18 @@ fn throttling_factor(text: &str) -> Result<f64, String> {
     })
 }
 
+/// A share in thousandths; finer than that it is rounded up.
+fn permille(text: &str) -> Result<u16, String> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let share: Option<Quantity> = text.parse().ok().filter(|_| plain);
+    share
+        .and_then(|share| u16::try_from(share.milli_value_ceil()).ok())
+        .filter(|permille| (1..=1_000).contains(permille))
+        .ok_or_else(|| {
+            format!("{text:?} is not a share: write a number above 0 and at the most 1, such as 0.5")
+        })
+}
+
 fn reserved(fields: &mut Fields, field: &'static str) -> ResourceList {
     let quantity = |name: &str, text: &str| -> Result<Quantity, String> {
         if !RESERVABLE.contains(&name) {
@@ -304,7 +320,44 @@ fn eviction(fields: &mut Fields, merge_defaults: bool, enforce_pods: bool) -> Ev
         thresholds: thresholds(fields, merge_defaults, enforce_pods),
         pressure_transition_period_ms: transition_ms.unwrap_or(default.pressure_transition_period_ms),
         max_pod_grace_period_seconds: max_grace.unwrap_or(default.max_pod_grace_period_seconds),
+        evict_within_request: fields.boolean("evictWithinRequest").unwrap_or(default.evict_within_request),
+        breaker: breaker(fields),
     }
+}
+
+fn breaker(fields: &mut Fields) -> BreakerSettings {
+    enum Part {
+        MaxKills(u16),
+        WindowNs(u64),
+        MaxSharePermille(u16),
+    }
+    let parts = fields.mapping("breaker", |key, text| match key {
+        "maxKills" => text
+            .parse()
+            .map(Part::MaxKills)
+            .map_err(|_error| format!("{text:?} is not a number of kills: write 0 to {}", u16::MAX)),
+        "window" => duration::parse(text)
+            .map_err(|error| error.to_string())
+            .map(|window| u64::try_from(window.as_nanos()).unwrap_or(u64::MAX))
+            .and_then(|ns| {
+                if ns == 0 {
+                    Err(format!("{text:?} is no time: write such as 10m"))
+                } else {
+                    Ok(Part::WindowNs(ns))
+                }
+            }),
+        "maxShare" => permille(text).map(Part::MaxSharePermille),
+        _ => Err(String::from("unknown field: write maxKills, window or maxShare")),
+    });
+    let mut breaker = BreakerSettings::default();
+    for (_, part) in parts {
+        match part {
+            Part::MaxKills(kills) => breaker.max_kills = kills,
+            Part::WindowNs(ns) => breaker.window_ns = ns,
+            Part::MaxSharePermille(share) => breaker.max_share_permille = share,
+        }
+    }
+    breaker
 }
 
 fn thresholds(fields: &mut Fields, merge_defaults: bool, enforce_pods: bool) -> Vec<Threshold> {

@@ -63,6 +63,10 @@ fn of(form: Form) -> Value {
             },
             "additionalProperties": false,
         }),
-        Form::Object(name, words) => object(&[name], &json!({"enum": words})),
+        Form::Object(fields) => {
+            let properties: Map<_, _> =
+                fields.iter().map(|(name, form)| ((*name).to_owned(), of(*form))).collect();
+            json!({"type": "object", "properties": properties, "additionalProperties": false})
+        }
     }
 }

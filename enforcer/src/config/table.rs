@@ -8,6 +8,7 @@ use crate::{
     model::{Quantity, ResourceList},
     policy::{
         CgroupDriver, CpuWeightFormula, MemoryReservationPolicy, ReservedCgroup, ReservedScope, SwapBehavior,
+        engine::BreakerSettings,
         threshold::{Signal, Threshold},
     },
 };
@@ -54,8 +55,8 @@ pub enum Form {
     Thresholds,
     /// Durations by signal.
     Durations,
-    /// An object with one field, of these words.
-    Object(&'static str, &'static [&'static str]),
+    /// An object of these fields.
+    Object(&'static [(&'static str, Self)]),
     /// A program with its arguments, and how long it may take.
     Hook,
 }
@@ -198,6 +199,33 @@ pub const FIELDS: &[Field] = &[
         "up to what a pod's annotation enforcer.dev/eviction-priority may raise the priority that it is ranked by for eviction above its own; not set, it may only lower it",
         |config| json!(config.settings.eviction_priority_ceiling),
     ),
+    ours(
+        "evictWithinRequest",
+        Form::Boolean,
+        "whether pods that use no more than they request may be evicted, behind all others",
+        |config| json!(config.settings.eviction.evict_within_request),
+    ),
+    ours(
+        "breaker",
+        Form::Object(&[
+            ("maxKills", Form::Integer(0)),
+            ("window", Form::Duration),
+            ("maxShare", Form::Share),
+        ]),
+        "the most kills within the window, and from ten kills on the largest share of the pods; with one more, eviction becomes a dry run until the configuration is loaded again",
+        |config| {
+            let BreakerSettings { max_kills, window_ns, max_share_permille } =
+                config.settings.eviction.breaker;
+            let share = f64::from(max_share_permille) / 1_000.0;
+            json!({"maxKills": max_kills, "window": duration(window_ns / 1_000), "maxShare": share})
+        },
+    ),
+    ours(
+        "protectedMaxShare",
+        Form::Share,
+        "how much of the node's memory the pods may hold together that `enforcer protect` spares",
+        |config| json!(f64::from(config.protected_max_permille) / 1_000.0),
+    ),
     kubelets(
         "mergeDefaultEvictionSettings",
         Form::Boolean,
@@ -269,7 +297,7 @@ pub const FIELDS: &[Field] = &[
     ),
     kubelets(
         "memorySwap",
-        Form::Object("swapBehavior", &["NoSwap", "LimitedSwap"]),
+        Form::Object(&[("swapBehavior", Form::Choice(&["NoSwap", "LimitedSwap"]))]),
         "whether containers of Burstable pods may swap in proportion to their memory request",
         |config| {
             json!({"swapBehavior": match config.settings.swap_behavior {

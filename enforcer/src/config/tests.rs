@@ -107,11 +107,12 @@ fn every_field_of_the_table_is_read_and_no_other() {
 fn what_is_shown_can_be_written() {
     let other = format!(
         "{HEAD}mode: enforce\nownership: kubelet\nstateDir: /s\nrunDir: /r\nstaticPodPath: /p\n\
-         onDrift: report\nnodeComponents: [podman.service, k3s]\noomScorePolicy: ranked\nevictionPriorityCeiling: 100\n\
+         onDrift: report\nnodeComponents: [podman.service, k3s]\noomScorePolicy: ranked\nevictionPriorityCeiling: 100\nprotectedMaxShare: 0.25\n\
          memoryAvailableSource: kubelet\nevictionHard: {{memory.available: 1Gi, pid.available: 10%}}\n\
          evictionSoft: {{memory.available: 15%}}\nevictionSoftGracePeriod: {{memory.available: 1m30s}}\n\
          evictionMinimumReclaim: {{memory.available: 100Mi}}\nevictionPressureTransitionPeriod: 30s\n\
-         evictionMaxPodGracePeriod: 7\nmergeDefaultEvictionSettings: true\nsystemReserved: {{cpu: 100m, memory: 1Gi}}\n\
+         evictionMaxPodGracePeriod: 7\nmergeDefaultEvictionSettings: true\n\
+         evictWithinRequest: false\nbreaker: {{maxKills: 5, window: 1h0m0s, maxShare: 0.25}}\nsystemReserved: {{cpu: 100m, memory: 1Gi}}\n\
          kubeReserved: {{pid: 1000}}\nenforceNodeAllocatable: [pods, system-reserved, kube-reserved-compressible]\n\
          systemReservedCgroup: /system.slice\nkubeReservedCgroup: /kube\nmaxPods: 20\npodsPerCore: 3\ncgroupRoot: /m\n\
          cgroupDriver: systemd\ncpuCFSQuota: false\ncpuCFSQuotaPeriod: 5ms\ncpuWeightFormula: linear\npodPidsLimit: 100\n\
@@ -211,6 +212,11 @@ fn what_fields_say_together_must_fit() {
             "c.yaml:3: evictionSoft.memory.available: a soft threshold needs",
         ),
         ("memoryThrottlingFactor: 1.1\n", "c.yaml:3: memoryThrottlingFactor: \"1.1\""),
+        ("breaker: {maxShare: 0}\n", "c.yaml:3: breaker.maxShare: \"0\""),
+        ("breaker: {maxShare: 500m}\n", "c.yaml:3: breaker.maxShare: \"500m\""),
+        ("breaker: {maxKills: -1}\n", "c.yaml:3: breaker.maxKills: \"-1\""),
+        ("breaker: {window: 0s}\n", "c.yaml:3: breaker.window: \"0s\""),
+        ("breaker: {least: 1}\n", "c.yaml:3: breaker.least: unknown field"),
         ("memoryThrottlingFactor: nan\n", "c.yaml:3: memoryThrottlingFactor: "),
         ("maxPods: -1\n", "c.yaml:3: maxPods: -1 is too small"),
         ("maxPods: 99999999999999999999\n", "c.yaml:3: maxPods: "),

@@ -23,7 +23,7 @@ use crate::{
     },
     config::{Config, OomScorePolicy},
     journal::{Event, EventType, Journal, Slots, Subject},
-    model::{CgroupId, CgroupPath, Pod, PodUid},
+    model::{CgroupId, CgroupPath, Pod, PodName, PodUid},
     policy::{self, CgroupDriver, Plan, admission::Admission, threshold::NodeCondition},
     serve::View,
     source::{Change, Decisions, EndedPod, Grounds, Loaded, Roster, SourceError, State},
@@ -33,8 +33,10 @@ mod alignment;
 mod candidates;
 mod components;
 mod guarded;
+mod orders;
 mod view;
 
+pub(super) use self::orders::{Evictable, unknown};
 use self::{alignment::Aligning, candidates::Standing, components::Looked, guarded::Guarding};
 
 /// The street of the desired state: pods → plan → cgroups, and what is told of them.
@@ -78,6 +80,8 @@ pub(super) struct Desired {
     candidates: BTreeMap<PodUid, Standing>,
     /// Whether the plan or the cgroups are others than when they were opened.
     are_candidates_stale: bool,
+    /// The pods that an operator has spared.
+    protected: BTreeSet<PodName>,
     /// The planned cgroups that stand.
     ids: BTreeMap<CgroupPath, CgroupId>,
 }
@@ -184,6 +188,7 @@ impl Desired {
             has_new_room: false,
             candidates: BTreeMap::new(),
             are_candidates_stale: true,
+            protected: BTreeSet::new(),
             ids: BTreeMap::new(),
         };
         (desired, events)
@@ -227,7 +232,7 @@ impl Desired {
 
     /// Takes note that a pod was evicted: it stays so until its manifest changes or goes.
     pub(super) async fn evicted(&mut self, uid: &PodUid, number: u64) -> anyhow::Result<()> {
-        self.eviction = number;
+        self.eviction = self.eviction.max(number);
         if self.roster.evict(uid) {
             self.decide();
             self.reconcile().await?;

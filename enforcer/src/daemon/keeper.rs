@@ -137,13 +137,16 @@ fn run(shared: &(Mutex<Desk>, Condvar), dir: &Path, recorded: &AtomicU64, journa
     }
 }
 
-/// In one step: a reader finds the old content or the new one.
 fn write(dir: &Path, pods: Vec<EndedPod>) -> io::Result<()> {
+    write_file(dir, FILE, &serde_json::to_vec(&Content { version: VERSION, pods })?)
+}
+
+/// Writes a file so that it outlives a power cut, in one step: a reader finds the old content or the new one.
+pub(super) fn write_file(dir: &Path, name: &str, content: &[u8]) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o750).create(dir)?;
-    let (path, fresh) = (dir.join(FILE), dir.join(format!(".{FILE}.new")));
-    let content = serde_json::to_vec(&Content { version: VERSION, pods })?;
+    let (path, fresh) = (dir.join(name), dir.join(format!(".{name}.new")));
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o640).open(&fresh)?;
-    file.write_all(&content)?;
+    file.write_all(content)?;
     file.sync_all()?;
     fs::rename(&fresh, &path)?;
     File::open(dir)?.sync_all()

@@ -9,7 +9,7 @@ use crate::{
     config::Config,
     evict::{Candidate, Identity, Report},
     journal::Journal,
-    policy::flight::Member,
+    policy::{flight::Member, order::Order},
     recorder::{Asker, Provenance, Recorder, Tap},
     serve::{Doctor, Sources, UsageView, Usages, View},
 };
@@ -54,8 +54,14 @@ impl Recording {
     }
 
     /// What the observe socket answers from.
-    pub(super) fn sources(&self, journal: Journal, doctor: Doctor, view: watch::Receiver<View>) -> Sources {
-        Sources { journal, doctor, recorder: self.asker(), usages: self.usages(), view }
+    pub(super) fn sources(
+        &self,
+        journal: Journal,
+        doctor: Doctor,
+        view: watch::Receiver<View>,
+        orders: watch::Receiver<Vec<Order>>,
+    ) -> Sources {
+        Sources { journal, doctor, recorder: self.asker(), usages: self.usages(), view, orders }
     }
 
     /// Reads what the candidates use.

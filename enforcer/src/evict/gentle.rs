@@ -61,6 +61,15 @@ fn try_ask(victim: &Candidate) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// What was sent to a pod that is ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Sent {
+    /// SIGTERM, to each of its processes.
+    Term,
+    /// SIGKILL, as its grace has passed.
+    Kill,
+}
+
 /// How a pod ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Ending {
@@ -91,20 +100,26 @@ pub enum EndError {
 /// Ends a pod: SIGTERM to each of its processes, and after `grace` SIGKILL to those that are there still.
 ///
 /// It waits for the end, and so must have a thread of its own. Nothing is signalled in a cgroup that could not be
-/// evicted; that is looked at before either signal.
-pub fn end(candidate: &Candidate, grace: Duration) -> Result<Ending, EndError> {
+/// evicted; that is looked at before either signal. `sent` is called after each.
+pub fn end(candidate: &Candidate, grace: Duration, mut sent: impl FnMut(Sent)) -> Result<Ending, EndError> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut is_empty = || !executor::progress(candidate, Resource::Memory, &mut buffer).populated;
     check(candidate)?;
+    match executor::check(candidate) {
+        Ok(()) => {}
+        Err(Refusal::Empty | Refusal::Gone) => return Ok(Ending::OnTerm),
+        Err(refusal) => return Err(EndError::Refused(refusal)),
+    }
     for target in &candidate.targets {
         terminate(target)?;
     }
+    sent(Sent::Term);
     if wait_until(grace, &mut is_empty) {
         return Ok(Ending::OnTerm);
     }
     check(candidate)?;
     match executor::signal(candidate) {
-        Ok(_) => {}
+        Ok(_) => sent(Sent::Kill),
         Err(Refusal::Empty | Refusal::Gone) => return Ok(Ending::OnTerm),
         Err(refusal) => return Err(EndError::Refused(refusal)),
     }

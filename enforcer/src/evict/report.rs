@@ -12,11 +12,12 @@ use crate::{
     policy::{
         engine::{
             BrakeCause, BrakeRefusal, Completion, Containment, Decision, Exclusion, Failure, FailureReason,
-            HookEnd, HookPlan, KillReason, Moments, Ranked, Refusal, Resource, Returned, Shortage, Standing,
-            Suppression,
+            HookEnd, HookPlan, KillReason, Moments, Ranked, Reading, Refusal, Resource, Returned, Shortage,
+            Standing, Suppression,
         },
         message,
         pressure::Conditions,
+        rank::DecidedBy,
         threshold::Signal,
     },
     sense::{MeminfoError, snapshot::Missing},
@@ -98,7 +99,7 @@ pub enum Report {
         number: u64,
         /// The victim.
         candidate: Arc<Candidate>,
-        /// Why it was killed though it had been given time to end; none if it had not.
+        /// Why it was killed though it was to be given time to end; none if it had not.
         cut_short: Option<KillReason>,
         /// When what happened.
         moments: Moments,
@@ -367,8 +368,9 @@ impl Teller {
             "evictionId": id.to_string(),
             "dryRun": decision.dry_run,
             "graceMs": decision.grace_ns / 1_000_000,
-            "victim": victim.map(|victim| victim_data(decision, victim)),
-            "decidedBy": decision.decided_by.map_or("onlyCandidate", |key| key.as_str()),
+            "victim": victim
+                .map(|victim| victim_data(victim, &decision.reading, decision.growth_bytes_per_second)),
+            "decidedBy": DecidedBy::of(decision.decided_by),
             "ranking": ranking,
             "rankedCount": decision.ranked_count,
             "excluded": excluded,
@@ -379,6 +381,9 @@ impl Teller {
             "configHash": self.config_hash,
         });
         if let Value::Object(data) = &mut data {
+            if decision.paused {
+                data.insert("paused".into(), json!(true));
+            }
             data.append(&mut shortage_data(&decision.shortage));
             if decision.hook != HookPlan::Off {
                 data.insert("hook".into(), Value::Object(hook_plan(decision.hook)));
@@ -428,7 +433,7 @@ fn hook_run(ran: &HookRun) -> Map<String, Value> {
     data
 }
 
-fn victim_data(decision: &Decision, victim: &Candidate) -> Value {
+pub(super) fn victim_data(victim: &Candidate, reading: &Reading, growth_bytes_per_second: i64) -> Value {
     let Identity { pod, uid, qos_class, limit_bytes, cgroup } = victim.identity();
     let facts = victim.facts();
     let mut data = json!({
@@ -440,13 +445,13 @@ fn victim_data(decision: &Decision, victim: &Candidate) -> Value {
         "cgroup": cgroup.as_str(),
         "cgroupId": facts.cgroup.0,
         "requestBytes": facts.request_bytes,
-        "statsMissing": decision.reading.usage().is_none(),
-        "growthBytesPerSecond": decision.growth_bytes_per_second,
+        "statsMissing": reading.usage().is_none(),
+        "growthBytesPerSecond": growth_bytes_per_second,
     });
     if let Some(limit_bytes) = limit_bytes {
         data["limitBytes"] = json!(limit_bytes);
     }
-    if let Some(usage) = decision.reading.usage() {
+    if let Some(usage) = reading.usage() {
         data["usageBytes"] = json!(usage.working_set_bytes);
         data["currentBytes"] = json!(usage.current_bytes);
         data["anonBytes"] = json!(usage.anon_bytes);
@@ -499,7 +504,7 @@ fn returned_data(returned: Returned, now_ns: u64) -> Map<String, Value> {
     ])
 }
 
-fn names(identity: &Identity) -> Map<String, Value> {
+pub(super) fn names(identity: &Identity) -> Map<String, Value> {
     let mut data = Map::new();
     data.insert("namespace".into(), json!(identity.pod.namespace));
     data.insert("name".into(), json!(identity.pod.name));
@@ -595,12 +600,12 @@ fn timeline(moments: &Moments) -> Map<String, Value> {
 }
 
 /// Milliseconds with three decimals; more than an hour is told as 71 minutes.
-fn milliseconds(from_ns: u64, to_ns: u64) -> Value {
+pub(super) fn milliseconds(from_ns: u64, to_ns: u64) -> Value {
     let micros = to_ns.saturating_sub(from_ns) / 1_000;
     json!(f64::from(u32::try_from(micros).unwrap_or(u32::MAX)) / 1_000.0)
 }
 
-fn pod_event(kind: EventType, candidate: &Candidate, data: Map<String, Value>) -> Event {
+pub(super) fn pod_event(kind: EventType, candidate: &Candidate, data: Map<String, Value>) -> Event {
     Event { kind, subject: Subject::Pod(candidate.identity().pod.clone()), data: Value::Object(data) }
 }
 
@@ -629,7 +634,7 @@ fn suppression(signal: Signal, reason: Suppression) -> (&'static str, &'static s
     }
 }
 
-fn failure_reason(reason: FailureReason) -> Map<String, Value> {
+pub(super) fn failure_reason(reason: FailureReason) -> Map<String, Value> {
     let mut data = Map::new();
     let (reason, message) = match reason {
         FailureReason::StillPopulated => {

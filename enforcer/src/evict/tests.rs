@@ -1,4 +1,5 @@
 mod brake;
+mod by_hand;
 mod events;
 mod gentle;
 pub(super) mod hook;
@@ -6,4 +7,5 @@ mod kill;
 mod levels;
 pub(super) mod node;
 mod open;
+mod unanswered;
 mod whole;

@@ -3,6 +3,7 @@
 mod brakes;
 mod hooks;
 mod kill;
+mod telling;
 
 use std::{
     os::fd::{AsFd as _, OwnedFd},
@@ -34,7 +35,7 @@ use crate::{
     policy::{
         engine::{
             Action, Actions, Decision, EngineSettings, FailureReason, Input, Moments, NodeSample, Outcome,
-            Resource,
+            Refusal, Resource,
         },
         threshold::Signal,
     },
@@ -275,18 +276,20 @@ impl Turn {
 
     /// Takes in what came of asking the victim to end, or of a brake.
     fn heard(&mut self, outcome: Outcome) {
+        let undecided = self.core.engine().victim().map(|(number, _)| number);
         let actions = self.core.step(Input::Outcome(outcome));
+        // One that was killed before it could be asked is told of as that.
+        let terminated_ns = self.core.engine().terminated_ns();
         if let (Outcome::Terminated { number, .. }, Some(current)) = (outcome, &self.current)
             && current.number == number
-            // Otherwise it was killed before it could be asked.
-            && self.core.engine().terminated_ns().is_some()
+            && terminated_ns.is_some()
         {
             let Current { id, number: _, decision, candidate } = current;
             let Decision { crossed_ns, decided_ns, grace_ns, .. } = *decision;
             let moments = Moments {
                 crossed_ns,
                 decided_ns,
-                terminated_ns: self.core.engine().terminated_ns(),
+                terminated_ns,
                 signalled_ns: None,
                 dead_ns: None,
                 memory_back_ns: None,
@@ -294,7 +297,10 @@ impl Turn {
             self.watch(candidate);
             let (signal, candidate) = (decision.shortage.signal, Arc::clone(candidate));
             self.tell(Report::Terminated { id: *id, signal, number, candidate, grace_ns, moments });
-        } else if let (Outcome::Refused { number, .. }, Some(pledges)) = (outcome, &mut self.wiring.pledges) {
+        } else if let (Outcome::Refused { number, .. }, Some(pledges)) = (outcome, &mut self.wiring.pledges)
+            && undecided == Some(number)
+            && self.core.engine().victim().is_none_or(|(next, _)| next != number)
+        {
             pledges.release(number);
         }
         self.carry_out(&actions);
@@ -313,19 +319,6 @@ impl Turn {
         }
         self.sources.retire(&self.wiring.reaper);
         self.counters().sources.store(self.sources.live(), Ordering::Relaxed);
-    }
-
-    /// Takes note that what the edges told of was looked at.
-    fn looked(&mut self) {
-        if self.awake_ns == [0; EdgeKind::ALL.len()] {
-            return;
-        }
-        let now_ns = now_ns(ClockId::Boottime);
-        for (kind, since_ns) in EdgeKind::ALL.into_iter().zip(std::mem::take(&mut self.awake_ns)) {
-            if since_ns != 0 {
-                self.counters().wakes.looked(kind, now_ns.saturating_sub(since_ns));
-            }
-        }
     }
 
     /// One look at the victim and the node, with all that follows from it.
@@ -475,13 +468,18 @@ impl Turn {
         let decision = *self.core.engine().decision()?;
         let id = self.eviction_id(&decision);
         self.core.called(decision.number, id.0);
-        let candidate = Arc::clone(self.set.members.get(decision.index)?);
         let members = Arc::clone(&self.set.members);
-        self.tell(Report::Decided { id, decision, members });
+        let is_told = self.offer(Report::Decided { id, decision, members });
         if decision.dry_run {
             return None;
         }
         let number = decision.number;
+        let member = self.set.members.get(decision.index);
+        let Some(candidate) = member.filter(|member| member.facts.cgroup == decision.cgroup).map(Arc::clone)
+        else {
+            // The engine and the handles speak of different sets: nobody is signalled for that.
+            return Some(self.refuse(number, Refusal::Replaced));
+        };
         self.current = Some(Current { id, number, decision, candidate: Arc::clone(&candidate) });
         if let Some(pledges) = &mut self.wiring.pledges {
             pledges.hold(id, &decision, &candidate);
@@ -490,8 +488,12 @@ impl Turn {
             return next;
         }
         if decision.grace_ns > 0 {
-            // The teller asks it to end, once the decision is where it lasts, and says so in the mail.
-            return None;
+            // The teller asks it to end, once the decision is where it lasts, and says so in the mail. One that could not
+            // be told is asked by nobody.
+            return (!is_told).then(|| {
+                self.release_pledge(number);
+                self.refuse(number, Refusal::Unrecorded)
+            });
         }
         self.kill(number, None)
     }
@@ -505,14 +507,6 @@ impl Turn {
     fn eviction_id(&self, decision: &Decision) -> Ulid {
         let wall_ms = now_ns(ClockId::Realtime) / 1_000_000;
         Ulid::from_parts(wall_ms, self.wiring.seed.wrapping_add(u128::from(decision.number)))
-    }
-
-    fn tell(&self, report: Report) {
-        let counters = self.counters();
-        counters.reports.fetch_add(1, Ordering::Relaxed);
-        if self.wiring.teller.offer(report).is_err() {
-            counters.reports_dropped.fetch_add(1, Ordering::Relaxed);
-        }
     }
 
     fn arm(&self, within_ns: u64) {

@@ -140,9 +140,16 @@ impl Engine {
         }
     }
 
-    /// Takes new settings; an open breaker is closed by it. An eviction under way goes on, and so do the grace periods
-    /// of thresholds that stay.
+    /// Takes new settings; an open breaker is closed by it, unless all that is new is that evicting is paused or goes on.
+    /// An eviction under way goes on, and so do the grace periods of thresholds that stay.
     pub fn configure(&mut self, settings: &EngineSettings) {
+        let EngineSettings { paused, .. } = *settings;
+        if paused != self.settings.paused && *settings == (EngineSettings { paused, ..self.settings }) {
+            self.settings.paused = paused;
+            // What was only told meanwhile was not done.
+            self.quiet_until_ns = 0;
+            return;
+        }
         if settings.breaker != self.settings.breaker {
             self.breaker = Breaker::new(settings.breaker);
         }
@@ -189,10 +196,10 @@ impl Engine {
         &self.settings
     }
 
-    /// The mode in force: the configured one, or dry-run once the breaker has opened.
+    /// The mode in force: the configured one, or dry-run while evicting is paused or once the breaker has opened.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        self.mode
+        if self.settings.paused { self.mode.min(Mode::DryRun) } else { self.mode }
     }
 
     /// The cgroup and number of the victim that is signalled or about to be.
@@ -386,7 +393,7 @@ impl Engine {
         self.ease(actions);
         self.stand_back(now_ns, &reclaim);
         self.candidates.order.sort_unstable_by(|left, right| left.compare(right).0);
-        if self.mode == Mode::Enforce && self.breaker.is_open(now_ns, self.candidates.len()) {
+        if self.mode() == Mode::Enforce && self.breaker.is_open(now_ns, self.candidates.len()) {
             self.mode = Mode::DryRun;
             self.suppress(now_ns, &reclaim, Suppression::BreakerOpen, actions);
         }
@@ -428,7 +435,7 @@ impl Engine {
             }
         }
         let predicted_freed_bytes = slot.reading.usage().map_or(0, Usage::freed_by_death_bytes);
-        let dry_run = self.mode != Mode::Enforce;
+        let dry_run = self.mode() != Mode::Enforce;
         // To ask it and wait would be too late, though the hard threshold is not met yet.
         let is_exhausting = is_too_late(self.exhausted_in_ns, predicted_freed_bytes);
         let grace_ns = if shortage.hard || is_exhausting {
@@ -439,6 +446,7 @@ impl Engine {
         Some(Decision {
             number: self.decided.saturating_add(1),
             dry_run,
+            paused: self.settings.paused,
             index: first.index,
             cgroup: first.cgroup,
             pod: slot.facts.pod,

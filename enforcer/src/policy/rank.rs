@@ -63,6 +63,12 @@ impl DecidedBy {
             Self::BackOff => "backOff",
         }
     }
+
+    /// The same of a victim that may have been the only one to choose from.
+    #[must_use]
+    pub fn of(key: Option<Self>) -> &'static str {
+        key.map_or("onlyCandidate", Self::as_str)
+    }
 }
 
 impl MemoryStanding {

@@ -8,7 +8,7 @@ use crate::model::{
     Container, ContainerKind, Node, Pod, PodName, PodUid, Quantity, Requirements, ResourceList, ResourceName,
 };
 
-pub(super) type Amounts<'text> = &'text [(&'text str, &'text str)];
+pub(crate) type Amounts<'text> = &'text [(&'text str, &'text str)];
 
 pub(super) fn list(amounts: Amounts<'_>) -> ResourceList {
     amounts.iter().map(|(name, text)| (ResourceName::new(name), text.parse().unwrap())).collect()
@@ -24,11 +24,11 @@ pub(super) fn container(
     Container { name: name.to_owned(), kind, resources }
 }
 
-pub(super) fn app(name: &str, requests: Amounts<'_>, limits: Amounts<'_>) -> Container {
+pub(crate) fn app(name: &str, requests: Amounts<'_>, limits: Amounts<'_>) -> Container {
     container(ContainerKind::App, name, requests, limits)
 }
 
-pub(super) fn pod(name: &str, containers: Vec<Container>) -> Pod {
+pub(crate) fn pod(name: &str, containers: Vec<Container>) -> Pod {
     Pod {
         name: PodName { namespace: String::from("default"), name: name.to_owned() },
         uid: PodUid::new(&format!("uid-{name}")).unwrap(),

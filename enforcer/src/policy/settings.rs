@@ -2,7 +2,10 @@ mod check;
 
 use crate::model::{CgroupPath, ResourceList};
 
-use super::threshold::{Signal, Threshold, ThresholdValue};
+use super::{
+    engine::BreakerSettings,
+    threshold::{Signal, Threshold, ThresholdValue},
+};
 
 pub use self::check::SettingsError;
 
@@ -95,6 +98,10 @@ pub struct EvictionSettings {
     pub pressure_transition_period_ms: u64,
     /// `evictionMaxPodGracePeriod` in seconds: the longest grace period in a soft eviction.
     pub max_pod_grace_period_seconds: u64,
+    /// `evictWithinRequest`: whether pods within their request may be evicted, behind all others. The kubelet does.
+    pub evict_within_request: bool,
+    /// `breaker`: when no pod is killed any more.
+    pub breaker: BreakerSettings,
 }
 
 impl EvictionSettings {
@@ -122,6 +129,8 @@ impl Default for EvictionSettings {
             thresholds: thresholds.map(|(signal, value)| Threshold::hard(signal, value)).into(),
             pressure_transition_period_ms: 300_000,
             max_pod_grace_period_seconds: 0,
+            evict_within_request: true,
+            breaker: BreakerSettings::default(),
         }
     }
 }

@@ -108,7 +108,8 @@ pub enum End {
 pub fn foresee(mut scene: Scene) -> Foreseen {
     let mut foreseen = Foreseen::default();
     // What would be run before each is taken as run.
-    let settings = EngineSettings { mode: Mode::Enforce, hook_timeout_ns: 0, ..scene.settings };
+    let settings =
+        EngineSettings { mode: Mode::Enforce, paused: false, hook_timeout_ns: 0, ..scene.settings };
     let mut engine = Engine::new(&settings);
     let facts: Vec<_> = scene.pods.iter().map(|(facts, _)| *facts).collect();
     drop(engine.replace(Candidates::new(&facts)));

@@ -13,27 +13,44 @@ const MAX_PAUSE_NS: u64 = 1_000 * MS;
 /// What was seen counts in full at first and no longer after this time.
 const FORGET_NS: u64 = 5_000 * MS;
 
+/// How long a fill must have gone on to be believed: a victim's grace is not cut short for a spike, and the kernel's counters
+/// jump by megabytes within a millisecond.
+const SUSTAINED_NS: u64 = 250 * MS;
+
 /// Samples closer than this are taken together: the kernel's counters are batched, and would seem to jump.
 const SPAN_NS: u64 = MS / 2;
 
 /// Says when to look again: no later than the headroom could last at the fastest fill seen or assumed.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampler {
-    last: Option<(u64, u64)>,
+    last: Option<Look>,
     fastest_bytes_per_second: u64,
     assumed_bytes_per_second: u64,
+    /// Where the last span of [`SUSTAINED_NS`] began, and the one before it.
+    spans: (Option<Look>, Option<Look>),
+    sustained_bytes_per_second: u64,
 }
+
+/// When, and how much was available.
+type Look = (u64, u64);
 
 impl Sampler {
     /// For a machine with so many cpus.
     #[must_use]
     pub fn new(cpus: u64) -> Self {
         let assumed_bytes_per_second = ASSUMED_BYTES_PER_SECOND_AND_CPU.saturating_mul(cpus.max(LEAST_CPUS));
-        Self { last: None, fastest_bytes_per_second: 0, assumed_bytes_per_second }
+        Self {
+            last: None,
+            fastest_bytes_per_second: 0,
+            assumed_bytes_per_second,
+            spans: (None, None),
+            sustained_bytes_per_second: 0,
+        }
     }
 
     /// Takes in that so much was available at that time.
     pub fn observe(&mut self, now_ns: u64, available_bytes: u64) {
+        self.sustain(now_ns, available_bytes);
         let Some((before_ns, before_bytes)) = self.last else {
             self.last = Some((now_ns, available_bytes));
             return;
@@ -54,10 +71,23 @@ impl Sampler {
         scale(headroom_bytes, 1_000 * MS, self.fastest_bytes_per_second()).clamp(MIN_PAUSE_NS, MAX_PAUSE_NS)
     }
 
-    /// The fastest fill that was seen lately; 0 if there was none.
+    /// Over the last 250 to 500 ms, or between two looks that are further apart.
+    fn sustain(&mut self, now_ns: u64, available_bytes: u64) {
+        let long_ago = |look: &Look| now_ns.saturating_sub(look.0) >= SUSTAINED_NS;
+        if self.spans.0.as_ref().is_none_or(long_ago) {
+            self.spans = (Some((now_ns, available_bytes)), self.spans.0);
+        }
+        let base = self.spans.1.filter(long_ago);
+        self.sustained_bytes_per_second = base.map_or(0, |(since_ns, before_bytes)| {
+            let filled = before_bytes.saturating_sub(available_bytes);
+            scale(filled, 1_000 * MS, now_ns.saturating_sub(since_ns))
+        });
+    }
+
+    /// How fast memory was filled over the last 250 ms or more; 0 if it was not, or that is not known yet.
     #[must_use]
     pub fn fill_bytes_per_second(&self) -> u64 {
-        self.fastest_bytes_per_second
+        self.sustained_bytes_per_second
     }
 
     /// The fill that is reckoned with.
@@ -103,6 +133,39 @@ mod tests {
             sampler.observe(second * 1_000 * MS, 96 * GIB);
         }
         assert_eq!(sampler.fastest_bytes_per_second(), 4 * GIB);
+    }
+
+    #[test]
+    fn a_spike_is_no_fill_that_goes_on() {
+        let mut sampler = Sampler::new(2);
+        for ms in 0..100 {
+            sampler.observe(ms * MS, GIB);
+        }
+        assert_eq!(sampler.fill_bytes_per_second(), 0, "nothing is known yet");
+        sampler.observe(100 * MS, GIB - (4 << 20));
+        for ms in 101..2_000 {
+            sampler.observe(ms * MS, GIB - (4 << 20));
+            assert!(sampler.fill_bytes_per_second() <= 16 << 20, "at {ms} ms");
+        }
+        assert_eq!(sampler.fill_bytes_per_second(), 0);
+    }
+
+    #[test]
+    fn a_fill_that_goes_on_is_known_within_a_quarter_of_a_second_and_over_within_half_of_one() {
+        let mut sampler = Sampler::new(2);
+        let at = |ms: u64| 10 * GIB - ms.min(1_000) * (1 << 20);
+        for ms in 0..=1_000 {
+            sampler.observe(ms * MS, at(ms));
+            let known = sampler.fill_bytes_per_second();
+            assert_eq!(known, if ms < 250 { 0 } else { 1_000 << 20 }, "at {ms} ms");
+        }
+        for ms in 1_001..1_500 {
+            sampler.observe(ms * MS, at(ms));
+        }
+        sampler.observe(1_501 * MS, at(1_501));
+        assert_eq!(sampler.fill_bytes_per_second(), 0);
+        sampler.observe(3_501 * MS, at(1_501) - GIB);
+        assert!((GIB / 4..=GIB / 2).contains(&sampler.fill_bytes_per_second()), "two looks far apart");
     }
 
     #[test]

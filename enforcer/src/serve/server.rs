@@ -14,8 +14,8 @@ use axum::{
 };
 use tokio::{net::UnixListener, sync::watch};
 
-use super::{Doctor, Usages, View, events};
-use crate::{journal::Journal, recorder::Asker};
+use super::{Doctor, OrderView, Usages, View, events, now};
+use crate::{journal::Journal, policy::order::Order, recorder::Asker};
 
 /// The observe socket's name in the run directory.
 const OBSERVE_SOCKET: &str = "observe.sock";
@@ -71,6 +71,8 @@ pub struct Sources {
     pub usages: Usages,
     /// The pods.
     pub view: watch::Receiver<View>,
+    /// What operators have ordered.
+    pub orders: watch::Receiver<Vec<Order>>,
 }
 
 /// What every request needs.
@@ -81,6 +83,7 @@ pub(super) struct Shared {
     pub(super) recorder: Option<Asker>,
     pub(super) usages: Usages,
     pub(super) view: watch::Receiver<View>,
+    pub(super) orders: watch::Receiver<Vec<Order>>,
     pub(super) ready: watch::Receiver<bool>,
     pub(super) stopping: watch::Receiver<bool>,
 }
@@ -131,10 +134,10 @@ impl Observe {
         stopping: watch::Receiver<bool>,
     ) -> Result<(), Error> {
         let Self { listener, path } = self;
-        let Sources { journal, doctor, recorder, usages, view } = sources;
+        let Sources { journal, doctor, recorder, usages, view, orders } = sources;
         let mut stop = stopping.clone();
-        let router =
-            router(Shared { journal, doctor: Arc::new(doctor), recorder, usages, view, ready, stopping });
+        let doctor = Arc::new(doctor);
+        let router = router(Shared { journal, doctor, recorder, usages, view, orders, ready, stopping });
         let stopped = async move {
             // The sender's end means the same as the word.
             if stop.wait_for(|stopping| *stopping).await.is_err() {
@@ -155,6 +158,7 @@ fn router(shared: Shared) -> Router {
         .route("/v1/doctor", get(doctor))
         .route("/v1/recording", get(recording))
         .route("/v1/usages", get(usages))
+        .route("/v1/orders", get(orders))
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .with_state(shared)
@@ -163,6 +167,13 @@ fn router(shared: Shared) -> Router {
 async fn pods(State(shared): State<Shared>) -> Response {
     let view = shared.view.borrow().clone();
     Json(view).into_response()
+}
+
+/// What operators have ordered, as long as it is in force.
+async fn orders(State(shared): State<Shared>) -> Response {
+    let now = now();
+    let orders: Vec<_> = shared.orders.borrow().iter().map(|order| OrderView::new(order, now)).collect();
+    Json(orders).into_response()
 }
 
 async fn doctor(State(shared): State<Shared>) -> Response {

@@ -46,7 +46,7 @@ impl Scene {
         let transition = if settings.contains("evictionPressureTransitionPeriod") {
             ""
         } else {
-            "evictionPressureTransitionPeriod: 0s\n"
+            "evictionPressureTransitionPeriod: 1ms\n"
         };
         let daemon = Daemon::start(&folder, &format!("mode: enforce\n{transition}{settings}")).unwrap();
         let stream = daemon.follow().unwrap();
@@ -165,7 +165,11 @@ fn at_rest_bytes() -> u64 {
 
 #[test]
 fn the_right_pod_dies_twenty_times_of_twenty() {
-    let mut scene = Scene::open("eviction-twenty");
+    let threshold = THRESHOLD_BYTES / MIB;
+    // Twenty of five pods would be too many.
+    let settings =
+        format!("evictionHard: {{memory.available: {threshold}Mi}}\nbreaker: {{maxKills: 50, maxShare: 1}}");
+    let mut scene = Scene::open_with("eviction-twenty", &settings);
     let killed_by_kernel = kernel::vmstat("oom_kill").unwrap();
     for round in 1..=ROUNDS {
         let mut within = scene.hold("shop", 0, "memory: 400Mi", "memory: 600Mi", "250Mi");

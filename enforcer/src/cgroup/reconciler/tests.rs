@@ -550,6 +550,34 @@ fn what_may_not_be_adopted_is_told_and_left_alone() {
     assert_eq!(fixture.read("system.slice/web.service/memory.max"), "max\n");
 }
 
+/// Whoever ends one of two pods that share processes ends the other too.
+#[test]
+fn no_pod_adopts_what_another_holds_or_is_held_in() {
+    const OTHERS: &str = "/system.slice/web.service";
+    for (path, why) in [
+        ("/kubepods/pod1", "is planned already"),
+        ("/kubepods/pod1/app/inner", "it is within /kubepods/pod1/app, which is another pod's"),
+        (OTHERS, "is planned already"),
+        ("/system.slice/web.service/inner", "it is within /system.slice/web.service, which is another pod's"),
+        ("/system.slice", "it is or holds /system.slice/web.service, which is planned already"),
+    ] {
+        let tree = ["kubepods/pod1/app/inner", "system.slice/web.service/inner"];
+        let mut fixture = Fixture::new(&[TREE, &tree].concat());
+        let mut all = plan("8192");
+        for (uid, adopted) in [("2", OTHERS), ("3", path)] {
+            let mut pod = adopting(adopted, "8192").pods.remove(0);
+            (pod.uid, pod.name.name) = (PodUid::new(uid).unwrap(), uid.to_owned());
+            all.pods.push(pod);
+        }
+        drop(fixture.reconcile(&all));
+        let told: Vec<_> = fixture.reconciler.problems().into_iter().map(|problem| problem.message).collect();
+        assert!(told.iter().any(|message| message.contains(why)), "{path}: {told:?}");
+        let third = PodUid::new("3");
+        let held = fixture.reconciler.cgroups().find(|(_, owner)| owner.level.uid() == third.as_ref());
+        assert!(held.is_none(), "{held:?}");
+    }
+}
+
 #[test]
 fn what_was_written_is_given_back_at_the_end() {
     let mut fixture = Fixture::new(&[TREE, &["system.slice"]].concat());

@@ -16,7 +16,7 @@ const TEXT: usize = 11;
 
 /// With `verbose`, what was found is said of everything, and each rung that there is.
 pub(super) fn table(document: &Document, color: bool, verbose: bool) -> String {
-    let Document { source, ok: _, limited, facilities, programs } = document;
+    let Document { source, ok: _, limited, facilities, programs, orders } = document;
     let mut text = String::from(match source {
         Source::Daemon => "What the daemon found at its start, and uses:\n\n",
         Source::Here => "What this process finds:\n\n",
@@ -27,6 +27,9 @@ pub(super) fn table(document: &Document, color: bool, verbose: bool) -> String {
     if let Some(programs) = programs {
         text.push('\n');
         self::programs(&mut text, programs);
+    }
+    if !orders.is_empty() {
+        text.push_str(&format!("\n{}", crate::cli::orders::table(orders)));
     }
     text.push_str(&format!("\n{}\n", summary(facilities)));
     for line in limited.iter().flat_map(|limited| wrap(limited, WIDTH)) {

@@ -223,7 +223,7 @@ impl<'a> Teller<'a> {
             Happening::Decided { decision, id: _ } => {
                 let mut more = about(decision.number);
                 more.insert("dryRun".into(), json!(decision.dry_run));
-                more.insert("decidedBy".into(), json!(decision.decided_by.map(DecidedBy::as_str)));
+                more.insert("decidedBy".into(), json!(DecidedBy::of(decision.decided_by)));
                 more.extend(shortage(&decision.shortage));
                 say("decided", more);
             }
@@ -293,7 +293,7 @@ impl<'a> Teller<'a> {
         add("bootTimeNs", json!(decision.decided_ns));
         add("dryRun", json!(decision.dry_run));
         add("graceMs", json!(decision.grace_ns / 1_000_000));
-        add("decidedBy", json!(decision.decided_by.map(DecidedBy::as_str)));
+        add("decidedBy", json!(DecidedBy::of(decision.decided_by)));
         add("predictedFreedBytes", json!(decision.predicted_freed_bytes));
         add("rankedCount", json!(decision.ranked_count));
         add("excludedCount", json!(decision.excluded_count));

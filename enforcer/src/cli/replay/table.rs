@@ -70,7 +70,7 @@ fn why(what: &str, data: &Value) -> String {
     match what {
         "crossed" | "cleared" => format!("{}: {}", string(data, "signal"), of(data)),
         "decided" => {
-            let by = data.get("decidedBy").and_then(Value::as_str).unwrap_or("no other");
+            let by = data.get("decidedBy").and_then(Value::as_str).unwrap_or("?");
             let dry = if data.get("dryRun") == Some(&Value::Bool(true)) { ", dry run" } else { "" };
             format!("{by}; {}{dry}", of(data))
         }
@@ -130,7 +130,7 @@ fn other(under: &Under) -> String {
         let nobody = || nobody.as_ref().map_or_else(String::new, |why| format!("nobody: {}", escape(why)));
         let would = match under {
             Some(decision) => {
-                let by = decision.get("decidedBy").and_then(Value::as_str).unwrap_or("no other");
+                let by = decision.get("decidedBy").and_then(Value::as_str).unwrap_or("?");
                 format!("{} ({by}; {})", shorten(&name(under).unwrap_or_default(), NAME), of(decision))
             }
             None => nobody(),

@@ -54,7 +54,7 @@ struct Row {
     signal: &'static str,
     hard: bool,
     after_ms: u64,
-    decided_by: Option<&'static str>,
+    decided_by: &'static str,
     usage_bytes: Option<u64>,
     request_bytes: Option<u64>,
     predicted_freed_bytes: u64,
@@ -80,7 +80,7 @@ impl Document {
                 signal: decision.shortage.signal.as_str(),
                 hard: decision.shortage.hard,
                 after_ms: after_ns / 1_000_000,
-                decided_by: decision.decided_by.map(DecidedBy::as_str),
+                decided_by: DecidedBy::of(decision.decided_by),
                 usage_bytes: Reading::usage(&decision.reading).map(|usage: &Usage| usage.working_set_bytes),
                 request_bytes: now.scene.pods.get(decision.index).map(|(facts, _)| facts.request_bytes),
                 predicted_freed_bytes: decision.predicted_freed_bytes,
@@ -146,7 +146,7 @@ pub(super) fn table(document: &Document) -> String {
             human_bytes(row.available_after_bytes),
         ];
         let [usage, request, frees, leaves] = &columns;
-        let by = row.decided_by.unwrap_or("no other");
+        let by = row.decided_by;
         text.push_str(&line(&row.rank.to_string(), &name, [usage, request, frees, leaves], by));
     }
     text.push_str(match *end {

@@ -161,7 +161,9 @@ impl Desired {
                     highest: scores().max()?,
                     weight_bytes: weight.process_bytes,
                     // One without a process cannot be killed.
-                    is_spared: pod.critical || weight.process_bytes == 0,
+                    is_spared: pod.critical
+                        || self.protected.contains(&pod.name)
+                        || weight.process_bytes == 0,
                     set: None,
                 },
             })

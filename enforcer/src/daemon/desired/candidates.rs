@@ -1,25 +1,35 @@
 //! The pods that the reflex may evict, and that are ended for a critical one.
-use std::{borrow::Cow, sync::Arc, thread, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc, thread, time::Duration};
 
 use super::{Desired, telling};
 use crate::{
-    cgroup::CgroupDir,
+    cgroup::{self, CgroupDir},
     daemon::lookout::{Kubepods, Sights, Suspect},
     evict::{self, Candidate, OpenError},
-    model::{CgroupId, PodUid},
+    model::{CgroupId, CgroupPath, PodUid},
     policy::{ContainerPlan, PodPlan, admission::Rejection},
 };
 
 /// A candidate, and what it was opened for.
 pub(super) struct Standing {
     plan: PodPlan,
-    candidate: Arc<Candidate>,
+    pub(super) candidate: Arc<Candidate>,
     /// The containers' cgroups that stood then: their brakes are open.
     containers: Vec<Option<CgroupId>>,
 }
 
 fn is_evicted(plan: &PodPlan) -> bool {
     plan.admission.rejection() == Some(&Rejection::Evicted)
+}
+
+/// The plan as far as the pod holds what it names to adopt; none if that is its own cgroup, and another's. Whoever ends it
+/// must not end another with it.
+fn as_held(plan: &PodPlan, holders: &BTreeMap<CgroupPath, PodUid>) -> Option<PodPlan> {
+    let is_held = |path: &CgroupPath| holders.get(path) == Some(&plan.uid);
+    let may = |adopted: bool, path: &CgroupPath| !adopted || is_held(path);
+    let mut held = may(plan.adopted, &plan.cgroup.path).then(|| plan.clone())?;
+    held.containers.retain(|container| may(container.adopted, &container.cgroup.path));
+    Some(held)
 }
 
 impl Desired {
@@ -35,18 +45,18 @@ impl Desired {
         let mut before = std::mem::take(&mut self.candidates);
         let mut differs = false;
         let mut order = Vec::new();
-        let wanted: Vec<_> = plan.pods.iter().filter_map(|pod| self.evictable(pod)).collect();
+        let holders = cgroup::holders(&plan, &self.retired.iter().collect());
+        let wanted: Vec<_> = plan.pods.iter().filter_map(|pod| self.evicted_by(pod, &holders)).collect();
         for plan in wanted {
             let plan = plan.as_ref();
-            let id = self.ids.get(&plan.cgroup.path);
-            let containers: Vec<_> = plan
-                .containers
-                .iter()
-                .map(|container| self.ids.get(&container.cgroup.path).copied())
-                .collect();
+            let held = |path| self.ids.get(path).copied().filter(|_| holders.get(path) == Some(&plan.uid));
+            let id = held(&plan.cgroup.path);
+            let containers: Vec<_> =
+                plan.containers.iter().map(|container| held(&container.cgroup.path)).collect();
             let standing = before.remove(&plan.uid).filter(|standing| {
                 standing.plan == *plan
-                    && Some(&standing.candidate.facts().cgroup) == id
+                    && standing.candidate.facts().protected == self.protected.contains(&plan.name)
+                    && Some(standing.candidate.facts().cgroup) == id
                     && standing.containers == containers
             });
             let candidate = match standing {
@@ -54,7 +64,7 @@ impl Desired {
                 None if id.is_none() => None,
                 None => {
                     differs = true;
-                    self.open(&root, plan)
+                    as_held(plan, &holders).and_then(|plan| self.open(&root, &plan))
                 }
             };
             if let Some(candidate) = candidate {
@@ -67,14 +77,20 @@ impl Desired {
     }
 
     /// The plan by which a pod may be evicted, if it may.
-    fn evictable<'a>(&self, plan: &'a PodPlan) -> Option<Cow<'a, PodPlan>> {
+    fn evicted_by<'a>(
+        &self,
+        plan: &'a PodPlan,
+        holders: &BTreeMap<CgroupPath, PodUid>,
+    ) -> Option<Cow<'a, PodPlan>> {
         if !self.retired.contains(&plan.uid) || plan.adopted {
             let may = !self.retired.contains(&plan.uid) || is_evicted(plan);
             return may.then_some(Cow::Borrowed(plan));
         }
         // Its own cgroup goes, and what its containers took elsewhere stays.
-        let stands =
-            |container: &&ContainerPlan| container.adopted && self.ids.contains_key(&container.cgroup.path);
+        let stands = |container: &&ContainerPlan| {
+            let path = &container.cgroup.path;
+            container.adopted && self.ids.contains_key(path) && holders.get(path) == Some(&plan.uid)
+        };
         let elsewhere = plan.containers.iter().find(stands).filter(|_| is_evicted(plan))?;
         Some(Cow::Owned(PodPlan { cgroup: elsewhere.cgroup.clone(), ..plan.clone() }))
     }
@@ -96,13 +112,20 @@ impl Desired {
     /// Opens a pod of the plan; none if it has no cgroup, and so no processes.
     fn open_planned(&mut self, uid: &PodUid) -> Option<Arc<Candidate>> {
         let root = Arc::clone(self.hierarchy.as_ref()?.root());
-        let plan = self.plan.pods.iter().find(|plan| plan.uid == *uid)?.clone();
+        let plan = self.plan.pods.iter().find(|plan| plan.uid == *uid)?;
+        let plan = self.let_in(plan)?;
         self.open(&root, &plan)
+    }
+
+    /// The pod with what would be its own if it were let in; none if its cgroup is another's.
+    pub(super) fn let_in(&self, plan: &PodPlan) -> Option<PodPlan> {
+        let retired = self.retired.iter().filter(|retired| **retired != plan.uid).collect();
+        as_held(plan, &cgroup::holders(&self.plan, &retired))
     }
 
     fn open(&mut self, root: &CgroupDir, plan: &PodPlan) -> Option<Arc<Candidate>> {
         match Candidate::open(root, plan) {
-            Ok(candidate) => Some(Arc::new(candidate)),
+            Ok(candidate) => Some(Arc::new(candidate.protected(self.protected.contains(&plan.name)))),
             Err(OpenError::Cgroup(error)) if error.is_gone() => None,
             Err(error) => {
                 self.are_candidates_stale = true;
@@ -132,7 +155,7 @@ impl Desired {
         let Some(entry) = self.roster.get(uid) else { return };
         let grace = Duration::from_secs(entry.pod.termination_grace_period_seconds);
         let (name, journal) = (entry.pod.name.clone(), self.journal.clone());
-        let work = move || match evict::end(&candidate, grace) {
+        let work = move || match evict::end(&candidate, grace, |_| ()) {
             Ok(ending) => tracing::info!(pod = %name, ?ending, "made way for a critical pod"),
             Err(error) => {
                 let message =
@@ -145,5 +168,54 @@ impl Desired {
                 format!("pod {} does not make way for a critical one: no thread: {error}", entry.pod.name);
             telling::degraded(&self.journal, "preemption", &message);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        model::{Adoption, Pod},
+        policy::{Plan, Settings, admission::Admission, plan_decided, sample},
+    };
+
+    /// A pod that adopts that cgroup, and those containers'.
+    fn adopting(name: &str, own: Option<&str>, containers: &[(&str, &str)]) -> Pod {
+        let path = |text: &str| CgroupPath::parse(text).unwrap();
+        let adopts = Adoption {
+            pod: own.map(path),
+            containers: containers.iter().map(|(name, text)| ((*name).to_owned(), path(text))).collect(),
+        };
+        let of = vec![sample::app("a", &[], &[]), sample::app("b", &[], &[])];
+        Pod { adopts: Some(adopts), ..sample::pod(name, of) }
+    }
+
+    fn planned(pods: &[Pod]) -> Plan {
+        let decided: Vec<_> = pods.iter().map(|pod| (pod, Admission::plain())).collect();
+        plan_decided(&sample::node(), &Settings::default(), &decided)
+    }
+
+    /// The containers with which the last of these pods may be ended; none if it may not.
+    fn ended_with(pods: &[Pod]) -> Option<Vec<String>> {
+        let plan = planned(pods);
+        let held = as_held(plan.pods.last()?, &cgroup::holders(&plan, &[].into()))?;
+        Some(held.containers.into_iter().map(|container| container.name).collect())
+    }
+
+    #[test]
+    fn nobody_is_ended_with_what_it_names_and_is_not_its_own() {
+        let other = sample::pod("other", vec![sample::app("a", &[], &[])]);
+        let of_other = planned(std::slice::from_ref(&other)).pods.remove(0);
+        let (pods_cgroup, containers_cgroup) =
+            (of_other.cgroup.path.as_str(), of_other.containers[0].cgroup.path.as_str());
+        let within = format!("{containers_cgroup}/inner");
+        for others in ["/kubepods", "/kubepods/besteffort", pods_cgroup, containers_cgroup, &within] {
+            let with = |thief: Pod| ended_with(&[other.clone(), thief]);
+            assert_eq!(with(adopting("thief", Some(others), &[])), None, "{others}");
+            let containers = [("a", others), ("b", "/system.slice/b.service")];
+            assert_eq!(with(adopting("thief", None, &containers)).unwrap(), ["b"], "{others}");
+        }
+        assert_eq!(ended_with(&[adopting("p", Some("/x"), &[("a", "/x/y")])]).unwrap(), ["a", "b"]);
+        assert_eq!(ended_with(&[other, sample::pod("p", vec![sample::app("c", &[], &[])])]).unwrap(), ["c"]);
     }
 }

@@ -48,9 +48,9 @@ impl Desired {
                 "{}; it stays so until its manifest changes or goes",
                 told(&Rejection::Preempted)
             )),
-            State::Evicted => Some(String::from(
-                "the node was low on memory; `enforcer events --type eviction.decided` tells why it was this pod",
-            )),
+            State::Evicted => {
+                Some(String::from("`enforcer events --type eviction.decided` tells why it was this pod"))
+            }
             State::Active(active) if !active.awaits.is_empty() => {
                 let name = |uid: &PodUid| self.roster.get(uid).map(|entry| entry.pod.name.to_string());
                 let names: Vec<_> = active.awaits.iter().filter_map(name).collect();

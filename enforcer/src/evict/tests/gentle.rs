@@ -34,7 +34,7 @@ fn each_process_gets_sigterm_and_nobody_else_does() {
     node.write("a", "app/cgroup.procs", &format!("{}\n", container.id()));
     let candidate = node.open(&pod).unwrap();
     let ending = thread::scope(|scope| {
-        let ending = scope.spawn(|| end(&candidate, LONG));
+        let ending = scope.spawn(|| end(&candidate, LONG, |_| ()));
         assert_eq!(own.wait().unwrap().signal(), Some(15));
         assert_eq!(container.wait().unwrap().signal(), Some(15));
         node.write("a", "cgroup.events", "populated 0\nfrozen 0\n");
@@ -52,7 +52,7 @@ fn who_does_not_end_within_the_grace_is_killed() {
     let (node, pod) = scene();
     let candidate = node.open(&pod).unwrap();
     let ending = thread::scope(|scope| {
-        let ending = scope.spawn(|| end(&candidate, SHORT));
+        let ending = scope.spawn(|| end(&candidate, SHORT, |_| ()));
         while !node.killed("a") {
             thread::sleep(Duration::from_millis(5));
         }
@@ -66,7 +66,7 @@ fn who_does_not_end_within_the_grace_is_killed() {
 fn an_empty_pod_has_ended_already() {
     let (node, pod) = scene();
     node.write("a", "cgroup.events", "populated 0\nfrozen 0\n");
-    assert_eq!(end(&node.open(&pod).unwrap(), LONG).unwrap(), Ending::OnTerm);
+    assert_eq!(end(&node.open(&pod).unwrap(), LONG, |_| ()).unwrap(), Ending::OnTerm);
     assert!(!node.killed("a"));
 }
 
@@ -78,7 +78,9 @@ fn what_holds_init_or_the_daemon_gets_no_signal() {
     let mut neighbour = process();
     for (pid, expected) in [(1, Forbidden::HoldsInit), (std::process::id(), Forbidden::HoldsDaemon)] {
         node.write("a", "app/cgroup.procs", &format!("{}\n{pid}\n", neighbour.id()));
-        assert!(matches!(end(&candidate, SHORT), Err(EndError::Forbidden(reason)) if reason == expected));
+        assert!(
+            matches!(end(&candidate, SHORT, |_| ()), Err(EndError::Forbidden(reason)) if reason == expected)
+        );
     }
     assert!(!node.killed("a"));
     assert!(neighbour.try_wait().unwrap().is_none());
@@ -91,7 +93,7 @@ fn one_that_comes_in_during_the_grace_stops_the_kill() {
     let (node, pod) = scene();
     let candidate = node.open(&pod).unwrap();
     let ending = thread::scope(|scope| {
-        let ending = scope.spawn(|| end(&candidate, Duration::from_secs(1)));
+        let ending = scope.spawn(|| end(&candidate, Duration::from_secs(1), |_| ()));
         thread::sleep(Duration::from_millis(300));
         node.write("a", "cgroup.procs", "1\n");
         ending.join().unwrap()

@@ -51,10 +51,8 @@ impl Turn {
                 Outcome::Signalled { number, now_ns }
             }
             Err(reason) => {
-                if cut_short.is_none()
-                    && let Some(pledges) = &mut self.wiring.pledges
-                {
-                    pledges.release(number);
+                if self.core.engine().terminated_ns().is_none() {
+                    self.release_pledge(number);
                 }
                 Outcome::Refused { number, now_ns: now_ns(ClockId::Boottime), reason }
             }

@@ -80,7 +80,7 @@ pub enum Exclusion {
     Gone,
     /// It uses nothing.
     Empty,
-    /// It uses no more than it requested, and such pods are spared by configuration.
+    /// It uses no more than it requested, or what it uses is not known, and such pods are spared by configuration.
     WithinRequest,
     /// It was tried in this episode and could not be evicted.
     PassedOver,
@@ -125,6 +125,8 @@ pub struct Decision {
     pub number: u64,
     /// Whether nothing is to be signalled.
     pub dry_run: bool,
+    /// Whether an operator has paused evicting, and so nothing is to be signalled.
+    pub paused: bool,
     /// The victim's place among the candidates.
     pub index: usize,
     /// The victim's cgroup.
@@ -314,7 +316,7 @@ pub enum Action {
         /// Which eviction.
         number: u64,
     },
-    /// Kill the victim that was asked to end, or was about to be, now, and answer with `Outcome::Signalled` or `Refused`.
+    /// Kill the victim that was asked to end, or was to be, now, and answer with `Outcome::Signalled` or `Refused`.
     Kill {
         /// Which eviction.
         number: u64,
@@ -395,7 +397,8 @@ wire!(enum Exclusion { 0 => Critical, 1 => Protected, 2 => Gone, 3 => Empty, 4 =
 wire!(struct Excluded { index, cgroup, reason });
 wire!(struct Shortage { signal, hard, threshold, observed });
 wire!(struct Decision {
-    number, dry_run, index, cgroup, pod, returned, crossed_ns, decided_ns, shortage, grace_ns, hook, reading, growth_bytes_per_second,
+    number, dry_run, paused, index, cgroup, pod, returned, crossed_ns, decided_ns, shortage, grace_ns, hook, reading,
+    growth_bytes_per_second,
     decided_by, predicted_freed_bytes, ranking, ranked_count, excluded, excluded_count,
 });
 wire!(struct Moments { crossed_ns, decided_ns, terminated_ns, signalled_ns, dead_ns, memory_back_ns });

@@ -75,7 +75,7 @@ impl Engine {
     fn awaited(&self, node: &NodeSample) -> Option<Awaited> {
         let idle = self.brakes.on.is_none() && node.now_ns >= self.brakes.due_ns;
         let victim = self.victim.filter(|victim| victim.number != self.brakes.refused)?;
-        if self.mode != Mode::Enforce || !idle || Resource::of(victim.signal) != Some(Resource::Memory) {
+        if self.mode() != Mode::Enforce || !idle || Resource::of(victim.signal) != Some(Resource::Memory) {
             return None;
         }
         let (cause, ns) = victim.awaited()?;
@@ -147,7 +147,7 @@ impl Engine {
         let short = self.pressure.thresholds().zip(&self.episodes).any(|(tracked, episode)| {
             episode.is_some() && Resource::of(tracked.threshold.signal) == Some(Resource::Memory)
         });
-        if self.mode == Mode::Enforce && awaited && may_be && short {
+        if self.mode() == Mode::Enforce && awaited && may_be && short {
             return;
         }
         self.brakes.on = Some(Brake { is_easing: true, ..brake });

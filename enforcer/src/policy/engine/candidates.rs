@@ -173,7 +173,11 @@ impl Slot {
         }
         let usage = match self.reading {
             Reading::Gone => return Some(Exclusion::Gone),
-            Reading::Missing => return None,
+            Reading::Missing => {
+                // It may be within it.
+                let may_be = resource == Resource::Memory && self.facts.request_bytes > 0;
+                return (may_be && !evict_within_request).then_some(Exclusion::WithinRequest);
+            }
             Reading::Usage(usage) => usage,
         };
         match resource {
@@ -197,7 +201,8 @@ impl Slot {
                 order,
             }),
             Resource::Pids => Standing::Pids(PidStanding {
-                process_count: usage.and_then(|usage| usage.process_count),
+                // Upstream `processUsage`: only without any stats are they missing.
+                process_count: usage.map(|usage| usage.process_count.unwrap_or(0)),
                 priority,
                 order,
             }),

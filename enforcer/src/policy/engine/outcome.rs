@@ -19,12 +19,11 @@ impl Engine {
     fn hear_of_victim(&mut self, outcome: Outcome, actions: &mut Actions) {
         let Some(mut victim) = self.victim else { return };
         match outcome {
-            Outcome::Terminated { number, now_ns } if number == victim.number => {
-                let is_begun = victim.terminated(now_ns);
+            // One that was killed before it could be asked is not asked any more.
+            Outcome::Terminated { number, now_ns } if number == victim.number && victim.is_deciding() => {
+                victim.terminated(now_ns);
                 self.victim = Some(victim);
-                if is_begun {
-                    self.count(&victim, now_ns);
-                }
+                self.count(&victim, now_ns);
                 self.pace(now_ns, actions);
             }
             Outcome::Signalled { number, now_ns } if number == victim.number => {
@@ -120,8 +119,8 @@ impl Engine {
         let Some(before) = self.decision.filter(|decision| decision.number == refused.number) else { return };
         if let Some(reclaim) = self.may_decide(now_ns) {
             let resource = shortage(&reclaim).resource();
-            if resource != before.shortage.resource() {
-                // It was ranked by what is no longer short.
+            if resource != before.shortage.resource() || self.candidates.order.is_empty() {
+                // It was ranked by what is no longer short, or among candidates that were exchanged since.
                 return self.pace(now_ns, actions);
             }
             // Settings may have changed since it was drawn up.

@@ -95,11 +95,19 @@ pub struct BreakerSettings {
     pub max_share_permille: u16,
 }
 
+impl Default for BreakerSettings {
+    fn default() -> Self {
+        Self { max_kills: 20, window_ns: 600_000_000_000, max_share_permille: 500 }
+    }
+}
+
 /// What an administrator decides about eviction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EngineSettings {
     /// The mode.
     pub mode: Mode,
+    /// Whether an operator has paused evicting: then what would be done is decided and told, as in dry-run.
+    pub paused: bool,
     /// The thresholds; without one nothing is ever evicted.
     pub thresholds: Thresholds,
     /// `evictionPressureTransitionPeriod` in milliseconds: how long a node condition outlasts its threshold.
@@ -121,6 +129,7 @@ impl Default for EngineSettings {
     fn default() -> Self {
         Self {
             mode: Mode::DryRun,
+            paused: false,
             thresholds: followed(&[Threshold::hard(
                 Signal::MemoryAvailable,
                 ThresholdValue::Amount(100 << 20),
@@ -128,7 +137,7 @@ impl Default for EngineSettings {
             pressure_transition_period_ms: 300_000,
             max_pod_grace_period_ns: 0,
             evict_within_request: true,
-            breaker: BreakerSettings { max_kills: 20, window_ns: 600_000_000_000, max_share_permille: 500 },
+            breaker: BreakerSettings::default(),
             hook_timeout_ns: 0,
             dry_run_cool_down_ns: 60_000_000_000,
         }
@@ -139,7 +148,7 @@ wire!(enum Mode { 0 => Observe, 1 => DryRun, 2 => Enforce });
 wire!(enum Resource { 0 => Memory, 1 => Pids });
 wire!(struct BreakerSettings { max_kills, window_ns, max_share_permille });
 wire!(struct EngineSettings {
-    mode, thresholds, pressure_transition_period_ms, max_pod_grace_period_ns, evict_within_request, breaker,
+    mode, paused, thresholds, pressure_transition_period_ms, max_pod_grace_period_ns, evict_within_request, breaker,
     hook_timeout_ns,
     dry_run_cool_down_ns,
 });

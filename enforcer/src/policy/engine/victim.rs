@@ -157,15 +157,13 @@ impl Victim {
         self.looked_ns = self.looked_ns.max(now_ns);
     }
 
-    /// It was asked to end. Answers whether that was awaited: meanwhile it may have been killed.
-    pub(super) fn terminated(&mut self, now_ns: u64) -> bool {
+    /// It was asked to end.
+    pub(super) fn terminated(&mut self, now_ns: u64) {
         self.tick(now_ns);
-        let is_awaited = self.stage == Stage::Deciding;
-        if is_awaited {
+        if self.stage == Stage::Deciding {
             self.moments.terminated_ns = Some(now_ns);
             self.stage = Stage::Terminating { until_ns: self.clock_ns.saturating_add(self.grace_ns) };
         }
-        is_awaited
     }
 
     /// It was killed.
@@ -183,6 +181,11 @@ impl Victim {
         if let Stage::Hooking { until_ns } = &mut self.stage {
             *until_ns = 0;
         }
+    }
+
+    /// Whether it is to be signalled, and nothing has been sent to it as far as is known.
+    pub(super) fn is_deciding(&self) -> bool {
+        self.stage == Stage::Deciding
     }
 
     /// Whether an answer of the executor is awaited.

@@ -66,6 +66,8 @@ pub fn under(recording: &Recording<'_>, settings: &EngineSettings) -> Other {
                 *world = Some(World::new(&engine, settings, &first));
             }
             (Some(Record::Candidates(facts)), Some(world)) => world.replace(facts, &first),
+            // No policy decides about that.
+            (Some(Record::Settings(recorded)), Some(world)) => world.pause(recorded.paused),
             (Some(Record::Step(step)), Some(world)) => world.step(&step, &mut other),
             (
                 Some(
@@ -148,6 +150,7 @@ struct World {
 impl World {
     fn new(recorded: &Engine, settings: &EngineSettings, first: &BTreeMap<CgroupId, (u64, Reading)>) -> Self {
         let mut engine = recorded.clone();
+        let settings = &EngineSettings { paused: recorded.settings().paused, ..*settings };
         if settings != recorded.settings() {
             engine.configure(settings);
         }
@@ -198,6 +201,13 @@ impl World {
             .collect();
         self.order = all.iter().map(|facts| facts.cgroup).collect();
         drop(self.engine.replace(Candidates::new(&all)));
+    }
+
+    fn pause(&mut self, paused: bool) {
+        let settings = *self.engine.settings();
+        if paused != settings.paused {
+            self.engine.configure(&EngineSettings { paused, ..settings });
+        }
     }
 
     fn step(&mut self, step: &Step, other: &mut Other) {

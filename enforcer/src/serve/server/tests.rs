@@ -34,6 +34,7 @@ async fn serve() -> Served {
         recorder: None,
         usages: Usages::by(Vec::new),
         view: views,
+        orders: watch::channel(Vec::new()).1,
     };
     let task = tokio::spawn(observe.serve(sources, readies, stopping));
     Served { temp, journal, stop, _ready: ready, _view: view, task }

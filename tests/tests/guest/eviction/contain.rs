@@ -27,7 +27,10 @@ impl Held {
         let victim = scene.stubborn("victim", -10, 150);
         let filler = scene.fill(&to_leave(600 * MIB));
         scene.wait("eviction.signalled", "victim");
-        let grower = scene.start("grower", &["workload", "ramp", "--rate", "30Mi", "--to", "450Mi"]);
+        // No BestEffort pod may start while memory is short.
+        scene.manifest("grower", 0, "memory: 16Mi", "");
+        let ramp = ["workload", "ramp", "--rate", "30Mi", "--to", "450Mi"];
+        let grower = Process::new(scene.daemon.exec("default/grower", &ramp).unwrap());
         let told = scene
             .stream
             .wait_for("somebody held back", PATIENCE, |event| {

@@ -9,8 +9,8 @@ use crate::{
     policy::{
         engine::{
             Action, Actions, BrakeRefusal, BreakerSettings, CandidateFacts, Candidates, Containment,
-            Decision, Engine, EngineSettings, FailureReason, HookEnd, HookPlan, Input, Level, Mode,
-            NodeSample, Outcome, PodKey, Ranked, Reading, Refusal, Resource, Shortage, Standing, Usage,
+            Decision, Engine, EngineSettings, FailureReason, HookEnd, HookPlan, Input, KillReason, Level,
+            Mode, NodeSample, Outcome, PodKey, Ranked, Reading, Refusal, Resource, Shortage, Standing, Usage,
             followed,
         },
         threshold::{Signal, Threshold, ThresholdValue},
@@ -55,6 +55,8 @@ enum Answer {
     Refused(Refusal),
     /// What was run before has ended.
     Hook,
+    /// Of who was asked to end only after it had been killed, if anybody: whether it was asked.
+    Late(bool),
     /// Of the brake that was asked for first and not answered yet: whether it was done.
     Brake(bool),
 }
@@ -132,6 +134,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         2 => Just(Answer::Signalled),
         1 => refusal().prop_map(Answer::Refused),
         1 => Just(Answer::Hook),
+        1 => any::<bool>().prop_map(Answer::Late),
         2 => prop::bool::weighted(0.8).prop_map(Answer::Brake),
     ];
     prop_oneof![
@@ -174,9 +177,11 @@ fn thresholds() -> impl Strategy<Value = Vec<Threshold>> {
 
 fn settings() -> impl Strategy<Value = EngineSettings> {
     let mode = prop_oneof![1 => Just(Mode::Observe), 1 => Just(Mode::DryRun), 3 => Just(Mode::Enforce)];
+    let paused = prop::bool::weighted(0.2);
     let hook_ms = prop_oneof![Just(0_u64), 1_u64..5_000];
-    (mode, thresholds(), any::<bool>(), 0_u16..5, 0_u64..10, hook_ms).prop_map(
-        |(mode, thresholds, within, max_kills, grace, hook_ms)| EngineSettings {
+    (mode, paused, thresholds(), any::<bool>(), 0_u16..5, 0_u64..10, hook_ms).prop_map(
+        |(mode, paused, thresholds, within, max_kills, grace, hook_ms)| EngineSettings {
+            paused,
             hook_timeout_ns: hook_ms * MS,
             mode,
             thresholds: followed(&thresholds),
@@ -198,6 +203,7 @@ fn busy() -> impl Strategy<Value = (EngineSettings, Vec<CandidateFacts>)> {
         };
         let settings = EngineSettings {
             mode: Mode::Enforce,
+            paused: false,
             thresholds: followed(&[threshold(0, 100), threshold(100, 500)]),
             max_pod_grace_period_ns: 10_000 * MS,
             breaker: BreakerSettings { max_kills: 50, window_ns: 10_000 * MS, max_share_permille: 1_000 },
@@ -221,8 +227,8 @@ enum Course {
     Asked { number: u64, grace: bool },
     /// Sent SIGTERM.
     Terminated { number: u64 },
-    /// To be killed after SIGTERM.
-    ToBeKilled { number: u64 },
+    /// To be killed after SIGTERM, or before it could be sent.
+    ToBeKilled { number: u64, terminated: bool },
     /// Sent SIGKILL.
     Killed { number: u64 },
 }
@@ -259,8 +265,8 @@ struct Watcher {
     /// Which thresholds are told as crossed.
     crossed: BTreeMap<(Signal, bool), bool>,
     course: Option<Course>,
-    /// The latest eviction whose grace was cut short after it had begun.
-    terminated: Option<u64>,
+    /// Who was to be killed before it had been asked to end; that answer is still to come.
+    overtaken: Option<u64>,
     /// What the helper was asked for and has not answered, in order; and what it holds back.
     asked: VecDeque<Asked>,
     held: Option<u64>,
@@ -279,6 +285,10 @@ struct Watcher {
 }
 
 impl Watcher {
+    fn acts(&self) -> bool {
+        self.settings.mode == Mode::Enforce && !self.settings.paused
+    }
+
     fn feed(&mut self, happening: &Happening) {
         let number = self.engine.victim().map_or(0, |(number, _)| number);
         self.is_read = matches!(happening, Happening::Usages { .. });
@@ -296,41 +306,7 @@ impl Watcher {
                 self.engine.step(Input::Usages { node: node.sample(now_ns), readings: &readings })
             }
             Happening::Answer(answer) => {
-                // Only what was asked for is answered.
-                let outcome = match (answer, self.course) {
-                    (Answer::Brake(done), _) => match self.answer_of_brake(*done) {
-                        Some(outcome) => outcome,
-                        None => return,
-                    },
-                    (Answer::Hook, Some(Course::Hooked { number, grace, left_ns, is_over: _ })) => {
-                        self.course = Some(Course::Hooked { number, grace, left_ns, is_over: true });
-                        Outcome::HookEnded { number, now_ns, end: HookEnd::Exited(0) }
-                    }
-                    (Answer::Terminated, Some(Course::Asked { number, grace: true })) => {
-                        self.course = Some(Course::Terminated { number });
-                        Outcome::Terminated { number, now_ns }
-                    }
-                    (
-                        Answer::Signalled,
-                        Some(Course::Asked { number, grace: false } | Course::ToBeKilled { number }),
-                    ) => {
-                        self.course = Some(Course::Killed { number });
-                        Outcome::Signalled { number, now_ns }
-                    }
-                    (
-                        Answer::Refused(reason),
-                        Some(Course::Asked { number, .. } | Course::ToBeKilled { number }),
-                    ) => {
-                        let over = matches!(reason, Refusal::Gone | Refusal::Empty)
-                            && matches!(self.course, Some(Course::ToBeKilled { .. }))
-                            && self.terminated == Some(number);
-                        if over {
-                            self.course = None;
-                        }
-                        Outcome::Refused { number, now_ns, reason: *reason }
-                    }
-                    _ => return,
-                };
+                let Some(outcome) = self.answer(*answer) else { return };
                 self.engine.step(Input::Outcome(outcome))
             }
             Happening::Progress { after_ms, populated, current_mib } => {
@@ -397,10 +373,53 @@ impl Watcher {
         let is_let_go_of = self.asked.iter().any(|asked| matches!(asked, Asked::Ease(_)));
         let on = self.held.is_some() || !self.asked.is_empty();
         if on && !is_let_go_of {
-            assert_eq!(self.settings.mode, Mode::Enforce, "held back by who only tells");
+            assert!(self.acts(), "held back by who only tells");
             assert!(self.engine.victim().is_some(), "held back for nobody's sake");
         }
         self.all.push(actions.iter().copied().collect());
+    }
+
+    /// Only what was asked for is answered.
+    fn answer(&mut self, answer: Answer) -> Option<Outcome> {
+        let now_ns = self.now_ns;
+        Some(match (answer, self.course) {
+            (Answer::Brake(done), _) => return self.answer_of_brake(done),
+            (Answer::Hook, Some(Course::Hooked { number, grace, left_ns, is_over: _ })) => {
+                self.course = Some(Course::Hooked { number, grace, left_ns, is_over: true });
+                Outcome::HookEnded { number, now_ns, end: HookEnd::Exited(0) }
+            }
+            (Answer::Terminated, Some(Course::Asked { number, grace: true })) => {
+                self.count_kill();
+                self.course = Some(Course::Terminated { number });
+                Outcome::Terminated { number, now_ns }
+            }
+            (
+                Answer::Signalled,
+                Some(Course::Asked { number, grace: false } | Course::ToBeKilled { number, .. }),
+            ) => {
+                if !matches!(self.course, Some(Course::ToBeKilled { terminated: true, .. })) {
+                    self.count_kill();
+                }
+                self.course = Some(Course::Killed { number });
+                Outcome::Signalled { number, now_ns }
+            }
+            (
+                Answer::Refused(reason),
+                Some(Course::Asked { number, .. } | Course::ToBeKilled { number, .. }),
+            ) => {
+                let over = matches!(reason, Refusal::Gone | Refusal::Empty)
+                    && matches!(self.course, Some(Course::ToBeKilled { terminated: true, .. }));
+                if over {
+                    self.course = None;
+                }
+                Outcome::Refused { number, now_ns, reason }
+            }
+            (Answer::Late(asked), _) => match self.overtaken.take()? {
+                number if asked => Outcome::Terminated { number, now_ns },
+                number => Outcome::Refused { number, now_ns, reason: Refusal::Unrecorded },
+            },
+            _ => return None,
+        })
     }
 
     /// As the helper thread answers: in order, and what it does not hold it lets go of too.
@@ -420,7 +439,7 @@ impl Watcher {
     }
 
     fn check_containment(&mut self, containment: &Containment) {
-        assert_eq!(self.settings.mode, Mode::Enforce, "held back by who only tells");
+        assert!(self.acts(), "held back by who only tells");
         assert_eq!((self.held, self.asked.len()), (None, 0), "two held back");
         let (number, victim) = self.engine.victim().expect("a victim whose memory is awaited");
         assert!(number == containment.number && victim != containment.cgroup, "the victim itself");
@@ -458,7 +477,7 @@ impl Watcher {
                 let number = match self.course.take() {
                     Some(
                         Course::Asked { number, .. }
-                        | Course::ToBeKilled { number }
+                        | Course::ToBeKilled { number, .. }
                         | Course::Killed { number },
                     ) => Some(number),
                     Some(Course::Hooked { number, .. }) if failure.reason == FailureReason::Relieved => {
@@ -470,7 +489,6 @@ impl Watcher {
             }
             Action::Evict => self.check_decision(),
             Action::Ask { number } => {
-                assert_eq!(self.settings.mode, Mode::Enforce);
                 let Some(Course::Hooked { number: of, grace: true, .. }) = self.course else {
                     panic!("nobody to be asked")
                 };
@@ -478,16 +496,21 @@ impl Watcher {
                 self.course = Some(Course::Asked { number: of, grace: true });
             }
             Action::Kill { number, .. } if matches!(self.course, Some(Course::Hooked { .. })) => {
-                self.course = Some(Course::ToBeKilled { number: *number });
+                self.course = Some(Course::ToBeKilled { number: *number, terminated: false });
             }
-            Action::Kill { number, .. } => {
-                let number = *number;
-                let asked = [Course::Terminated { number }, Course::Asked { number, grace: true }];
-                assert!(self.course.is_some_and(|course| asked.contains(&course)), "no grace to end");
-                if self.course == Some(Course::Terminated { number }) {
-                    self.terminated = Some(number);
-                }
-                self.course = Some(Course::ToBeKilled { number });
+            Action::Kill { number, reason } => {
+                let terminated = match self.course {
+                    Some(Course::Terminated { number: asked }) if asked == *number => true,
+                    // What is urgent does not wait until it has been asked.
+                    Some(Course::Asked { number: decided, grace: true })
+                        if decided == *number && *reason != KillReason::GracePassed =>
+                    {
+                        self.overtaken = Some(decided);
+                        false
+                    }
+                    other => panic!("no grace to end: {other:?}"),
+                };
+                self.course = Some(Course::ToBeKilled { number: *number, terminated });
             }
             Action::Contained { .. }
             | Action::Uncontained { .. }
@@ -571,7 +594,8 @@ impl Watcher {
     fn check_decision(&mut self) {
         let decision = *self.engine.decision().expect("a decision behind the action");
         assert_ne!(self.settings.mode, Mode::Observe);
-        assert!(self.settings.mode == Mode::Enforce || decision.dry_run);
+        assert!(self.acts() || decision.dry_run);
+        assert_eq!(decision.paused, self.settings.paused);
         let shortage = decision.shortage;
         assert_eq!(self.crossed.get(&(shortage.signal, shortage.hard)), Some(&true), "no crossing");
         let mut thresholds = self.settings.thresholds.iter();
@@ -595,8 +619,8 @@ impl Watcher {
         }
         self.check_back_off(&decision);
         if shortage.resource() == Resource::Memory && !self.settings.evict_within_request {
-            let usage = decision.reading.usage();
-            assert!(usage.is_none_or(|usage| usage.working_set_bytes > facts.request_bytes));
+            let used = decision.reading.usage().map(|usage| usage.working_set_bytes);
+            assert!(used.map_or(facts.request_bytes == 0, |used| used > facts.request_bytes));
         }
         if decision.dry_run {
             assert_eq!(decision.hook, HookPlan::Off);
@@ -631,7 +655,7 @@ fn run(settings: &EngineSettings, first: &[CandidateFacts], happenings: &[Happen
         peak_ns: 0,
         crossed: BTreeMap::new(),
         course: None,
-        terminated: None,
+        overtaken: None,
         asked: VecDeque::new(),
         held: None,
         kills_ns: Vec::new(),
@@ -643,18 +667,7 @@ fn run(settings: &EngineSettings, first: &[CandidateFacts], happenings: &[Happen
         all: Vec::new(),
     };
     for happening in happenings {
-        let before = watcher.course;
         watcher.feed(happening);
-        let begun = |course| matches!(course, Some(Course::Terminated { .. } | Course::Killed { .. }));
-        let asked = match before {
-            Some(Course::Asked { .. }) => true,
-            // Not asked to end after all, but killed.
-            Some(Course::ToBeKilled { number }) => watcher.terminated != Some(number),
-            Some(Course::Terminated { .. } | Course::Killed { .. } | Course::Hooked { .. }) | None => false,
-        };
-        if asked && begun(watcher.course) {
-            watcher.count_kill();
-        }
         if let Happening::Configure(_) = happening {
             // A new breaker knows of no kills.
             watcher.kills_ns.clear();

@@ -82,6 +82,21 @@ fn critical_and_protected_pods_are_left_out_with_the_reason() {
     assert_eq!((decision.excluded_count, decision.ranked_count), (4, 1));
 }
 
+/// The kubelet puts a pod without stats first; who is promised to be spared within its request may be within it.
+#[test]
+fn who_may_be_within_its_request_is_spared_with_those_that_are() {
+    let settings = EngineSettings { evict_within_request: false, ..enforcing(GIB, 0) };
+    let pods = |request| [(candidate(1, -1, request), Reading::Missing), (candidate(2, 0, 0), using(MIB))];
+    let chosen = |settings: &EngineSettings, request| {
+        let mut rig = Rig::new(settings, &pods(request));
+        assert!(evicts(&rig.look(MIB)));
+        rig.engine.decision().unwrap().cgroup
+    };
+    assert_eq!(chosen(&settings, 1), CgroupId(2));
+    assert_eq!(chosen(&settings, 0), CgroupId(1), "without a request it is above it, whatever it uses");
+    assert_eq!(chosen(&enforcing(GIB, 0), 1), CgroupId(1));
+}
+
 #[test]
 fn pods_within_their_request_can_be_spared() {
     let settings = EngineSettings { evict_within_request: false, ..enforcing(GIB, 0) };

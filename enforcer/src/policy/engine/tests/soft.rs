@@ -5,8 +5,8 @@ use crate::{
     model::CgroupId,
     policy::{
         engine::{
-            Action, Actions, BreakerSettings, EngineSettings, FailureReason, Input, KillReason, Level, Mode,
-            NodeSample, Outcome, Reading, Refusal, Resource, Standing, Usage, followed,
+            Action, Actions, BreakerSettings, Candidates, EngineSettings, FailureReason, Input, KillReason,
+            Level, Mode, NodeSample, Outcome, Reading, Refusal, Resource, Standing, Usage, followed,
         },
         rank::DecidedBy,
         threshold::{NodeCondition, Signal, Threshold, ThresholdValue},
@@ -97,6 +97,42 @@ fn a_hard_threshold_cuts_the_grace_short() {
     assert!(!evicts(&told), "it is the same victim");
 }
 
+/// The order that the refused one was first of has gone with its set.
+#[test]
+fn a_refusal_after_the_candidates_were_exchanged_does_not_mean_that_nobody_is_left() {
+    let (mut rig, _) = decided();
+    let facts: Vec<_> = rig.engine.candidates().known().map(|(facts, _)| *facts).collect();
+    drop(rig.engine.replace(Candidates::new(&facts)));
+    let (number, now_ns) = (rig.number(), rig.now_ns);
+    let told = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Empty });
+    assert!(matches!(told[..], [Action::Failed(_)]), "{told:?}");
+    assert!(evicts(&rig.pass(MS).look(1_500 * MIB)), "the next of a fresh order");
+    assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(3));
+}
+
+/// Until the decision is on the disk nobody is asked to end, and that disk may be what stalls.
+#[test]
+fn a_hard_threshold_does_not_wait_for_a_soft_decision_to_be_recorded() {
+    let (mut rig, _) = decided();
+    assert_eq!(killed_for(&rig.pass(MINUTE).look(1_500 * MIB)), None, "it has not been asked yet");
+    let told = rig.pass(MS).look(GIB - 1);
+    assert_eq!(killed_for(&told), Some(KillReason::HardThreshold));
+    assert!(!evicts(&told), "it is the same victim");
+    rig.signalled();
+    // What comes of the asking after all is late.
+    let (number, now_ns) = (rig.number(), rig.now_ns);
+    for late in [
+        Outcome::Terminated { number, now_ns },
+        Outcome::Refused { number, now_ns, reason: Refusal::Unrecorded },
+    ] {
+        assert_eq!(rig.hear(late), [], "{late:?}");
+    }
+    assert_eq!(rig.engine.victim().map(|(number, _)| number), Some(number));
+    rig.pass(MS);
+    let [Action::Completed(completion)] = rig.progress(false, 0)[..] else { panic!("not completed") };
+    assert_eq!((completion.moments.terminated_ns, completion.moments.signalled_ns), (None, Some(now_ns)));
+}
+
 #[test]
 fn memory_that_would_be_exhausted_before_it_came_back_cuts_the_grace_short() {
     let mut rig = asked();
@@ -111,7 +147,6 @@ fn memory_that_would_be_exhausted_before_it_came_back_cuts_the_grace_short() {
     assert_eq!(killed_for(&rig.see(node)), Some(KillReason::Exhausting));
 }
 
-/// Who asks the victim to end waits until the decision is on the disk, and a hard threshold waits for no disk.
 #[test]
 fn a_hard_threshold_does_not_wait_until_it_has_been_asked() {
     let (mut rig, _) = decided();
@@ -316,6 +351,32 @@ fn process_ids_are_short() {
     assert!(!evicts(&rig.see(node)), "300 are still to come back");
     let node = with(&rig, 899);
     assert!(evicts(&rig.see(node)), "they would not suffice");
+}
+
+/// As upstream's `processUsage`: stats without a count count as none, and only a pod without any stats goes first.
+#[test]
+fn one_whose_processes_could_not_be_counted_goes_last_of_its_priority() {
+    let settings =
+        EngineSettings { thresholds: followed(&[threshold(Signal::PidAvailable, 1_200, 0)]), ..both() };
+    let pods = |uncounted| {
+        [
+            (candidate(1, 0, 0), uncounted),
+            (candidate(2, 0, 0), holding(2)),
+            (candidate(3, 0, 0), holding(300)),
+            (candidate(4, 1, 0), holding(999)),
+        ]
+    };
+    for (uncounted, order) in [(using(8 * GIB), [3, 2, 1, 4]), (Reading::Missing, [1, 3, 2, 4])] {
+        let mut rig = Rig::new(&settings, &pods(uncounted));
+        let node = NodeSample {
+            pids: Some(Level { available: 1_000, capacity: 32_768 }),
+            ..NodeSample::memory(rig.now_ns, 8 * GIB, 16 * GIB)
+        };
+        assert!(evicts(&rig.see(node)));
+        let decision = *rig.engine.decision().unwrap();
+        let ranked: Vec<_> = decision.ranking.iter().map(|ranked| ranked.cgroup.0).collect();
+        assert_eq!(ranked, order, "{uncounted:?}");
+    }
 }
 
 /// Between the look that asked for memory and its answer: to rank by counts that nobody took would be to guess.

@@ -133,16 +133,20 @@ pub(super) fn settings() -> impl Strategy<Value = EngineSettings> {
             min_reclaim,
         });
     let mode = prop_oneof![1 => Just(Mode::Observe), 2 => Just(Mode::DryRun), 4 => Just(Mode::Enforce)];
+    let mode = (mode, prop::bool::weighted(0.2));
     (mode, prop::collection::vec(threshold, 0..5), 0_u64..400, 0_u64..400, any::<bool>(), 0_u16..4).prop_map(
-        |(mode, thresholds, transition_ms, grace_ms, evict_within_request, max_kills)| EngineSettings {
-            hook_timeout_ns: grace_ms * 1_000_000,
-            mode,
-            thresholds: followed(&thresholds),
-            pressure_transition_period_ms: transition_ms,
-            max_pod_grace_period_ns: grace_ms * 1_000_000,
-            evict_within_request,
-            breaker: BreakerSettings { max_kills, window_ns: 500_000_000, max_share_permille: 500 },
-            dry_run_cool_down_ns: 100_000_000,
+        |((mode, paused), thresholds, transition_ms, grace_ms, evict_within_request, max_kills)| {
+            EngineSettings {
+                mode,
+                paused,
+                hook_timeout_ns: grace_ms * 1_000_000,
+                thresholds: followed(&thresholds),
+                pressure_transition_period_ms: transition_ms,
+                max_pod_grace_period_ns: grace_ms * 1_000_000,
+                evict_within_request,
+                breaker: BreakerSettings { max_kills, window_ns: 500_000_000, max_share_permille: 500 },
+                dry_run_cool_down_ns: 100_000_000,
+            }
         },
     )
 }

@@ -1,0 +1,99 @@
+//! What operators order about pods.
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use super::Desired;
+use crate::{
+    evict::{Candidate, OpenError},
+    model::{PodName, PodUid},
+    policy::engine::Reading,
+    serve::No,
+    source::State,
+};
+
+/// A pod that an operator may have evicted.
+pub(in crate::daemon) struct Evictable {
+    pub(in crate::daemon) uid: PodUid,
+    pub(in crate::daemon) candidate: Arc<Candidate>,
+    /// What its manifest gives it to end by itself.
+    pub(in crate::daemon) grace: Duration,
+}
+
+impl Desired {
+    /// Spares these pods from now on, and no others.
+    pub(in crate::daemon) fn set_protected(&mut self, protected: BTreeSet<PodName>) {
+        if self.protected != protected {
+            self.protected = protected;
+            self.are_candidates_stale = true;
+            self.aligning.renew();
+        }
+    }
+
+    /// The node's memory.
+    pub(in crate::daemon) fn memory_bytes(&self) -> u64 {
+        self.host.node.memory_bytes
+    }
+
+    /// Whether there is a pod of that name.
+    pub(in crate::daemon) fn knows(&self, name: &PodName) -> bool {
+        self.roster.named(name).is_some()
+    }
+
+    /// What these pods hold of the node's memory: of each the greater of request and usage.
+    pub(in crate::daemon) fn held_bytes(&self, names: &BTreeSet<PodName>) -> u64 {
+        let plans = self.plan.pods.iter().filter(|plan| names.contains(&plan.name));
+        plans.fold(0_u64, |sum, plan| {
+            let standing = self.candidates.get(&plan.uid);
+            let used_bytes = standing.map_or(0, |standing| match standing.candidate.usage() {
+                Reading::Usage(usage) => usage.working_set_bytes,
+                Reading::Missing | Reading::Gone => 0,
+            });
+            sum.saturating_add(used_bytes.max(plan.ranking_request_bytes))
+        })
+    }
+
+    /// The pod of that name, if an operator may have it evicted. What is never evicted is not either by order.
+    pub(in crate::daemon) fn evictable(&self, name: &PodName) -> Result<Evictable, No> {
+        let entry = self.roster.named(name).ok_or_else(|| unknown(name))?;
+        let refused = |why: &str| No::Refused(format!("pod {name} {why}"));
+        match &entry.state {
+            // One that was evicted and lives on may be tried again.
+            State::Active(_) | State::Evicted => {}
+            State::Waiting { .. } => return Err(refused("is not admitted: there is nothing to evict")),
+            State::Preempted => return Err(refused("makes way for a critical pod already")),
+            State::Leaving => {
+                return Err(refused("has no manifest any more, and goes when its last process does"));
+            }
+        }
+        let plan = self.plan.pods.iter().find(|plan| plan.uid == entry.pod.uid);
+        let plan = plan.ok_or_else(|| refused("is not planned: there is nothing to evict"))?;
+        if plan.critical {
+            return Err(refused("is critical, and critical pods are never evicted"));
+        }
+        if self.protected.contains(name) {
+            return Err(refused("is protected: `enforcer protect --end` ends that first"));
+        }
+        let hierarchy =
+            self.hierarchy.as_ref().ok_or_else(|| refused("has no cgroup: this host has no cgroup v2"))?;
+        let plan = self.let_in(plan).ok_or_else(|| refused("names a cgroup that is another pod's"))?;
+        let candidate = Candidate::open(hierarchy.root(), &plan).map_err(|error| match error {
+            OpenError::Cgroup(error) if error.is_gone() => {
+                refused("has no cgroup: there is nothing to evict")
+            }
+            error @ (OpenError::Cgroup(_) | OpenError::Forbidden { .. }) => {
+                refused(&format!("cannot be evicted: {}", crate::chain(&error)))
+            }
+        })?;
+        if let Reading::Usage(usage) = candidate.usage()
+            && usage.process_count == Some(0)
+        {
+            return Err(refused("holds no process: there is nothing to evict"));
+        }
+        let grace = Duration::from_secs(entry.pod.termination_grace_period_seconds);
+        Ok(Evictable { uid: plan.uid.clone(), candidate: Arc::new(candidate), grace })
+    }
+}
+
+/// There is no such pod.
+pub(in crate::daemon) fn unknown(name: &PodName) -> No {
+    No::Unknown(format!("there is no pod {name}: is its manifest in staticPodPath, and accepted?"))
+}

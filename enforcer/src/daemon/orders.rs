@@ -1,0 +1,344 @@
+//! What operators order: taken, kept, told, put in force and ended.
+//!
+//! An order is in force before its answer is given, and is on the disk by then, unless the answer says otherwise.
+//! `degraded.entered` tells of its beginning and `degraded.left` of its end: as long as it holds, less is evicted than
+//! the configuration says.
+
+mod evict;
+mod file;
+
+use std::{future, path::Path, time::Duration};
+
+use serde_json::{Map, Value, json};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    task::JoinHandle,
+};
+
+use self::evict::EvictOrder;
+pub(super) use self::evict::Evictions;
+use self::file::{Kept, Waiting, Writer};
+use super::{GOODBYE, desired, desired::Desired, engine_settings, telling};
+use crate::{
+    config::Config,
+    evict::{Operator, Reflex},
+    journal::{Event, EventType, Journal, Subject},
+    model::{CgroupPath, PodName},
+    policy::{
+        engine::EngineSettings,
+        order::{self, Order, Orders, What},
+    },
+    serve::{Admin, Asked, Done, No, OrderView, Peer, View, Wish, now, rfc3339},
+};
+
+/// While an order is in force its end is looked for at least this often: a machine that slept has another clock than
+/// its timers.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// How many wishes may wait; who asks more waits longer.
+const WISHES: usize = 8;
+
+/// What is to be done next.
+#[derive(Debug)]
+pub(super) enum Turn {
+    /// An order may have come to its end.
+    Due,
+    /// Somebody wants something.
+    Asked(Box<Asked>),
+}
+
+/// Why an order is in force no longer.
+enum Cause<'a> {
+    Expired,
+    Ended { peer: Peer, reason: &'a str },
+}
+
+/// The orders in force, and what they were made for.
+#[derive(Debug)]
+pub(super) struct Desk {
+    orders: Orders,
+    journal: Journal,
+    view: watch::Sender<Vec<Order>>,
+    writer: Option<Writer>,
+    /// Wishes, and who takes them in; none before it is served.
+    asked: Option<mpsc::Receiver<Asked>>,
+    server: Option<JoinHandle<()>>,
+    waiting: Vec<Waiting>,
+    /// Whether they are others than what is kept.
+    is_unkept: bool,
+    /// Whether evicting is paused in the settings in force.
+    is_paused: bool,
+}
+
+impl Desk {
+    /// Takes up what an earlier process kept.
+    pub(super) fn open(state_dir: &Path, boot_id: &str, journal: &Journal) -> Self {
+        let Kept { orders: kept, same_boot } = file::read(state_dir, boot_id).unwrap_or_else(|error| {
+            let message = format!("what operators had ordered is forgotten: {}", crate::chain(&error));
+            telling::degraded(journal, "orders", &message);
+            Kept::default()
+        });
+        let (orders, over) = Orders::resume(kept, same_boot, now());
+        let writer = Writer::start(state_dir, boot_id, journal.clone())
+            .inspect_err(|error| {
+                let message = format!("a restart forgets what is ordered: no thread: {error}");
+                telling::degraded(journal, "orders", &message);
+            })
+            .ok();
+        let view = watch::Sender::new(orders.all().to_vec());
+        let (is_unkept, is_paused) = (!over.is_empty(), orders.is_paused());
+        let desk = Self {
+            orders,
+            journal: journal.clone(),
+            view,
+            writer,
+            asked: None,
+            server: None,
+            waiting: Vec::new(),
+            is_unkept,
+            is_paused,
+        };
+        for order in desk.orders.all() {
+            desk.tell_begin(order, None);
+        }
+        for order in &over {
+            desk.tell_end(order, &Cause::Expired);
+        }
+        desk
+    }
+
+    /// The orders, as they are at any time.
+    pub(super) fn view(&self) -> watch::Receiver<Vec<Order>> {
+        self.view.subscribe()
+    }
+
+    /// What the eviction engine is to do: what is configured, and what is ordered.
+    pub(super) fn settings(&self, config: &Config) -> EngineSettings {
+        EngineSettings { paused: self.orders.is_paused(), ..engine_settings(config) }
+    }
+
+    /// Has wishes taken on the admin socket until `stopping` becomes true.
+    pub(super) fn serve(
+        &mut self,
+        admin: Admin,
+        kubepods: &CgroupPath,
+        view: watch::Receiver<View>,
+        stopping: watch::Receiver<bool>,
+    ) {
+        let (asking, asked) = mpsc::channel(WISHES);
+        self.asked = Some(asked);
+        self.server = Some(tokio::spawn(admin.serve(asking, kubepods.clone(), view, stopping)));
+    }
+
+    /// What is to be [taken](Self::take) next; never, where nobody can ask and nothing is in force. Safe to cancel.
+    pub(super) async fn next(&mut self) -> Turn {
+        let left = self.orders.next_end_ms(now()).map(|ms| Duration::from_millis(ms).min(LOOK));
+        let wait = async {
+            match left {
+                Some(left) => tokio::time::sleep(left).await,
+                None => future::pending().await,
+            }
+        };
+        let asked = async {
+            match &mut self.asked {
+                Some(asked) => asked.recv().await,
+                None => None,
+            }
+        };
+        tokio::select! {
+            Some(asked) = asked => Turn::Asked(Box::new(asked)),
+            () = wait => Turn::Due,
+        }
+    }
+
+    /// Does what is to be done.
+    pub(super) fn take(&mut self, turn: Turn, desired: &Desired, config: &Config, evictions: &Evictions) {
+        match turn {
+            Turn::Due => self.expire(),
+            Turn::Asked(asked) => self.hear(*asked, desired, config, evictions),
+        }
+    }
+
+    /// Takes no more wishes: whoever still asks is told so. What was ordered is on the disk then.
+    pub(super) async fn close(self) {
+        let Self { asked, server, writer, .. } = self;
+        drop(asked);
+        drop(writer);
+        if let Some(server) = server {
+            // One that does not read its answer does not keep us.
+            let _answered = tokio::time::timeout(GOODBYE, server).await;
+        }
+    }
+
+    /// Ends what is over.
+    fn expire(&mut self) {
+        for order in self.orders.expire(now()) {
+            self.tell_end(&order, &Cause::Expired);
+            self.changed();
+        }
+    }
+
+    /// Takes in a wish.
+    fn hear(&mut self, asked: Asked, desired: &Desired, config: &Config, evictions: &Evictions) {
+        let Asked { wish, peer, answer } = asked;
+        let answered = match wish {
+            Wish::Give { what, reason, for_ms } => self.give(what, &reason, for_ms, peer, desired, config),
+            Wish::End { what, reason } => self.end(&what, &reason, peer),
+            Wish::Evict { namespace, name, reason, dry_run } => {
+                let pod = PodName { namespace, name };
+                let operator = Operator { uid: peer.uid, pid: peer.pid, reason };
+                return evictions.evict(EvictOrder { pod, operator, dry_run }, answer, desired, config);
+            }
+        };
+        match answered {
+            Ok(done) => self.waiting.push(Waiting { done, answer }),
+            Err(no) => refuse(answer, no),
+        }
+    }
+
+    fn give(
+        &mut self,
+        what: What,
+        reason: &str,
+        for_ms: u64,
+        peer: Peer,
+        desired: &Desired,
+        config: &Config,
+    ) -> Result<Done, No> {
+        let now = now();
+        // On a copy: what is refused changes nothing.
+        let mut orders = self.orders.clone();
+        let order = orders.give(what, reason, peer.uid, now, for_ms)?;
+        if let Some(pod) = order.what.pod() {
+            if !desired.knows(&pod) {
+                return Err(desired::unknown(&pod));
+            }
+            let bytes = desired.held_bytes(&orders.protected().collect());
+            order::check_share(bytes, desired.memory_bytes(), config.protected_max_permille)?;
+        }
+        self.orders = orders;
+        self.changed();
+        self.tell_begin(&order, Some(peer));
+        let until = rfc3339(order.until_ms);
+        let message = match order.what.pod() {
+            Some(pod) => format!("pod {pod} is not evicted until {until}"),
+            None => format!("nobody is evicted until {until}; what would be done is told"),
+        };
+        Ok(Done { message, order: Some(OrderView::new(&order, now)), ..Done::default() })
+    }
+
+    fn end(&mut self, what: &What, reason: &str, peer: Peer) -> Result<Done, No> {
+        order::check_reason(reason)?;
+        let Some(order) = self.orders.end(what) else {
+            return Err(No::Unknown(match what.pod() {
+                Some(pod) => format!("pod {pod} is not protected: `enforcer protect --list` tells who is"),
+                None => String::from("evicting is not paused"),
+            }));
+        };
+        self.changed();
+        self.tell_end(&order, &Cause::Ended { peer, reason });
+        let message = match order.what.pod() {
+            Some(pod) => format!("pod {pod} is protected no longer"),
+            None => String::from("evicting goes on"),
+        };
+        Ok(Done { message, order: Some(OrderView::new(&order, now())), ..Done::default() })
+    }
+
+    fn changed(&mut self) {
+        self.is_unkept = true;
+        self.view.send_replace(self.orders.all().to_vec());
+    }
+
+    /// Puts in force what is new.
+    pub(super) fn put_in_force(&mut self, desired: &mut Desired, reflex: &Reflex, config: &Config) {
+        desired.set_protected(self.orders.protected().collect());
+        let was_paused = std::mem::replace(&mut self.is_paused, self.orders.is_paused());
+        // Only then: settings that are given anew close an open breaker.
+        if was_paused != self.is_paused {
+            reflex.configure(self.settings(config));
+        }
+    }
+
+    /// Has kept what is new, now that it is in force, and answered who waits for that.
+    pub(super) fn settle(&mut self) {
+        let waiting = std::mem::take(&mut self.waiting);
+        if !std::mem::take(&mut self.is_unkept) && waiting.is_empty() {
+            return;
+        }
+        if let Some(writer) = &self.writer {
+            writer.keep(self.orders.all().to_vec(), waiting);
+            return;
+        }
+        for Waiting { done, answer } in waiting {
+            // Who asked may have gone.
+            drop(answer.send(Ok(done)));
+        }
+    }
+
+    fn tell_begin(&self, order: &Order, peer: Option<Peer>) {
+        let until = rfc3339(order.until_ms);
+        let what = match order.what.pod() {
+            Some(pod) => format!("pod {pod} is not evicted"),
+            None => String::from("evicting is paused"),
+        };
+        let message = format!("{what} until {until}, by order of uid {}: {}", order.uid, order.reason);
+        let mut data = about(order);
+        match peer {
+            Some(peer) => data.insert("pid".into(), json!(peer.pid)),
+            // Given to an earlier process.
+            None => data.insert("resumed".into(), json!(true)),
+        };
+        data.insert("leftMs".into(), json!(order.left_ms(now())));
+        data.insert("message".into(), json!(message));
+        self.tell(EventType::DegradedEntered, order, data);
+    }
+
+    fn tell_end(&self, order: &Order, cause: &Cause<'_>) {
+        let what = match order.what.pod() {
+            Some(pod) => format!("pod {pod} is protected no longer"),
+            None => String::from("evicting goes on"),
+        };
+        let mut data = about(order);
+        let message = match cause {
+            Cause::Expired => {
+                data.insert("cause".into(), json!("expired"));
+                format!("{what}: the time is up")
+            }
+            Cause::Ended { peer, reason } => {
+                data.insert("cause".into(), json!("ended"));
+                data.insert("endedBy".into(), json!({"uid": peer.uid, "pid": peer.pid, "reason": reason}));
+                format!("{what}, by order of uid {}: {reason}", peer.uid)
+            }
+        };
+        data.insert("message".into(), json!(message));
+        self.tell(EventType::DegradedLeft, order, data);
+    }
+
+    fn tell(&self, kind: EventType, order: &Order, data: Map<String, Value>) {
+        if let Some(Value::String(message)) = data.get("message") {
+            tracing::warn!("{message}");
+        }
+        let subject = order.what.pod().map_or(Subject::Node, Subject::Pod);
+        self.journal.append(Event { kind, subject, data: Value::Object(data) });
+    }
+}
+
+fn about(order: &Order) -> Map<String, Value> {
+    let mut data = Map::from_iter([
+        (String::from("what"), json!(order.what.as_str())),
+        (String::from("reason"), json!(order.reason)),
+        (String::from("uid"), json!(order.uid)),
+        (String::from("given"), json!(rfc3339(order.given_ms))),
+        (String::from("until"), json!(rfc3339(order.until_ms))),
+    ]);
+    if let Some(PodName { namespace, name }) = order.what.pod() {
+        data.insert("namespace".into(), json!(namespace));
+        data.insert("pod".into(), json!(name));
+    }
+    data
+}
+
+fn refuse(answer: oneshot::Sender<Result<Done, No>>, no: No) {
+    // Who asked may have gone.
+    drop(answer.send(Err(no)));
+}

@@ -1,0 +1,106 @@
+//! A soft eviction whose teller stands still: what it waits for is a disk, and that may be what the shortage stalls.
+
+use std::{
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::node::{MIB, Node, Pod};
+use crate::{
+    evict::{Reflex, ReflexConfig, Report},
+    policy::{
+        engine::{EngineSettings, Mode, followed},
+        threshold::{Signal, Threshold, ThresholdValue},
+    },
+};
+
+/// Hard below 200 MiB, soft below 400 MiB.
+fn config(node: &Node) -> ReflexConfig {
+    let threshold = |mib: u64, grace_period_ms| Threshold {
+        grace_period_ms,
+        ..Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(mib * MIB))
+    };
+    let settings = EngineSettings {
+        // The fall to below the soft one is forgotten when that is due: nothing fills any more.
+        thresholds: followed(&[threshold(200, 0), threshold(400, 1_000)]),
+        max_pod_grace_period_ns: 60_000_000_000,
+        ..super::whole::config(node, Mode::Enforce).settings
+    };
+    ReflexConfig { settings, ..super::whole::config(node, Mode::Enforce) }
+}
+
+/// Starts a reflex whose teller stops at the first report that `which` names, until the sender is dropped.
+fn stalling(node: &Node, which: fn(&Report) -> bool) -> (Reflex, mpsc::Sender<()>, mpsc::Receiver<()>) {
+    let (release, wait) = mpsc::channel::<()>();
+    let (stopped, is_stopped) = mpsc::channel();
+    let mut wait = Some(wait);
+    let reports = move |report: Report| {
+        if which(&report)
+            && let Some(wait) = wait.take()
+        {
+            stopped.send(()).unwrap();
+            // Until the sender is gone.
+            let _gone = wait.recv();
+        }
+        true
+    };
+    let reflex = Reflex::spawn(&config(node), None, Vec::new(), reports).unwrap();
+    (reflex, release, is_stopped)
+}
+
+fn until(mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(20), "it does not come to pass");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_hard_threshold_does_not_wait_for_the_teller() {
+    let node = Node::new(1024 * MIB);
+    let hog = Pod::new("hog");
+    node.add(&hog, 600 * MIB);
+    let (reflex, release, is_stopped) = stalling(&node, |report| matches!(report, Report::Decided { .. }));
+    reflex.set_candidates(vec![node.candidate(&hog)]);
+    node.set_available(300 * MIB);
+    is_stopped.recv_timeout(Duration::from_secs(20)).unwrap();
+    thread::sleep(Duration::from_millis(300));
+    assert!(!node.killed("hog"), "it is to be asked first");
+    node.set_available(100 * MIB);
+    until(|| node.killed("hog"));
+    drop(release);
+}
+
+/// Nobody stays the victim whose decision was lost: the next one is made by what is so then.
+#[test]
+fn a_soft_decision_that_finds_no_room_is_not_waited_for() {
+    let node = Node::new(1024 * MIB);
+    let (first, second) = (Pod::new("first"), Pod::new("second"));
+    node.add(&first, 600 * MIB);
+    node.add(&second, 400 * MIB);
+    let (reflex, release, is_stopped) = stalling(&node, |_| true);
+    reflex.set_candidates(vec![node.candidate(&first), node.candidate(&second)]);
+    while reflex.stats().reports_dropped == 0 {
+        let failed = reflex.stats().samples_failed;
+        std::fs::write(node.meminfo(), "").unwrap();
+        until(|| reflex.stats().samples_failed > failed);
+        let (failed, samples) = (reflex.stats().samples_failed, reflex.stats().samples);
+        node.set_available(1024 * MIB);
+        until(|| reflex.stats().samples - samples > reflex.stats().samples_failed - failed);
+    }
+    is_stopped.recv_timeout(Duration::from_secs(20)).unwrap();
+    let dropped = reflex.stats().reports_dropped;
+    node.set_available(300 * MIB);
+    // The crossing, the conditions, the decision, and that it failed.
+    until(|| reflex.stats().reports_dropped >= dropped + 4);
+    for (pod, used) in [("first", 100 * MIB), ("second", 700 * MIB)] {
+        node.write(pod, "memory.stat", &format!("anon {used}\nfile 0\nshmem 0\ninactive_file 0\n"));
+        node.write(pod, "memory.current", &format!("{used}\n"));
+    }
+    node.set_available(100 * MIB);
+    until(|| node.killed("second"));
+    assert!(!node.killed("first"));
+    drop(release);
+}

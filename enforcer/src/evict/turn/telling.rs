@@ -1,0 +1,49 @@
+//! What the reflex says of itself: reports, how fast it was, and to the engine that nothing was signalled.
+
+use std::sync::atomic::Ordering;
+
+use rustix::time::ClockId;
+
+use super::{Turn, now_ns};
+use crate::{
+    evict::report::Report,
+    policy::engine::{Actions, Input, Outcome, Refusal},
+    sense::EdgeKind,
+};
+
+impl Turn {
+    pub(super) fn tell(&self, report: Report) {
+        // One that is lost is counted.
+        let _is_told = self.offer(report);
+    }
+
+    /// Whether it will be told: where the teller does not keep up, it is counted instead.
+    pub(super) fn offer(&self, report: Report) -> bool {
+        let counters = self.counters();
+        counters.reports.fetch_add(1, Ordering::Relaxed);
+        let is_told = self.wiring.teller.offer(report).is_ok();
+        if !is_told {
+            counters.reports_dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        is_told
+    }
+
+    /// Answers the engine that nothing was signalled.
+    pub(super) fn refuse(&mut self, number: u64, reason: Refusal) -> Actions {
+        let now_ns = now_ns(ClockId::Boottime);
+        self.core.step(Input::Outcome(Outcome::Refused { number, now_ns, reason }))
+    }
+
+    /// Takes note that what the edges told of was looked at.
+    pub(super) fn looked(&mut self) {
+        if self.awake_ns == [0; EdgeKind::ALL.len()] {
+            return;
+        }
+        let now_ns = now_ns(ClockId::Boottime);
+        for (kind, since_ns) in EdgeKind::ALL.into_iter().zip(std::mem::take(&mut self.awake_ns)) {
+            if since_ns != 0 {
+                self.counters().wakes.looked(kind, now_ns.saturating_sub(since_ns));
+            }
+        }
+    }
+}

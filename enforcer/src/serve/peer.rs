@@ -1,0 +1,175 @@
+//! Who is at the other end of the admin socket.
+use std::{
+    fs, io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags},
+    process::{Pid, PidfdFlags},
+    time::Timespec,
+};
+use tokio::net::UnixStream;
+
+use super::View;
+use crate::{model::CgroupPath, raw};
+
+/// Who asks, as the kernel tells it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Peer {
+    /// The user id.
+    pub uid: u32,
+    /// The process.
+    pub pid: u32,
+}
+
+/// Why somebody may not change anything.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Stranger {
+    /// The kernel does not tell who it is.
+    #[error("the kernel does not tell who asks: {0}")]
+    Unknown(String),
+    /// It is neither root nor whoever the daemon runs as.
+    #[error("uid {uid} may not change anything: only root and uid {own} may")]
+    User {
+        /// Who it is.
+        uid: u32,
+        /// Who the daemon runs as.
+        own: u32,
+    },
+    /// It is in a process namespace that this daemon does not see.
+    #[error("a process that the node does not see may not change anything")]
+    Unseen,
+    /// It is part of a pod.
+    #[error("a process in a pod (cgroup {cgroup}) may not change anything: ask from the node")]
+    InPod {
+        /// The cgroup.
+        cgroup: String,
+    },
+}
+
+impl Peer {
+    /// Who connected, if it may change something: root or the daemon's own user, and no process of a pod.
+    pub(super) fn admit(stream: &UnixStream, kubepods: &CgroupPath, view: &View) -> Result<Self, Stranger> {
+        let unknown = |error: io::Error| Stranger::Unknown(error.to_string());
+        let credentials = stream.peer_cred().map_err(unknown)?;
+        let (uid, own) = (credentials.uid(), rustix::process::geteuid().as_raw());
+        if uid != 0 && uid != own {
+            return Err(Stranger::User { uid, own });
+        }
+        let pid = credentials.pid().filter(|pid| *pid > 0).ok_or(Stranger::Unseen)?;
+        let pidfd = pidfd(stream.as_fd(), pid).map_err(unknown)?;
+        let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).map_err(unknown)?;
+        // It has been alive all the time, and so its number meant nobody else.
+        if has_ended(&pidfd).map_err(unknown)? {
+            return Err(Stranger::Unknown(String::from("it has ended")));
+        }
+        if let Some(cgroup) = pod_cgroup(&cgroups, kubepods, view) {
+            return Err(Stranger::InPod { cgroup: cgroup.escape_debug().to_string() });
+        }
+        let pid = u32::try_from(pid).map_err(|_error| Stranger::Unseen)?;
+        Ok(Self { uid, pid })
+    }
+}
+
+fn pidfd(socket: BorrowedFd<'_>, pid: i32) -> io::Result<OwnedFd> {
+    match raw::peer_pidfd(socket) {
+        // An older kernel: its number has to do.
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
+            let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
+            Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
+        }
+        answered => answered,
+    }
+}
+
+fn has_ended(pidfd: &OwnedFd) -> io::Result<bool> {
+    let mut polled = [PollFd::new(pidfd, PollFlags::IN)];
+    let ready = rustix::io::retry_on_intr(|| {
+        rustix::event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
+    })?;
+    Ok(ready > 0)
+}
+
+/// The cgroup among those of a process (`/proc/<pid>/cgroup`) that is a pod's, if one is: below kubepods, or taken from
+/// elsewhere by a pod. On a hybrid host each hierarchy has its own line, and any of them will do.
+fn pod_cgroup<'text>(cgroups: &'text str, kubepods: &CgroupPath, view: &View) -> Option<&'text str> {
+    let taken = view.pods.iter().flat_map(|pod| {
+        std::iter::once(&pod.cgroup).chain(pod.containers.iter().map(|container| &container.cgroup))
+    });
+    let pods: Vec<&str> = std::iter::once(kubepods.as_str())
+        .chain(taken.map(String::as_str))
+        // The root is never a pod's, and everybody is below it.
+        .filter(|path| !path.is_empty() && *path != "/")
+        .collect();
+    // hierarchy:controllers:path, and a path may hold colons.
+    let paths = cgroups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    let is_pods = |path: &&str| {
+        pods.iter()
+            .any(|pod| path.strip_prefix(pod).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+    };
+    paths.into_iter().find(is_pods)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::{ContainerView, PodState, PodView};
+
+    fn view() -> View {
+        let container = ContainerView {
+            name: "app".into(),
+            kind: "app".into(),
+            oom_score_adj: 0,
+            cgroup: "/system.slice/web.service".into(),
+            cgroup_id: None,
+        };
+        let pod = PodView {
+            namespace: "default".into(),
+            name: "web".into(),
+            uid: "u".into(),
+            qos_class: "BestEffort".into(),
+            priority: 0,
+            state: PodState::Active,
+            reason: None,
+            starts_under_memory_pressure: false,
+            cgroup: "/kubepods/besteffort/podu".into(),
+            containers: vec![container],
+        };
+        View { pods: vec![pod], ..View::default() }
+    }
+
+    #[test]
+    fn a_pods_processes_are_known_by_their_cgroup() {
+        let kubepods = CgroupPath::parse("/kubepods").unwrap();
+        let found = |cgroups: &'static str| pod_cgroup(cgroups, &kubepods, &view());
+        for pods in [
+            "0::/kubepods/besteffort/podu/app\n",
+            "0::/kubepods\n",
+            "0::/kubepods/podx:y/app (deleted)\n",
+            "0::/system.slice/web.service/inner\n",
+            "12:pids:/\n4:memory:/kubepods/burstable/podz\n0::/\n",
+        ] {
+            assert!(found(pods).is_some(), "{pods}");
+        }
+        for others in
+            ["0::/\n", "0::/kubepods2/x\n", "0::/system.slice/web.service2\n", "0::/user.slice\n", ""]
+        {
+            assert_eq!(found(others), None, "{others}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_peer_is_known_as_long_as_it_lives() {
+        let (here, _there) = UnixStream::pair().unwrap();
+        let own = Peer { uid: rustix::process::geteuid().as_raw(), pid: std::process::id() };
+        let elsewhere = CgroupPath::parse("/no/such/kubepods").unwrap();
+        assert_eq!(Peer::admit(&here, &elsewhere, &View::default()), Ok(own));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        child.wait().unwrap();
+        assert!(has_ended(&pidfd).unwrap());
+    }
+}

@@ -1,0 +1,267 @@
+//! `protect`, `pause` and `evict`, over the real binary and its sockets; needs no privileges.
+#![expect(clippy::unwrap_used, reason = "a test's helpers may panic like the test itself")]
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    os::unix::{fs::PermissionsExt as _, net::UnixStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A daemon in a folder of its own.
+struct Scene {
+    folder: tempfile::TempDir,
+    daemon: Option<Child>,
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Scene {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let shown = folder.path().display();
+        let config = format!(
+            "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\nmode: dry-run\nownership: enforcer\n\
+             stateDir: {shown}/state\nrunDir: {shown}/run\nstaticPodPath: {shown}/pods\nprotectedMaxShare: 0.25\n"
+        );
+        fs::write(folder.path().join("config.yaml"), config).unwrap();
+        fs::create_dir(folder.path().join("pods")).unwrap();
+        let mut scene = Self { folder, daemon: None };
+        for name in ["web", "db"] {
+            scene.pod(name, "");
+        }
+        scene.start();
+        scene
+    }
+
+    fn pod(&self, name: &str, resources: &str) {
+        let manifest = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: [{{name: app{resources}}}]}}\n"
+        );
+        fs::write(self.folder.path().join(format!("pods/{name}.yaml")), manifest).unwrap();
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_enforcer"));
+        command.arg("--config").arg(self.folder.path().join("config.yaml")).args(arguments);
+        command
+    }
+
+    fn start(&mut self) {
+        let mut run = self.command(&["run"]);
+        self.daemon = Some(run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        let start = Instant::now();
+        while !self.verb(&["--live", "events", "--type", "pod.added"]).0.contains("default/web") {
+            assert!(start.elapsed() < PATIENCE, "the daemon knows no pods");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// As a power cut would.
+    fn kill(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            daemon.kill().unwrap();
+            daemon.wait().unwrap();
+        }
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// What it prints, and its exit status.
+    fn verb(&self, arguments: &[&str]) -> (String, i32) {
+        let Output { status, stdout, stderr } = self.run(arguments);
+        let text = String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr);
+        (text, status.code().unwrap())
+    }
+
+    fn orders(&self) -> Vec<Value> {
+        serde_json::from_slice(&self.run(&["-o", "json", "protect", "--list"]).stdout).unwrap()
+    }
+
+    fn events(&self, kind: &str) -> Vec<Value> {
+        let output = self.run(&["-o", "jsonl", "events", "--type", kind]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn file(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+}
+
+/// The events that tell of orders.
+fn of_orders(events: Vec<Value>) -> Vec<Value> {
+    let is_orders =
+        |event: &Value| ["protect", "pause"].contains(&event["data"]["what"].as_str().unwrap_or(""));
+    events.into_iter().filter(is_orders).collect()
+}
+
+const PROTECT: &[&str] = &["protect", "default/web", "--for", "1h", "--reason", "a migration"];
+
+#[test]
+fn an_order_is_told_outlives_the_daemon_and_is_ended() {
+    let mut scene = Scene::new();
+    let mode = fs::metadata(scene.file("run/admin.sock")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let (said, status) = scene.verb(PROTECT);
+    assert_eq!(status, 0, "{said}");
+    assert!(said.starts_with("pod default/web is not evicted until 20"), "{said}");
+    let (said, status) = scene.verb(&["pause", "--for", "15m", "--reason", "an upgrade"]);
+    assert_eq!(status, 0, "{said}");
+    let uid = rustix::process::geteuid().as_raw();
+    let orders = scene.orders();
+    assert_eq!(orders.len(), 2);
+    assert_eq!((&orders[0]["name"], &orders[0]["reason"]), (&"web".into(), &"a migration".into()));
+    assert_eq!((&orders[1]["order"], &orders[1]["uid"]), (&"pause".into(), &uid.into()));
+    let told = of_orders(scene.events("degraded.entered"));
+    assert_eq!(told.len(), 2);
+    assert_eq!(told[0]["subject"], "default/web");
+    for key in ["reason", "until", "uid", "pid"] {
+        assert!(!told[0]["data"][key].is_null(), "{key} in {}", told[0]);
+    }
+    let (said, status) = scene.verb(&["doctor"]);
+    assert_eq!(status, 1);
+    assert!(said.contains("PAUSED: nobody is evicted for 1"), "{said}");
+
+    scene.kill();
+    let (said, status) = scene.verb(PROTECT);
+    assert_eq!(status, 69, "{said}");
+    scene.start();
+    let resumed = scene.orders();
+    let untils = |orders: &[Value]| orders.iter().map(|order| order["until"].clone()).collect::<Vec<_>>();
+    assert_eq!(untils(&resumed), untils(&orders));
+    assert!(resumed[0]["leftMs"].as_u64() < orders[0]["leftMs"].as_u64());
+    assert_eq!(of_orders(scene.events("degraded.entered"))[3]["data"]["resumed"], true);
+
+    let end = &["protect", "default/web", "--end", "--reason", "it is done"];
+    assert_eq!(scene.verb(end).1, 0);
+    assert_eq!(scene.verb(&["pause", "--end", "--reason", "done too"]).1, 0);
+    assert_eq!(scene.orders(), Vec::<Value>::new());
+    let left = of_orders(scene.events("degraded.left"));
+    assert_eq!(left[0]["data"]["endedBy"]["reason"], "it is done");
+    let (said, status) = scene.verb(end);
+    assert_eq!(status, 77, "{said}");
+    scene.kill();
+    scene.start();
+    assert_eq!(scene.orders(), Vec::<Value>::new(), "an end is kept too");
+}
+
+#[test]
+fn an_order_ends_by_itself_and_that_is_told() {
+    let scene = Scene::new();
+    assert_eq!(scene.verb(&["pause", "--for", "1s", "--reason", "short"]).1, 0);
+    let start = Instant::now();
+    let left = loop {
+        let left = of_orders(scene.events("degraded.left"));
+        if !left.is_empty() {
+            break left;
+        }
+        assert!(start.elapsed() < PATIENCE, "it does not end");
+        thread::sleep(Duration::from_millis(50));
+    };
+    assert_eq!((left.len(), &left[0]["data"]["cause"]), (1, &"expired".into()));
+    assert_eq!(scene.orders(), Vec::<Value>::new());
+}
+
+#[test]
+fn what_must_not_be_is_refused_and_says_why() {
+    let scene = Scene::new();
+    let refused = |arguments: &[&str], status: i32, why: &str| {
+        let (said, code) = scene.verb(arguments);
+        assert_eq!(code, status, "{arguments:?}: {said}");
+        assert!(said.contains(why), "{arguments:?}: {said}");
+        assert!(said.lines().count() == 1 || status == 64, "{said}");
+    };
+    refused(&["protect", "default/wbe", "--for", "1h", "--reason", "r"], 77, "no pod default/wbe");
+    refused(&["evict", "default/wbe", "--reason", "r"], 77, "no pod default/wbe");
+    refused(&["evict", "default/web", "--reason", "r"], 77, "no cgroup");
+    refused(&["protect", "default/web", "--for", "1h"], 64, "--reason");
+    refused(&["protect", "default/web", "--reason", "r"], 64, "--for");
+    refused(&["protect", "default/web", "--for", "25h", "--reason", "r"], 64, "24h");
+    refused(&["protect", "default/web", "--for", "1h", "--reason", "a\nb"], 64, "reason");
+    refused(&["protect", "web", "--for", "1h", "--reason", "r"], 64, "NAMESPACE/POD");
+    refused(&["pause", "--for", "0s", "--reason", "r"], 64, "24h");
+    refused(&["pause"], 64, "--reason");
+    refused(&["evict", "default/web"], 64, "--reason");
+    refused(&["protect", "--list", "default/web"], 64, "--list");
+    assert_eq!(scene.orders(), Vec::<Value>::new());
+}
+
+#[test]
+fn no_more_than_a_share_of_the_node_is_protected() {
+    let scene = Scene::new();
+    let memory_kib: u64 =
+        fs::read_to_string("/proc/meminfo").unwrap().split_whitespace().nth(1).unwrap().parse().unwrap();
+    // 20 and 10 hundredths, where 25 are allowed.
+    for (name, hundredths) in [("large", 20), ("other", 10)] {
+        scene.pod(
+            name,
+            &format!(", resources: {{requests: {{memory: {}Ki}}}}", memory_kib * hundredths / 100),
+        );
+    }
+    let start = Instant::now();
+    while scene.verb(&["protect", "default/other", "--for", "1h", "--reason", "r"]).1 != 0 {
+        assert!(start.elapsed() < PATIENCE, "the pods do not come");
+        thread::sleep(Duration::from_millis(50));
+    }
+    let (said, status) = scene.verb(&["protect", "default/large", "--for", "1h", "--reason", "r"]);
+    assert_eq!(status, 77, "{said}");
+    assert!(said.contains("protectedMaxShare"), "{said}");
+    assert_eq!(scene.orders().len(), 1);
+    assert_eq!(scene.verb(&["protect", "default/other", "--end", "--reason", "r"]).1, 0);
+    assert_eq!(scene.verb(&["protect", "default/large", "--for", "1h", "--reason", "r"]).1, 0);
+}
+
+#[test]
+fn a_damaged_file_is_set_aside_and_told() {
+    let mut scene = Scene::new();
+    assert_eq!(scene.verb(PROTECT).1, 0);
+    scene.kill();
+    fs::write(scene.file("state/orders.json"), "{\"version\":1,").unwrap();
+    scene.start();
+    assert_eq!(scene.orders(), Vec::<Value>::new());
+    assert!(scene.file("state/orders.json.damaged").exists());
+    let told = scene.events("degraded.entered");
+    assert!(told.iter().any(|event| event["data"]["what"] == "orders"), "{told:?}");
+    assert_eq!(scene.verb(PROTECT).1, 0);
+}
+
+/// Many at once: none is lost, and none waits for ever.
+#[test]
+fn a_flood_is_answered() {
+    let scene = Scene::new();
+    let socket = scene.file("run/admin.sock");
+    let answers: Vec<_> = thread::scope(|scope| {
+        let asking: Vec<_> = (0..60).map(|_| scope.spawn(|| post(&socket))).collect();
+        asking.into_iter().map(|asked| asked.join().unwrap()).collect()
+    });
+    let with = |status: &str| answers.iter().filter(|answer| answer.starts_with(status)).count();
+    let (done, rationed) = (with("HTTP/1.1 200"), with("HTTP/1.1 429"));
+    assert_eq!(done + rationed, 60, "{answers:?}");
+    assert!(done >= 20, "{done} done, {rationed} put off");
+    assert_eq!(scene.orders().len(), 1);
+    assert_eq!(of_orders(scene.events("degraded.entered")).len(), done);
+}
+
+fn post(socket: &Path) -> String {
+    let body = r#"{"do":"give","what":{"order":"pause"},"reason":"flood","forMs":60000}"#;
+    let mut stream = UnixStream::connect(socket).unwrap();
+    write!(stream, "POST /v1/orders HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
