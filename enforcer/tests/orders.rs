@@ -160,6 +160,15 @@ fn an_order_is_told_outlives_the_daemon_and_is_ended() {
 }
 
 #[test]
+fn help_fits_the_terminal() {
+    for verb in ["protect", "pause", "evict"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_enforcer")).args([verb, "--help"]).output().unwrap();
+        let help = String::from_utf8(output.stdout).unwrap();
+        assert!(help.contains("--reason") && help.lines().all(|line| line.chars().count() <= 80), "{help}");
+    }
+}
+
+#[test]
 fn an_order_ends_by_itself_and_that_is_told() {
     let scene = Scene::new();
     assert_eq!(scene.verb(&["pause", "--for", "1s", "--reason", "short"]).1, 0);

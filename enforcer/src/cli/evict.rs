@@ -8,9 +8,10 @@ use crate::{model::PodName, serve::Wish};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Its processes are asked to end, and those that are left after the pod's grace period are killed. It
-stays evicted until its manifest changes or goes. What is never evicted is not either by order:
-critical pods, protected ones, and what holds the node's own processes.")]
+Its processes are asked to end, and those that are left after the pod's grace
+period are killed. It stays evicted until its manifest changes or goes. What is
+never evicted is not either by order: critical pods, protected ones, and what
+holds the node's own processes.")]
 pub(super) struct Args {
     /// The pod
     #[arg(value_name = "NAMESPACE/POD")]

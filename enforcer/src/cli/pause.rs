@@ -7,9 +7,9 @@ use crate::{policy::order::What, serve::Wish};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-What would be done is decided and told meanwhile, as in dry-run. It ends by itself; beginning and
-end are events. An eviction that is under way goes on, and the kernel's own OOM killer does not
-pause.")]
+What would be done is decided and told meanwhile, as in dry-run. It ends by
+itself; beginning and end are events. An eviction that is under way goes on,
+and the kernel's own OOM killer does not pause.")]
 pub(super) struct Args {
     /// For how long: 1s to 24h, such as 15m
     #[arg(long = "for", value_name = "TIME", value_parser = orders::time, required_unless_present = "end")]

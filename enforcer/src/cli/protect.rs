@@ -10,8 +10,8 @@ use crate::{policy::order::What, serve::Wish};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-It ends by itself, and a later order about the same pod counts instead of it. Beginning and end are
-events. The kernel's own OOM killer does not know of it.")]
+It ends by itself, and a later order about the same pod counts instead of it.
+Beginning and end are events. The kernel's own OOM killer does not know of it.")]
 pub(super) struct Args {
     /// The pod
     #[arg(value_name = "NAMESPACE/POD", required_unless_present = "list")]

@@ -6,6 +6,7 @@
 
 mod evict;
 mod file;
+mod unfinished;
 
 use std::{future, path::Path, time::Duration};
 
@@ -78,6 +79,7 @@ impl Desk {
             telling::degraded(journal, "orders", &message);
             Kept::default()
         });
+        unfinished::tell(journal);
         let (orders, over) = Orders::resume(kept, same_boot, now());
         let writer = Writer::start(state_dir, boot_id, journal.clone())
             .inspect_err(|error| {

@@ -23,7 +23,7 @@ use crate::{
 const DEATH: Duration = Duration::from_secs(2);
 
 /// How far back the log is searched for what was told already.
-const BACK: u64 = 10_000;
+pub(super) const BACK: u64 = 10_000;
 
 /// Finds out what came of each eviction, tells what was not told, and answers who was evicted.
 ///
@@ -107,7 +107,7 @@ fn restore(path: &str, id: CgroupId, file: &str, (old, new): (&str, &str)) -> Re
     Ok(true)
 }
 
-fn subject(pod: &str) -> Subject {
+pub(super) fn subject(pod: &str) -> Subject {
     pod.split_once('/').map_or(Subject::Node, |(namespace, name)| {
         Subject::Pod(PodName { namespace: namespace.to_owned(), name: name.to_owned() })
     })
@@ -125,7 +125,8 @@ fn is_gone(path: &str, id: u64) -> bool {
     true
 }
 
-fn is_populated(path: &str, id: u64) -> bool {
+/// Whether there is a cgroup of that id there, and it holds processes.
+pub(super) fn is_populated(path: &str, id: u64) -> bool {
     let events = || {
         let root = CgroupDir::mount(Path::new(cgroup::MOUNT)).ok()?;
         let dir = root.open(&CgroupPath::parse(path).ok()?).ok()?;

@@ -329,7 +329,7 @@ impl Reflex {
         self.shared.post(|mail| mail.set = Some(set));
     }
 
-    /// Takes new settings; this also closes an open breaker.
+    /// Takes new settings; this also closes an open breaker, until the next kill would again be one too many.
     pub fn configure(&self, settings: EngineSettings) {
         self.shared.post(|mail| mail.settings = Some(settings));
     }

@@ -5,15 +5,21 @@
 //! is not known here, so nothing is assumed about it: the first in rank may hold next to nothing in its largest process,
 //! and all that another pod holds may be one process. So scores that [hold](holds) hold however the memory is spread.
 //!
-//! What the classes' scores promise stays (`pkg/kubelet/qos/policy.go`): Guaranteed pods and those that the node needs keep
-//! theirs, no other pod's goes below a Burstable one's lowest or above its class's highest, and a BestEffort pod's comes
-//! down from the highest only where the ranking spares it longer than another.
+//! As little is changed as that takes. Guaranteed pods, those that the node needs, sandboxes and the node's components keep
+//! their scores (`pkg/kubelet/qos/policy.go`). Of the others only those are raised who are first in rank, no further than
+//! puts them before those who follow, and no higher than the highest that their class may have; who follows is lowered where
+//! that is not enough, by no more than it takes, and not below a Burstable pod's lowest. So a BestEffort container is below
+//! 1000 only where the ranking spares its pod longer than another that has not its memory.
 
 mod aligner;
+mod band;
 
 use std::fmt;
 
-pub use self::aligner::{Aligner, Weighed};
+pub use self::{
+    aligner::{Aligner, Weighed},
+    band::Band,
+};
 use super::{oom_score, rank::MemoryStanding};
 
 /// `oomScorePolicy`: what the scores of containers follow.
@@ -105,8 +111,8 @@ pub struct Contender {
     pub weight_bytes: u64,
     /// Whether the ranking never picks it, such as a critical pod.
     pub is_spared: bool,
-    /// The score that all its containers have instead of their static ones, if they have.
-    pub set: Option<i16>,
+    /// What its containers' scores are held within, if they are.
+    pub set: Option<Band>,
 }
 
 impl Contender {
@@ -123,8 +129,8 @@ impl Contender {
 
     /// The lowest and highest score that its processes have now.
     fn scores(&self) -> (i128, i128) {
-        let (lowest, highest) = self.set.map_or((self.lowest, self.highest), |set| (set, set));
-        (lowest.into(), highest.into())
+        let now = |score: i16| i128::from(self.set.map_or(score, |set| set.hold(score)));
+        (now(self.lowest), now(self.highest))
     }
 
     /// Whether it can be put before others: the kernel is to pick it when its turn comes.
@@ -133,11 +139,11 @@ impl Contender {
     }
 }
 
-/// The scores that pods are to have.
+/// Within what the scores of pods are to be held.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Alignment {
-    /// One for each contender, in their order; none for its containers' static ones.
-    pub scores: Vec<Option<i16>>,
+    /// One for each contender, in their order; none where its containers' static scores stay as they are.
+    pub bands: Vec<Option<Band>>,
     /// How many of the first in rank are put before all who follow.
     pub depth: usize,
 }
@@ -165,48 +171,107 @@ pub fn align(scale: Scale, order: &[Contender]) -> Alignment {
     let leaders = order.iter().filter(|contender| contender.may_lead()).count();
     let wanted = leaders.min(DEPTH);
     if holds(scale, &statics, wanted) {
-        return Alignment { scores: vec![None; order.len()], depth: wanted };
+        return Alignment { bands: vec![None; order.len()], depth: wanted };
     }
+    let fitting = (1..=wanted).rev().find_map(|depth| {
+        let bands = spread(scale, order, depth)?;
+        Some(Alignment { bands, depth })
+    });
+    // The first is put before the others in any case, as well as there is room.
+    fitting.unwrap_or_else(|| Alignment { bands: squeeze(scale, order), depth: wanted.min(1) })
+}
+
+/// The least that each of the first `depth` must have to be before those who follow as they are, the last of them first;
+/// no more than its class may have.
+fn least_wanted(scale: Scale, order: &[Contender], depth: usize) -> Vec<i128> {
+    let places: Vec<usize> = leading(order).take(depth).collect();
+    let mut wanted = vec![0; depth];
+    // What those who follow ask of whoever is before them.
+    let mut asked = i128::MIN;
+    let mut end = order.len();
+    for (place, wanted) in places.iter().zip(&mut wanted).rev() {
+        let followers = order.get(place + 1..end).into_iter().flatten().filter(|other| other.is_movable());
+        let beyond = followers.map(|other| i128::from(other.highest) + scale.distance(other.weight_bytes));
+        asked = beyond.fold(asked, i128::max);
+        if let Some(leader) = order.get(*place) {
+            *wanted = i128::from(leader.lowest).max(asked).min(leader.ceiling());
+            let highest = i128::from(leader.highest).max(*wanted);
+            asked = asked.max(highest + scale.distance(leader.weight_bytes));
+        }
+        end = *place;
+    }
+    wanted
+}
+
+/// Where in the order those are who may lead.
+fn leading(order: &[Contender]) -> impl Iterator<Item = usize> {
+    order.iter().enumerate().filter(|(_, contender)| contender.may_lead()).map(|(place, _)| place)
+}
+
+/// The scores that put the first `depth` before all who follow, or none where there is no room for that.
+fn spread(scale: Scale, order: &[Contender], depth: usize) -> Option<Vec<Option<Band>>> {
     let floor = i128::from(oom_score::BURSTABLE_MIN);
-    let mut scores: Vec<Option<i16>> = Vec::with_capacity(order.len());
-    // Below what every score that follows must be, but for the weight of who has it; none before the first leader.
+    let mut wanted = least_wanted(scale, order, depth).into_iter();
+    let mut bands = Vec::with_capacity(order.len());
+    // The score of the last who was put before the others; before the first there is no bound but the class's.
     let mut before: Option<i128> = None;
-    let mut depth = 0;
-    let mut is_room_left = true;
-    for (place, contender) in order.iter().enumerate() {
+    for contender in order {
         if !contender.is_movable() {
-            scores.push(None);
+            bands.push(None);
             continue;
         }
-        let highest = |below: i128| below - scale.distance(contender.weight_bytes);
-        if contender.may_lead() && depth < wanted && is_room_left {
-            let own = before.map_or(contender.ceiling(), |below| contender.ceiling().min(highest(below)));
-            let own = kept(contender, own).filter(|_| before.is_some()).unwrap_or(own);
-            let rest = order.iter().skip(place + 1).filter(|other| other.is_movable());
-            let fits = own >= floor
-                && rest.map(|other| own - scale.distance(other.weight_bytes)).all(|at| at >= floor);
-            if fits || before.is_none() {
-                before = Some(own);
-                depth += 1;
-                scores.push(narrow(own));
-                continue;
-            }
-            is_room_left = false;
+        let below = before.map(|before| before - scale.distance(contender.weight_bytes));
+        let most = below.map_or(contender.ceiling(), |below| below.min(contender.ceiling()));
+        if most < floor {
+            return None;
         }
-        let bound = before.map_or(contender.ceiling(), highest).max(floor);
-        let is_low_enough = i128::from(contender.highest) <= bound;
-        scores.push(if is_low_enough { None } else { narrow(kept(contender, bound).unwrap_or(bound)) });
+        let lead = if contender.may_lead() { wanted.next() } else { None };
+        let Some(least) = lead else {
+            bands.push(Band::new(floor, kept_most(contender, most)).filter(|band| band.moves(contender)));
+            continue;
+        };
+        let least = kept_least(contender, least.min(most), most);
+        before = Some(least);
+        bands.push(Band::new(least, most).filter(|band| band.moves(contender)));
     }
-    Alignment { scores, depth }
+    Some(bands)
 }
 
-/// The score that was set, where it is as low as it must be and not much lower.
-fn kept(contender: &Contender, bound: i128) -> Option<i128> {
-    contender.set.map(i128::from).filter(|set| (bound - SLACK..=bound).contains(set))
+/// The first as high, and everybody else as low as they may be, where there is no room for what they weigh.
+fn squeeze(scale: Scale, order: &[Contender]) -> Vec<Option<Band>> {
+    let floor = i128::from(oom_score::BURSTABLE_MIN);
+    let mut before: Option<i128> = None;
+    let band = |contender: &Contender| {
+        if !contender.is_movable() {
+            return None;
+        }
+        let ceiling = contender.ceiling();
+        let band = match before {
+            None if contender.may_lead() => {
+                before = Some(ceiling);
+                Band::new(ceiling, ceiling)
+            }
+            None => None,
+            Some(before) => {
+                let most = (before - scale.distance(contender.weight_bytes)).clamp(floor, ceiling);
+                Band::new(floor, kept_most(contender, most))
+            }
+        };
+        band.filter(|band| band.moves(contender))
+    };
+    order.iter().map(band).collect()
 }
 
-fn narrow(score: i128) -> Option<i16> {
-    i16::try_from(score.clamp(oom_score::BURSTABLE_MIN.into(), oom_score::BEST_EFFORT.into())).ok()
+/// The bound that was set, where it is as low as it must be and not much lower.
+fn kept_most(contender: &Contender, most: i128) -> i128 {
+    let set = contender.set.map(|band| i128::from(band.most()));
+    set.filter(|set| (most - SLACK..=most).contains(set)).unwrap_or(most)
+}
+
+/// The same for what it must have at the least, which may not be above `most`.
+fn kept_least(contender: &Contender, least: i128, most: i128) -> i128 {
+    let set = contender.set.map(|band| i128::from(band.least()));
+    set.filter(|set| (least..=most.min(least + SLACK)).contains(set)).unwrap_or(least)
 }
 
 /// Whether an order that was right still is, but for differences in usage that are too small to be told from chance: the

@@ -140,7 +140,8 @@ impl Engine {
         }
     }
 
-    /// Takes new settings; an open breaker is closed by it, unless all that is new is that evicting is paused or goes on.
+    /// Takes new settings; an open breaker is closed by it, unless all that is new is that evicting is paused or goes on. It
+    /// opens again at the next decision if that is still one too many.
     /// An eviction under way goes on, and so do the grace periods of thresholds that stay.
     pub fn configure(&mut self, settings: &EngineSettings) {
         let EngineSettings { paused, .. } = *settings;
@@ -151,7 +152,7 @@ impl Engine {
             return;
         }
         if settings.breaker != self.settings.breaker {
-            self.breaker = Breaker::new(settings.breaker);
+            self.breaker = self.breaker.with(settings.breaker);
         }
         let mut pressure = pressure(settings);
         pressure.inherit(&self.pressure);

@@ -21,6 +21,7 @@ use enforcer_tests::{
 
 mod calm;
 mod contain;
+mod orders;
 mod pids;
 mod returning;
 mod soft;
@@ -55,8 +56,12 @@ impl Scene {
 
     /// Starts a pod that holds memory within its request, so that it is the last to go.
     fn fill(&self, size: &str) -> Process {
+        self.fill_by("filler", size)
+    }
+
+    fn fill_by(&self, name: &str, size: &str) -> Process {
         let request = format!("memory: {}", size.parse::<u64>().unwrap() + 64 * MIB);
-        self.hold("filler", 0, &request, "", size)
+        self.hold(name, 0, &request, "", size)
     }
 
     /// Starts a pod that heeds no SIGTERM and holds so many MiB.

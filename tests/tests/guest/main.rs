@@ -13,6 +13,7 @@ mod limits;
 #[cfg(test)]
 mod ooms;
 mod pins;
+mod preference;
 mod rig;
 mod scores;
 #[cfg(test)]

@@ -13,15 +13,17 @@ use crate::{
     model::{CgroupId, CgroupPath, Node, PodUid},
     policy::{
         Plan, PodPlan,
-        alignment::{Aligner, Contender, OomScorePolicy, Scale, Weighed},
+        alignment::{Aligner, Band, Contender, OomScorePolicy, Scale, Weighed},
         rank::MemoryStanding,
     },
     sense::snapshot::{Missing, Weight, WeightFiles},
 };
 
-/// How often pods are weighed: at rest; while what they weigh changes; and when others come or go.
+/// How often pods are weighed: at rest; while what they weigh changes, and for a while after that; and when others come or
+/// go.
 const AT_REST: Duration = Duration::from_secs(10);
 const MOVING: Duration = Duration::from_secs(1);
+const LIVELY: Duration = Duration::from_secs(15);
 const SOON: Duration = Duration::from_millis(500);
 
 /// Weights that change by more than this part of the node between two looks are not at rest.
@@ -40,6 +42,8 @@ pub(super) struct Aligning {
     /// Whether the plan or the cgroups are others than when the members were opened.
     is_stale: bool,
     next: Instant,
+    /// Until then something is expected to move: a pod that has just come takes its memory only now.
+    lively_until: Instant,
 }
 
 /// A pod that is weighed.
@@ -54,7 +58,9 @@ struct Member {
 
 impl Default for Aligning {
     fn default() -> Self {
-        Self { aligner: Aligner::default(), members: Vec::new(), is_stale: true, next: Instant::now() }
+        let now = Instant::now();
+        let (aligner, members) = (Aligner::default(), Vec::new());
+        Self { aligner, members, is_stale: true, next: now, lively_until: now }
     }
 }
 
@@ -65,8 +71,8 @@ impl Aligning {
         self.next = self.next.min(Instant::now() + SOON);
     }
 
-    /// The score that a pod's containers have instead of their planned ones.
-    pub(super) fn score(&self, uid: &PodUid) -> Option<i16> {
+    /// Within what the scores of a pod's containers are held, if they are.
+    pub(super) fn band(&self, uid: &PodUid) -> Option<Band> {
         self.aligner.set().get(uid).copied()
     }
 }
@@ -90,6 +96,7 @@ impl Desired {
         }
         let (root, plan) = (Arc::clone(hierarchy.root()), Arc::clone(&self.plan));
         let wanted = std::mem::take(&mut self.aligning.is_stale).then(|| self.cgroups_to_weigh());
+        let others_came = wanted.is_some();
         let mut members = std::mem::take(&mut self.aligning.members);
         // The kernel may have to add up counters of all processors.
         let (members, moved_bytes) = tokio::task::spawn_blocking(move || {
@@ -102,7 +109,10 @@ impl Desired {
         })
         .await?;
         let is_moving = moved_bytes > self.host.node.memory_bytes / MOVING_SHARE;
-        self.aligning.next = now + if is_moving { MOVING } else { AT_REST };
+        if is_moving || others_came {
+            self.aligning.lively_until = now + LIVELY;
+        }
+        self.aligning.next = now + if now < self.aligning.lively_until { MOVING } else { AT_REST };
         self.aligning.members = members;
         let weighed = self.weighed();
         let differs = self.aligning.aligner.look(scale(&self.host.node, &self.plan), &weighed);
@@ -127,9 +137,12 @@ impl Desired {
     async fn apply_alignment(&mut self, permit: Arc<Permit>) -> anyhow::Result<()> {
         let mut scores: BTreeMap<CgroupPath, i16> = BTreeMap::new();
         for pod in &self.plan.pods {
-            if let Some(score) = self.aligning.score(&pod.uid) {
-                let paths = pod.containers.iter().map(|container| container.cgroup.path.clone());
-                scores.extend(paths.map(|path| (path, score)));
+            let Some(band) = self.aligning.band(&pod.uid) else { continue };
+            for container in &pod.containers {
+                let held = band.hold(container.oom_score_adj);
+                if held != container.oom_score_adj {
+                    scores.insert(container.cgroup.path.clone(), held);
+                }
             }
         }
         self.change(move |reconciler| reconciler.align(scores, &permit)).await

@@ -31,8 +31,10 @@ impl Desired {
                 State::Leaving => PodState::Removed,
             };
             let mut view = pod_view(plan, state, self.reason(entry), entry, id_of);
-            if let Some(score) = self.aligning.score(&plan.uid) {
-                view.containers.iter_mut().for_each(|container| container.oom_score_adj = score);
+            if let Some(band) = self.aligning.band(&plan.uid) {
+                for container in &mut view.containers {
+                    container.oom_score_adj = band.hold(container.oom_score_adj);
+                }
             }
             pods.push(view);
         }

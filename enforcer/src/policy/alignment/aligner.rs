@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use super::{Alignment, Contender, Scale, align, holds, still_in_order};
+use super::{Alignment, Band, Contender, Scale, align, holds, still_in_order};
 use crate::policy::rank::MemoryStanding;
 
 /// A pod at one look.
@@ -22,7 +22,7 @@ pub struct Weighed<K> {
 pub struct Aligner<K> {
     /// Those who were put before all others, in their order.
     leaders: Vec<K>,
-    set: BTreeMap<K, i16>,
+    set: BTreeMap<K, Band>,
 }
 
 impl<K> Default for Aligner<K> {
@@ -32,9 +32,9 @@ impl<K> Default for Aligner<K> {
 }
 
 impl<K: Ord + Clone> Aligner<K> {
-    /// The scores that pods have instead of their static ones.
+    /// Within what the scores of pods are held, of those that are not all static.
     #[must_use]
-    pub fn set(&self) -> &BTreeMap<K, i16> {
+    pub fn set(&self) -> &BTreeMap<K, Band> {
         &self.set
     }
 
@@ -74,11 +74,11 @@ impl<K: Ord + Clone> Aligner<K> {
         }
         let mut order: Vec<&Weighed<K>> = pods.iter().collect();
         order.sort_by(|left, right| rank(left, right));
-        let Alignment { scores, depth } = align(scale, &self.contenders(&order));
+        let Alignment { bands, depth } = align(scale, &self.contenders(&order));
         let leading = order.iter().filter(|pod| pod.contender.may_lead()).take(depth);
         self.leaders = leading.map(|pod| pod.key.clone()).collect();
-        let set: BTreeMap<K, i16> =
-            order.iter().zip(&scores).filter_map(|(pod, score)| Some((pod.key.clone(), (*score)?))).collect();
+        let set: BTreeMap<K, Band> =
+            order.iter().zip(&bands).filter_map(|(pod, band)| Some((pod.key.clone(), (*band)?))).collect();
         let differs = set != self.set;
         self.set = set;
         differs
@@ -126,7 +126,7 @@ mod tests {
         let mut aligner = Aligner::default();
         let pods = |first_mib, second_mib| [pod(1, 1000, 0, second_mib), pod(2, 1000, -1, first_mib)];
         assert!(aligner.look(scale(), &pods(50, 300)));
-        assert_eq!((aligner.first(), aligner.set().get(&2)), (Some(&2), Some(&1000)));
+        assert_eq!((aligner.first(), aligner.set().get(&2)), (Some(&2), None));
         let set = aligner.set().clone();
         for (first, second) in [(50, 300), (40, 310), (60, 320), (50, 250), (1, 330)] {
             assert!(!aligner.look(scale(), &pods(first, second)), "{first} {second}");
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(*aligner.set(), set);
         // An eighth more, and some.
         assert!(aligner.look(scale(), &pods(50, 370)));
-        assert!(aligner.set()[&1] < set[&1]);
+        assert!(aligner.set()[&1].most() < set[&1].most());
     }
 
     #[test]
@@ -175,6 +175,6 @@ mod tests {
         assert!(!aligner.look(scale(), &[critical, pod(2, -997, 0, 100)]));
         assert_eq!(aligner.first(), None);
         assert!(aligner.look(scale(), &[critical, pod(3, 990, 0, 5)]));
-        assert_eq!((aligner.first(), aligner.set().get(&3)), (Some(&3), Some(&999)));
+        assert_eq!((aligner.first(), aligner.set()[&3].hold(990)), (Some(&3), 999));
     }
 }

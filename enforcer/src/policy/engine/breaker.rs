@@ -4,6 +4,14 @@ use crate::policy::wire::wire;
 /// The share of pods says something from so many kills on: half of two pods is one.
 const SHARE_FROM_KILLS: usize = 10;
 
+/// So many kills are remembered at the least: more may be allowed later, and they count then.
+const REMEMBERED: usize = 64;
+
+/// How many are remembered: as many as it takes to trip, so that no kill within the window is forgotten.
+fn most(settings: BreakerSettings) -> usize {
+    usize::from(settings.max_kills).max(REMEMBERED)
+}
+
 /// Remembers when the last kills were.
 #[derive(Clone, Debug)]
 pub(super) struct Breaker {
@@ -13,12 +21,18 @@ pub(super) struct Breaker {
 
 impl Breaker {
     pub(super) fn new(settings: BreakerSettings) -> Self {
-        // As many as it takes to trip, so that no kill within the window is forgotten.
-        Self { settings, kills_ns: Vec::with_capacity(usize::from(settings.max_kills)) }
+        Self { settings, kills_ns: Vec::with_capacity(most(settings)) }
+    }
+
+    /// The same with other settings: the kills before count on.
+    pub(super) fn with(&self, settings: BreakerSettings) -> Self {
+        let mut other = Self::new(settings);
+        self.kills_ns.iter().for_each(|at_ns| other.record(*at_ns));
+        other
     }
 
     pub(super) fn record(&mut self, now_ns: u64) {
-        if self.kills_ns.len() < usize::from(self.settings.max_kills) {
+        if self.kills_ns.len() < most(self.settings) {
             self.kills_ns.push(now_ns);
             return;
         }
@@ -66,11 +80,25 @@ mod tests {
     #[test]
     fn a_clock_that_goes_back_makes_it_forget_nothing() {
         let mut breaker = Breaker::new(MOST);
-        for now in [1_000, 1_001, 1_002, 10, 11, 12] {
+        for now in (1_000..1_064).chain(10..74) {
             breaker.record(now);
         }
         assert!(breaker.is_open(1_003, 1_000) && breaker.is_open(20, 1_000));
-        assert!(!breaker.is_open(1_200, 1_000));
+        assert!(!breaker.is_open(1_264, 1_000));
+    }
+
+    #[test]
+    fn other_settings_forget_no_kill() {
+        let mut breaker = Breaker::new(MOST);
+        for now in [60, 10, 70] {
+            breaker.record(now);
+        }
+        let fewer = breaker.with(BreakerSettings { max_kills: 2, ..MOST });
+        assert!(fewer.is_open(159, 1_000) && !fewer.is_open(160, 1_000), "the latest two");
+        let more = breaker.with(BreakerSettings { max_kills: 4, ..MOST });
+        assert!(!more.is_open(70, 1_000));
+        let longer = more.with(BreakerSettings { max_kills: 3, window_ns: 1_000, ..MOST });
+        assert!(longer.is_open(1_009, 1_000) && !longer.is_open(1_010, 1_000));
     }
 
     #[test]

@@ -28,6 +28,7 @@ pub struct Candidates {
     slots: Vec<Slot>,
     /// Slots in the order of their cgroups.
     by_cgroup: Vec<usize>,
+    /// The ranking by the latest readings, as far as it is not tried yet; empty until there is one.
     pub(super) order: Vec<Ranked>,
 }
 
@@ -115,6 +116,8 @@ impl Candidates {
     }
 
     pub(super) fn take_readings(&mut self, now_ns: u64, readings: &[Reading]) {
+        // It was one by other readings.
+        self.order.clear();
         for (index, slot) in self.slots.iter_mut().enumerate() {
             slot.take_in(now_ns, readings.get(index).copied().unwrap_or(Reading::Missing));
         }

@@ -114,13 +114,15 @@ impl Engine {
         }
     }
 
-    /// After a refusal: the next of the same order, whose readings are still fresh.
+    /// After a refusal: the next of the same order, if its readings are still fresh.
     fn go_on(&mut self, refused: Victim, now_ns: u64, actions: &mut Actions) {
         let Some(before) = self.decision.filter(|decision| decision.number == refused.number) else { return };
         if let Some(reclaim) = self.may_decide(now_ns) {
             let resource = shortage(&reclaim).resource();
-            if resource != before.shortage.resource() || self.candidates.order.is_empty() {
-                // It was ranked by what is no longer short, or among candidates that were exchanged since.
+            // What was asked for in vain is long ago where it waited for a disk.
+            let is_stale = before.grace_ns > 0 || self.candidates.order.is_empty();
+            if resource != before.shortage.resource() || is_stale {
+                // It was ranked by what is no longer short, or the candidates or their usages are others since.
                 return self.pace(now_ns, actions);
             }
             // Settings may have changed since it was drawn up.

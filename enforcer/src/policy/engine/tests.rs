@@ -1,6 +1,7 @@
 mod back_off;
 mod contain;
 mod hostile;
+mod oracle;
 mod pause;
 mod property;
 mod rig;

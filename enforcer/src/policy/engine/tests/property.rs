@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use proptest::prelude::*;
 
+use super::oracle::Oracle;
 use crate::{
     model::CgroupId,
     policy::{
@@ -281,6 +282,7 @@ struct Watcher {
     exhausted_in_ns: Option<u64>,
     /// Each pod's evictions so far, the latest, and the end of its back-off.
     back_offs: BTreeMap<u64, (u32, u64, u64)>,
+    oracle: Oracle,
     all: Vec<Vec<Action>>,
 }
 
@@ -327,6 +329,7 @@ impl Watcher {
             Happening::NewSet(facts) => {
                 self.set.clone_from(facts);
                 drop(self.engine.replace(Candidates::new(facts)));
+                self.oracle.exchanged(facts);
                 return;
             }
             Happening::Jump { back_ms, ahead_ms } => {
@@ -344,6 +347,7 @@ impl Watcher {
                 };
                 self.crossed.retain(|key, _| kept(key));
                 self.engine.configure(settings);
+                self.oracle.configured();
                 self.settings = **settings;
                 return;
             }
@@ -376,6 +380,12 @@ impl Watcher {
             assert!(self.acts(), "held back by who only tells");
             assert!(self.engine.victim().is_some(), "held back for nobody's sake");
         }
+        let node = match happening {
+            Happening::Look { node, .. } | Happening::Usages { node, .. } => Some(node.sample(self.now_ns)),
+            _ => None,
+        };
+        let is_short = self.crossed.values().any(|crossed| *crossed);
+        self.oracle.see(&self.engine, node, (self.now_ns, self.peak_ns == 0), is_short, &actions);
         self.all.push(actions.iter().copied().collect());
     }
 
@@ -632,6 +642,9 @@ impl Watcher {
         let recent =
             self.kills_ns.iter().filter(|at_ns| self.now_ns.saturating_sub(**at_ns) < window_ns).count();
         assert!(recent < usize::from(self.settings.breaker.max_kills), "beyond the breaker");
+        let share = recent * 1_000
+            < (recent + self.set.len()) * usize::from(self.settings.breaker.max_share_permille);
+        assert!(recent < 10 || share, "beyond the breaker's share");
         let (number, grace) = (decision.number, decision.grace_ns > 0);
         self.course = Some(match decision.hook {
             HookPlan::Off | HookPlan::NoTime => Course::Asked { number, grace },
@@ -664,17 +677,20 @@ fn run(settings: &EngineSettings, first: &[CandidateFacts], happenings: &[Happen
         key: 0,
         exhausted_in_ns: None,
         back_offs: BTreeMap::new(),
+        oracle: Oracle::default(),
         all: Vec::new(),
     };
     for happening in happenings {
         watcher.feed(happening);
-        if let Happening::Configure(_) = happening {
-            // A new breaker knows of no kills.
-            watcher.kills_ns.clear();
-        }
     }
     watcher.settle();
     watcher.all
+}
+
+fn breaking(settings: &EngineSettings, max_kills: u16, max_share_permille: u16) -> EngineSettings {
+    let mut breaking = *settings;
+    breaking.breaker = BreakerSettings { max_kills, window_ns: 10_000 * MS, max_share_permille };
+    breaking
 }
 
 proptest! {
@@ -687,6 +703,30 @@ proptest! {
         happenings in prop::collection::vec(happening(), 0..80),
     ) {
         prop_assert_eq!(run(&settings, &first, &happenings), run(&settings, &first, &happenings));
+    }
+
+    /// The same while one after the other is killed, so that the breaker opens, by its share too.
+    #[test]
+    fn the_rules_hold_while_many_are_killed(
+        (settings, first) in busy(),
+        (share, max_kills) in (0_u16..1_100, 5_u16..40),
+        settings_between in prop::option::weighted(0.3, (0_usize..30, 5_u16..40)),
+        waits in prop::collection::vec(0_u64..600, 30),
+    ) {
+        let short = Node { memory_mib: 10, allocatable_mib: None, pids: None, fill_mib: 0 };
+        let mut happenings = Vec::new();
+        for (place, after_ms) in waits.into_iter().enumerate() {
+            if let Some((_, max_kills)) = settings_between.filter(|(between, _)| *between == place) {
+                happenings.push(Happening::Configure(Box::new(breaking(&settings, max_kills, share))));
+            }
+            happenings.extend([
+                Happening::Look { after_ms, node: short },
+                Happening::Usages { node: short, used: vec![Some((500, 1)); 6] },
+                Happening::Answer(Answer::Signalled),
+                Happening::Progress { after_ms: 1, populated: false, current_mib: None },
+            ]);
+        }
+        run(&breaking(&settings, max_kills, share), &first, &happenings);
     }
 
     /// The same where somebody is held back more often.

@@ -110,6 +110,20 @@ fn a_refusal_after_the_candidates_were_exchanged_does_not_mean_that_nobody_is_le
     assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(3));
 }
 
+/// The disk takes its time, and usages are read meanwhile: the next in an order of before need not be the next by now.
+#[test]
+fn after_a_refusal_that_took_long_the_next_one_is_chosen_by_fresh_readings() {
+    let (mut rig, _) = decided();
+    rig.readings[2] = using(MIB);
+    rig.readings[3] = using(GIB);
+    rig.pass(2 * SECOND).look(1_500 * MIB);
+    let (number, now_ns) = (rig.number(), rig.now_ns);
+    let told = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Kernel(95) });
+    assert!(matches!(told[..], [Action::Failed(_)]), "{told:?}");
+    assert!(evicts(&rig.pass(MS).look(1_500 * MIB)));
+    assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(4), "the other one is within its request now");
+}
+
 /// Until the decision is on the disk nobody is asked to end, and that disk may be what stalls.
 #[test]
 fn a_hard_threshold_does_not_wait_for_a_soft_decision_to_be_recorded() {
