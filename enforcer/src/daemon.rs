@@ -58,7 +58,7 @@ pub use self::{reload::Load, unfit::Unfit};
 use crate::{
     cgroup::{Changes, Index, Permit, Throttled, WatchEvents},
     config::{Config, MemoryAvailableSource, Mode},
-    evict::{BrakeBook, HookProgram, Pledges, Reflex, ReflexConfig, Report, Teller},
+    evict::{BrakeBook, Pledges, Reflex, ReflexConfig, Report, Teller},
     journal::{Event, EventType, Intents, Journal, StoreError, Subject},
     model::PodUid,
     policy::{
@@ -167,8 +167,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                     config = new;
                     *lock(&teller) = Teller::new(config.hash());
                     recording.configured(&config);
-                    reflex.set_hook(hook_program(&config));
-                    reflex.configure(desk.settings(&config));
+                    configure(&reflex, &config, desk.settings(&config));
                     lookout.configure(&config);
                     desired.configure(&config).await?;
                 }
@@ -227,6 +226,12 @@ async fn farewell(server: JoinHandle<Result<(), serve::Error>>, journal: &Journa
         // A reader that does not read does not keep us.
         Err(_elapsed) => Ok(()),
     }
+}
+
+/// Hands another configuration to the reflex.
+fn configure(reflex: &Reflex, config: &Config, settings: EngineSettings) {
+    reflex.set_hook(config.pre_kill_hook.as_ref());
+    reflex.configure(settings);
 }
 
 /// Has the desired state follow what the reflex did.
@@ -431,10 +436,6 @@ fn recover(
     Some(Pledges::new(reflex, Arc::clone(recorded)).braking(BrakeBook::new(brakes, throttled)))
 }
 
-fn hook_program(config: &Config) -> Option<HookProgram> {
-    config.pre_kill_hook.as_ref().map(|hook| hook.program.clone())
-}
-
 /// What the eviction engine is to do.
 pub(crate) fn engine_settings(config: &Config) -> EngineSettings {
     let eviction = &config.settings.eviction;
@@ -535,7 +536,7 @@ fn start_reflex(
     let reflex_config = ReflexConfig {
         settings: *settings,
         root_stat,
-        hook: hook_program(config),
+        hook: config.pre_kill_hook.as_ref().map(|hook| hook.program.clone()),
         cpus: host.node.cpu_milli / 1_000,
         ..ReflexConfig::default()
     };

@@ -24,6 +24,7 @@ use super::{
     turn::{Turn, Wiring},
 };
 use crate::{
+    config::PreKillHook,
     policy::engine::{Candidates, EngineSettings, Few, Outcome, Reading},
     recorder::Tap,
     sense::{Available, EdgeSource, MeminfoError, PROC_MEMINFO, PodsMemory, Tasks, WakeStats, Wakes},
@@ -272,7 +273,7 @@ impl Reflex {
         };
         let cpus = config.cpus;
         let levels = Levels::new(Tasks::open(&config.proc));
-        let hooked = teller.clone();
+        let second_teller = teller.clone();
         let wiring = Wiring {
             shared,
             available,
@@ -310,7 +311,7 @@ impl Reflex {
         let mail = Arc::clone(&reflex.shared);
         reflex.start("enforcer-hook", move || {
             // A report that finds no room is the reflex's loss too, and is counted there.
-            let tell = |report| drop(hooked.offer(report));
+            let tell = |report| drop(second_teller.offer(report));
             hook::run(&jobs, &hooks, tell, |outcome| mail.answer(outcome));
         })?;
         reflex.start("enforcer-reflex", move || {
@@ -335,8 +336,8 @@ impl Reflex {
     }
 
     /// Takes another program that is run before a victim is signalled, or none.
-    pub fn set_hook(&self, program: Option<HookProgram>) {
-        self.hooks.configure(program);
+    pub fn set_hook(&self, hook: Option<&PreKillHook>) {
+        self.hooks.configure(hook.map(|hook| hook.program.clone()));
     }
 
     /// Has it woken by one more edge source, from now on until that is gone.

@@ -255,10 +255,7 @@ impl Teller {
             }
             Report::Decided { id, decision, members } => self.decided(*id, decision, members),
             Report::Hooked { id, signal, candidate, plan, ran } => {
-                let mut data = about(*id, *signal, candidate);
-                data.append(&mut hook_plan(*plan));
-                data.append(&mut hook_run(ran));
-                pod_event(EventType::EvictionHooked, candidate, data)
+                hooked(about(*id, *signal, candidate), candidate, *plan, ran)
             }
             Report::Terminated { id, signal, number: _, candidate, grace_ns, moments } => {
                 let mut data = about(*id, *signal, candidate);
@@ -408,9 +405,10 @@ fn hook_plan(plan: HookPlan) -> Map<String, Value> {
     }
 }
 
-fn hook_run(ran: &HookRun) -> Map<String, Value> {
+fn hooked(mut data: Map<String, Value>, candidate: &Candidate, plan: HookPlan, ran: &HookRun) -> Event {
     let HookRun { end, ran_ns, output, output_bytes } = ran;
-    let mut data = Map::from_iter([
+    data.append(&mut hook_plan(plan));
+    data.extend([
         (String::from("outcome"), json!(end.as_str())),
         (String::from("ranMs"), milliseconds(0, *ran_ns)),
         (String::from("output"), json!(output)),
@@ -430,7 +428,7 @@ fn hook_run(ran: &HookRun) -> Map<String, Value> {
         }
     };
     data.insert(key.into(), value);
-    data
+    pod_event(EventType::EvictionHooked, candidate, data)
 }
 
 pub(super) fn victim_data(victim: &Candidate, reading: &Reading, growth_bytes_per_second: i64) -> Value {
