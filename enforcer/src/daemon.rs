@@ -167,7 +167,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                     config = new;
                     *lock(&teller) = Teller::new(config.hash());
                     recording.configured(&config);
-                    configure(&reflex, &config, desk.settings(&config));
+                    configure(&reflex, &config, &desk.settings(&config));
                     lookout.configure(&config);
                     desired.configure(&config).await?;
                 }
@@ -229,9 +229,9 @@ async fn farewell(server: JoinHandle<Result<(), serve::Error>>, journal: &Journa
 }
 
 /// Hands another configuration to the reflex.
-fn configure(reflex: &Reflex, config: &Config, settings: EngineSettings) {
+fn configure(reflex: &Reflex, config: &Config, settings: &EngineSettings) {
     reflex.set_hook(config.pre_kill_hook.as_ref());
-    reflex.configure(settings);
+    reflex.configure(*settings);
 }
 
 /// Has the desired state follow what the reflex did.
