@@ -58,7 +58,7 @@ pub use self::{reload::Load, unfit::Unfit};
 use crate::{
     cgroup::{Changes, Index, Permit, Throttled, WatchEvents},
     config::{Config, MemoryAvailableSource, Mode},
-    evict::{BrakeBook, Pledges, Reflex, ReflexConfig, Report, Teller},
+    evict::{Alarm, BrakeBook, Pledges, Reflex, ReflexConfig, Report, Teller},
     journal::{Event, EventType, Intents, Journal, StoreError, Subject},
     model::PodUid,
     policy::{
@@ -137,11 +137,11 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let mut recording = Recording::start(&config, &host, &journal);
     let mut desk = Desk::open(&config.state_dir, &host.boot_id, &journal);
     let evictions = Evictions::new(&journal, &being_evicted, &sender);
-    let telling = Telling { teller: Arc::clone(&teller), journal: journal.clone(), being_evicted, sender };
+    let (lookout, alarm) = Lookout::start(&config, host.node.max_pids, &journal);
+    let telling = Telling { teller: teller.clone(), journal: journal.clone(), being_evicted, sender, alarm };
     let reflex =
         start_reflex(&config, &desk.settings(&config), &host, telling, pledges, edges, &mut recording)?;
 
-    let lookout = Lookout::start(&config, host.node.max_pids, &journal);
     let mut edges = Edges::new(&journal, desired.kubepods());
 
     let (views, view) = watch::channel(desired.view().clone());
@@ -457,6 +457,8 @@ struct Telling {
     journal: Journal,
     being_evicted: BeingEvicted,
     sender: mpsc::UnboundedSender<Reflexion>,
+    /// Whom it wakes when what is left begins to fall fast.
+    alarm: Option<Alarm>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -480,7 +482,7 @@ fn start_reflex(
     edges: Vec<Box<dyn EdgeSource>>,
     recording: &mut Recording,
 ) -> anyhow::Result<Reflex> {
-    let Telling { teller, journal, being_evicted, sender } = telling;
+    let Telling { teller, journal, being_evicted, sender, alarm } = telling;
     let root_stat = match config.memory_available_source {
         MemoryAvailableSource::MemAvailable => None,
         MemoryAvailableSource::Kubelet => Some(ROOT_MEMORY_STAT.into()),
@@ -538,6 +540,7 @@ fn start_reflex(
         root_stat,
         hook: config.pre_kill_hook.as_ref().map(|hook| hook.program.clone()),
         cpus: host.node.cpu_milli / 1_000,
+        alarm,
         ..ReflexConfig::default()
     };
     let reflex = Reflex::spawn_recorded(&reflex_config, pledges, edges, recording.tap(), reports);

@@ -21,6 +21,7 @@ mod executor;
 mod gentle;
 mod hook;
 mod levels;
+mod onset;
 mod pledge;
 mod queue;
 mod reap;
@@ -39,6 +40,7 @@ pub use self::{
     candidate::{Candidate, Identity, OpenError},
     gentle::{EndError, Ending, Sent, end},
     hook::{HookProgram, HookRun, UnsafeProgram},
+    onset::Alarm,
     pledge::Pledges,
     reflex::{Reflex, ReflexConfig, ReflexError, ReflexStats},
     report::{Blindness, Report, Teller},

@@ -18,7 +18,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
     time::Duration,
@@ -27,7 +27,7 @@ use std::{
 use counting::{COUNT, WATCHED};
 use enforcer::{
     cgroup::CgroupDir,
-    evict::{Candidate, Pledges, Reflex, ReflexConfig, Report},
+    evict::{Alarm, Candidate, Pledges, Reflex, ReflexConfig, Report},
     journal::Intents,
     model::{CgroupPath, PodName, PodUid, QosClass},
     policy::{
@@ -154,6 +154,7 @@ fn from_the_crossing_to_the_end_of_the_victim() {
     };
     let (sender, reports) = mpsc::channel();
     let proc = process_ids(temp.path());
+    let rung = Arc::new(AtomicBool::new(false));
     let config = ReflexConfig {
         settings,
         meminfo: meminfo.clone(),
@@ -162,6 +163,7 @@ fn from_the_crossing_to_the_end_of_the_victim() {
         lock_memory: false,
         cpus: 2,
         hook: None,
+        alarm: Some(Alarm::new(std::thread::current(), Arc::clone(&rung))),
     };
     let intents = Intents::open(temp.path(), "boot").unwrap();
     let pledges = Pledges::new(intents.reflex, Arc::new(AtomicU64::new(0)));
@@ -198,6 +200,11 @@ fn from_the_crossing_to_the_end_of_the_victim() {
     std::thread::sleep(Duration::from_millis(200));
     let stats = reflex.stats();
     assert_eq!((stats.edges, stats.sources, Arc::strong_count(&bell)), (2, 0, 1), "{stats:?}");
+    // It falls fast, and who looks ahead is woken.
+    assert!(!rung.load(Ordering::Acquire));
+    set_available(&meminfo, 600 * MIB);
+    std::thread::sleep(Duration::from_millis(800));
+    assert!(rung.load(Ordering::Acquire));
     set_available(&meminfo, 100 * MIB);
     let next = || reports.recv_timeout(Duration::from_secs(10)).expect("another report");
     assert!(matches!(next(), Report::Crossed { .. }));

@@ -3,6 +3,7 @@ pub mod agreement;
 pub mod cgroup;
 pub mod contest;
 pub mod daemon;
+pub mod disk;
 pub mod figures;
 pub mod host;
 pub mod kernel;

@@ -1,13 +1,15 @@
 //! Looks ahead, on a thread of its own: when thresholds will be crossed if things go on as they do, and whose doing it is.
 //!
-//! At rest that is some small reads every ten seconds. Every pod is looked at only when little time is left.
+//! At rest that is some small reads every ten seconds, and sooner where the reflex notices that something falls fast. Every
+//! pod is looked at only when little time is left.
 mod eye;
 mod growth;
 
 use std::{
     sync::{
         Arc,
-        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, Sender, TryRecvError, channel},
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -21,12 +23,13 @@ use super::telling;
 use crate::{
     cgroup::CgroupDir,
     config::Config,
+    evict::Alarm,
     journal::{Event, EventType, Journal, Subject},
     model::{CgroupId, CgroupPath, PodName, PodUid},
     policy::{
         Plan,
         engine::Resource,
-        outlook::{Ahead, Outlook, Trend, Warning},
+        outlook::{Ahead, Outlook, Warning},
         threshold::Threshold,
     },
 };
@@ -36,6 +39,12 @@ use serde_json::{Map, Value, json};
 /// How often it looks: at rest, and while little time is left.
 const AT_REST: Duration = Duration::from_secs(10);
 const CONCERNED: Duration = Duration::from_secs(1);
+
+/// When the reflex says that something falls fast: so often, for so long, and then not again for a while unless there is
+/// reason to.
+const HURRIED: Duration = Duration::from_millis(250);
+const HURRY: Duration = Duration::from_millis(1_500);
+const BETWEEN_HURRIES: Duration = Duration::from_secs(3);
 
 /// How many looks there are to be in the time that is left.
 const LOOKS: u64 = 8;
@@ -88,28 +97,33 @@ enum Message {
 pub(super) struct Lookout {
     sender: Option<Sender<Message>>,
     thread: Option<JoinHandle<()>>,
+    /// That the reflex wants it to look.
+    rung: Arc<AtomicBool>,
 }
 
 impl Lookout {
-    /// Starts it, looking at no pods yet. Where it cannot be, that is told, and nothing is warned of.
-    pub(super) fn start(config: &Config, max_pids: Option<u64>, journal: &Journal) -> Self {
+    /// Starts it, looking at no pods yet, and gives what has it look at once. Where it cannot be, that is told, and nothing
+    /// is warned of.
+    pub(super) fn start(config: &Config, max_pids: Option<u64>, journal: &Journal) -> (Self, Option<Alarm>) {
         let (sender, inbox) = channel();
-        let events = journal.clone();
+        let (events, rung) = (journal.clone(), Arc::new(AtomicBool::new(false)));
+        let heard = Arc::clone(&rung);
         let started = Eye::open(config, max_pids).map_err(|error| error.to_string()).and_then(|eye| {
             let mut watch = Watch::new(eye, events);
             let builder = thread::Builder::new().name(String::from("enforcer-look")).stack_size(STACK_BYTES);
-            builder.spawn(move || watch.run(&inbox)).map_err(|error| error.to_string())
+            builder.spawn(move || watch.run(&inbox, &heard)).map_err(|error| error.to_string())
         });
         let lookout = match started {
-            Ok(thread) => Self { sender: Some(sender), thread: Some(thread) },
+            Ok(thread) => Self { sender: Some(sender), thread: Some(thread), rung },
             Err(error) => {
                 let message = format!("thresholds that come near are not warned of: {error}");
                 telling::degraded(journal, "outlook", &message);
-                Self { sender: None, thread: None }
+                Self { sender: None, thread: None, rung }
             }
         };
         lookout.configure(config);
-        lookout
+        let alarm = lookout.alarm();
+        (lookout, alarm)
     }
 
     /// Looks ahead to the thresholds of this configuration.
@@ -124,11 +138,23 @@ impl Lookout {
         self.send(Message::Sights(sights));
     }
 
+    fn alarm(&self) -> Option<Alarm> {
+        let thread = self.thread.as_ref()?.thread().clone();
+        Some(Alarm::new(thread, Arc::clone(&self.rung)))
+    }
+
     fn send(&self, message: Message) {
         if let Some(sender) = &self.sender
             && sender.send(message).is_err()
         {
             tracing::error!("nobody looks ahead any longer");
+        }
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
         }
     }
 }
@@ -136,6 +162,7 @@ impl Lookout {
 impl Drop for Lookout {
     fn drop(&mut self) {
         drop(self.sender.take());
+        self.wake();
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the thread that looks ahead panicked");
         }
@@ -155,24 +182,38 @@ impl Watch {
         Self { eye, outlook: Outlook::default(), growth: Growth::default(), journal }
     }
 
-    fn run(&mut self, inbox: &Receiver<Message>) {
+    fn run(&mut self, inbox: &Receiver<Message>, rung: &AtomicBool) {
         let mut due = Instant::now();
+        let mut hurry = Hurry::default();
+        while self.take(inbox) {
+            let now = Instant::now();
+            if rung.swap(false, Ordering::AcqRel) && hurry.begin(now) {
+                due = now;
+            }
+            if let Some(left) = due.checked_duration_since(now).filter(|left| !left.is_zero()) {
+                thread::park_timeout(left);
+                continue;
+            }
+            let within = self.look();
+            due = now + if hurry.lasts(now) { within.min(HURRIED) } else { within };
+        }
+    }
+
+    /// Takes what it was told; whether there may be more.
+    fn take(&mut self, inbox: &Receiver<Message>) -> bool {
         loop {
-            match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
+            match inbox.try_recv() {
                 Ok(Message::Sights(Sights { root, suspects, kubepods })) => {
                     self.eye.set_kubepods(&root, &kubepods);
                     self.growth.suspect(root, suspects);
-                    continue;
                 }
                 Ok(Message::Thresholds(thresholds)) => {
                     self.eye.set_signals(&thresholds);
                     self.outlook.configure(&thresholds);
-                    continue;
                 }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => return false,
             }
-            due = Instant::now() + self.look();
         }
     }
 
@@ -189,12 +230,11 @@ impl Watch {
         for warning in self.outlook.look(now_ns, &trends) {
             self.tell(&warning);
         }
-        if !is_of_concern {
-            let soon = self.outlook.least_left_ns(&trends);
-            return soon
-                .map_or(AT_REST, |left_ns| Duration::from_nanos(left_ns / LOOKS).clamp(CONCERNED, AT_REST));
+        let soon = self.outlook.least_left_ns(&trends).map(|left_ns| Duration::from_nanos(left_ns / LOOKS));
+        match (is_of_concern, soon) {
+            (true, soon) => soon.unwrap_or(CONCERNED).clamp(HURRIED, CONCERNED),
+            (false, soon) => soon.unwrap_or(AT_REST).clamp(CONCERNED, AT_REST),
         }
-        CONCERNED
     }
 
     fn tell(&self, warning: &Warning) {
@@ -213,6 +253,28 @@ impl Watch {
             }
         };
         self.journal.append(Event { kind, subject: Subject::Node, data: Value::Object(data) });
+    }
+}
+
+/// Whether it looks often for a while.
+#[derive(Debug, Default)]
+struct Hurry {
+    since: Option<Instant>,
+}
+
+impl Hurry {
+    /// Begins one, if the last one was long enough ago; whether it did.
+    fn begin(&mut self, now: Instant) -> bool {
+        let is_over = |since: Instant| now.duration_since(since) >= HURRY + BETWEEN_HURRIES;
+        let begins = self.since.is_none_or(is_over);
+        if begins {
+            self.since = Some(now);
+        }
+        begins
+    }
+
+    fn lasts(&self, now: Instant) -> bool {
+        self.since.is_some_and(|since| now.duration_since(since) < HURRY)
     }
 }
 
@@ -262,14 +324,4 @@ fn common(ahead: &Ahead, resource: Option<Resource>) -> Map<String, Value> {
         (rate, json!(ahead.falling_per_second)),
     ];
     entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
-}
-
-/// Of a signal that was read, and the slope that its readings have.
-fn trend(
-    signal: crate::policy::threshold::Signal,
-    available: u64,
-    capacity: u64,
-    slope: Option<i64>,
-) -> Trend {
-    Trend { signal, available, capacity, slope_per_second: slope }
 }

@@ -16,6 +16,7 @@ use super::{
     gentle,
     hook::{self, HookProgram, Hooks, Job},
     levels::Levels,
+    onset::{Alarm, Onset},
     pledge::Pledges,
     queue::{self, queue},
     reap::{self, Work},
@@ -66,6 +67,8 @@ pub struct ReflexConfig {
     pub cpus: u64,
     /// What is run before a victim is signalled, if anything; how long that is waited for the settings say.
     pub hook: Option<HookProgram>,
+    /// Who is woken when what is left begins to fall fast, if anybody.
+    pub alarm: Option<Alarm>,
 }
 
 impl Default for ReflexConfig {
@@ -78,6 +81,7 @@ impl Default for ReflexConfig {
             lock_memory: true,
             cpus: thread::available_parallelism().map_or(1, |cpus| u64::try_from(cpus.get()).unwrap_or(1)),
             hook: None,
+            alarm: None,
         }
     }
 }
@@ -288,6 +292,7 @@ impl Reflex {
             pledges,
             seed: seed(),
             tap,
+            onset: Onset::new(config.alarm.clone()),
         };
         let mut turn = Turn::new(&config.settings, wiring)?;
         let mail = Arc::clone(&reflex.shared);

@@ -24,6 +24,7 @@ use super::{
     executor,
     hook::Hooks,
     levels::Levels,
+    onset::Onset,
     pledge::Pledges,
     reap::Work,
     reflex::{Braker, Counters, Hooker, PreparedSet, Reaper, ReflexError, Shared, Teller},
@@ -78,6 +79,7 @@ pub(super) struct Wiring {
     pub(super) seed: u128,
     /// Where what the engine goes through is kept, if anywhere.
     pub(super) tap: Option<Tap>,
+    pub(super) onset: Onset,
 }
 
 /// The eviction that is told about: the engine's present or latest one.
@@ -338,6 +340,7 @@ impl Turn {
         self.carry_out(&actions);
         self.looked();
         let engine = self.core.engine();
+        self.wiring.onset.look(&node, |signal| engine.next_threshold(signal));
         let threshold_bytes = engine.next_threshold(Signal::MemoryAvailable).unwrap_or(0);
         let headroom_bytes = node.memory.available.saturating_sub(threshold_bytes);
         let others_ns = self.wiring.levels.next_look_ns(engine, &self.sampler, self.wiring.cpus);

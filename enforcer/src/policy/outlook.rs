@@ -3,13 +3,20 @@
 //! Pure: looks come in, warnings come out. What is warned of was so at two looks at the least, and is over only when it has
 //! been calm for a while; so what hovers about the limit is told once.
 
+mod pace;
+
+pub use self::pace::Pace;
 use super::threshold::{Signal, Threshold};
 
 /// With less time left than this it is warned of.
 pub const WARN_NS: u64 = 60_000_000_000;
 
-/// It must have been so for at least this long: one look says nothing.
-const SUSTAINED_NS: u64 = 900_000_000;
+/// It must have been so for at least this part of the time that is left: the further ahead, the less a moment says. A step
+/// of less than a third of the headroom, which a slope shows for some seconds, is not told.
+const SUSTAINED_SHARE: u64 = 8;
+
+/// A pace that has been kept for less than a second says something of the next few, and nothing of a minute.
+const URGENT_NS: u64 = 12_000_000_000;
 
 /// With more time left than this it is calm again, and over when it has been for so long.
 const CALM_NS: u64 = 2 * WARN_NS;
@@ -26,6 +33,8 @@ pub struct Trend {
     pub capacity: u64,
     /// How fast what is left changes, in its base unit a second; falling is below zero. None if it is not known yet.
     pub slope_per_second: Option<i64>,
+    /// How fast it falls right now, in its base unit a second, if it does so steadily.
+    pub pace_per_second: Option<u64>,
 }
 
 /// A threshold that will be crossed, or would have been.
@@ -72,7 +81,7 @@ struct Watched {
 #[derive(Clone, Copy, Debug)]
 enum State {
     Calm,
-    /// Less than [`WARN_NS`] is left since then.
+    /// Less than [`WARN_NS`] was left then, and it has not been calm since.
     Suspected {
         since_ns: u64,
     },
@@ -87,16 +96,20 @@ impl Trend {
     #[must_use]
     pub fn ahead(&self, threshold: Threshold) -> Ahead {
         let amount = threshold.value.amount(self.capacity);
-        let falling_per_second =
-            self.slope_per_second.filter(|slope| *slope < 0).map_or(0, i64::unsigned_abs);
         let headroom = u128::from(self.available.saturating_sub(amount));
-        let left_ns = (headroom * 1_000_000_000).checked_div(u128::from(falling_per_second));
+        let left_ns = |falling_per_second: u64| {
+            let left_ns = (headroom * 1_000_000_000).checked_div(u128::from(falling_per_second))?;
+            Some(u64::try_from(left_ns).unwrap_or(u64::MAX))
+        };
+        let slope = self.slope_per_second.filter(|slope| *slope < 0).map_or(0, i64::unsigned_abs);
+        let is_urgent = |pace: &u64| left_ns(*pace).is_some_and(|left_ns| left_ns <= URGENT_NS);
+        let falling_per_second = self.pace_per_second.filter(is_urgent).unwrap_or(0).max(slope);
         Ahead {
             threshold,
             amount,
             available: self.available,
             falling_per_second,
-            left_ns: left_ns.map(|left_ns| u64::try_from(left_ns).unwrap_or(u64::MAX)),
+            left_ns: left_ns(falling_per_second),
         }
     }
 }
@@ -148,8 +161,9 @@ impl Outlook {
             let ahead = trend.ahead(watched.threshold);
             watched.state = match watched.state {
                 State::Calm if is_soon(&ahead) => State::Suspected { since_ns: now_ns },
-                State::Suspected { since_ns } if is_soon(&ahead) => {
-                    if now_ns.saturating_sub(since_ns) >= SUSTAINED_NS {
+                State::Suspected { since_ns } if !is_calm(&ahead) => {
+                    let suspected_ns = now_ns.saturating_sub(since_ns);
+                    if is_soon(&ahead) && is_sustained(&ahead, suspected_ns) {
                         warnings.push(Warning::Rising(ahead));
                         State::Told { at_ns: now_ns, calm_since_ns: None }
                     } else {
@@ -179,6 +193,11 @@ impl Outlook {
 /// Whether it will be crossed soon. One that is crossed is told as that, and not warned of any more.
 fn is_soon(ahead: &Ahead) -> bool {
     ahead.available > ahead.amount && ahead.left_ns.is_some_and(|left_ns| left_ns <= WARN_NS)
+}
+
+/// Whether it has been so for long enough to be told.
+fn is_sustained(ahead: &Ahead, suspected_ns: u64) -> bool {
+    suspected_ns > 0 && ahead.left_ns.is_some_and(|left_ns| suspected_ns >= left_ns / SUSTAINED_SHARE)
 }
 
 fn is_calm(ahead: &Ahead) -> bool {

@@ -12,6 +12,7 @@ mod eviction;
 mod limits;
 #[cfg(test)]
 mod ooms;
+mod outlook;
 mod pins;
 mod preference;
 mod rig;

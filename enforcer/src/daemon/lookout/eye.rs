@@ -3,16 +3,16 @@ use std::{fs::File, os::fd::OwnedFd, path::Path};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{Kubepods, trend};
+use super::Kubepods;
 use crate::{
     cgroup::CgroupDir,
     config::{Config, MemoryAvailableSource},
     policy::{
-        outlook::Trend,
+        outlook::{Pace, Trend},
         threshold::{Signal, Threshold},
     },
     sense::{
-        Available, MeminfoError, PROC_MEMINFO, ROOT_MEMORY_STAT,
+        Available, AvailableMemory, MeminfoError, PROC_MEMINFO, ROOT_MEMORY_STAT,
         snapshot::{ChargeFiles, Slope},
     },
 };
@@ -23,13 +23,39 @@ const LOADAVG: &str = "/proc/loadavg";
 /// `memory.stat` has some 2 KiB.
 const BUFFER_BYTES: usize = 8 * 1_024;
 
+/// How a signal goes: over some seconds, and right now.
+#[derive(Debug)]
+struct Course {
+    slope: Slope,
+    pace: Pace,
+}
+
+impl Default for Course {
+    fn default() -> Self {
+        Self { slope: Slope::from_rest(), pace: Pace::default() }
+    }
+}
+
+impl Course {
+    fn observe(&mut self, now_ns: u64, signal: Signal, available: u64, capacity: u64) -> Trend {
+        self.pace.observe(now_ns, available);
+        Trend {
+            signal,
+            available,
+            capacity,
+            slope_per_second: self.slope.observe(now_ns, available),
+            pace_per_second: self.pace.falling_per_second(),
+        }
+    }
+}
+
 /// The files that signals are read from, open.
 pub(super) struct Eye {
     available: Available,
-    memory_slope: Slope,
-    kubepods: Option<(Kubepods, ChargeFiles, Slope)>,
+    memory: Course,
+    kubepods: Option<(Kubepods, ChargeFiles, Course)>,
     /// The most tasks that there can be, and where their number stands.
-    pids: Option<(u64, OwnedFd, Slope)>,
+    pids: Option<(u64, OwnedFd, Course)>,
     signals: Vec<Signal>,
 }
 
@@ -40,8 +66,8 @@ impl Eye {
             MemoryAvailableSource::Kubelet => Some(Path::new(ROOT_MEMORY_STAT)),
         };
         let available = Available::open(Path::new(PROC_MEMINFO), root_stat)?;
-        let pids = max_pids.and_then(|max| Some((max, File::open(LOADAVG).ok()?.into(), Slope::default())));
-        Ok(Self { available, memory_slope: Slope::default(), kubepods: None, pids, signals: Vec::new() })
+        let pids = max_pids.and_then(|max| Some((max, File::open(LOADAVG).ok()?.into(), Course::default())));
+        Ok(Self { available, memory: Course::default(), kubepods: None, pids, signals: Vec::new() })
     }
 
     /// Reads only what these are about.
@@ -56,35 +82,33 @@ impl Eye {
         }
         // One that is not there yet comes with the first pod.
         let files = root.open(&kubepods.path).and_then(|dir| ChargeFiles::open(&dir));
-        self.kubepods = files.ok().map(|files| (kubepods.clone(), files, Slope::default()));
+        self.kubepods = files.ok().map(|files| (kubepods.clone(), files, Course::default()));
     }
 
     /// Those that could be read.
     pub(super) fn look(&mut self, now_ns: u64) -> Vec<Trend> {
-        let Self { available, memory_slope, kubepods, pids, signals } = self;
+        let Self { available, memory: course, kubepods, pids, signals } = self;
         let mut buffer = [0; BUFFER_BYTES];
         let mut trends = Vec::new();
         if signals.contains(&Signal::MemoryAvailable)
-            && let Ok(memory) = available.read()
+            && let Ok(AvailableMemory { available_bytes, total_bytes }) = available.read()
         {
-            let slope = memory_slope.observe(now_ns, memory.available_bytes);
-            trends.push(trend(Signal::MemoryAvailable, memory.available_bytes, memory.total_bytes, slope));
+            trends.push(course.observe(now_ns, Signal::MemoryAvailable, available_bytes, total_bytes));
         }
         if signals.contains(&Signal::AllocatableMemoryAvailable)
-            && let Some((Kubepods { limit_bytes: Some(limit_bytes), .. }, files, slope)) = kubepods
+            && let Some((Kubepods { limit_bytes: Some(limit_bytes), .. }, files, course)) = kubepods
             && let Ok(usage) = files.usage(&mut buffer)
         {
             let left_bytes = limit_bytes.saturating_sub(usage.working_set_bytes);
-            let slope = slope.observe(now_ns, left_bytes);
-            trends.push(trend(Signal::AllocatableMemoryAvailable, left_bytes, *limit_bytes, slope));
+            trends.push(course.observe(now_ns, Signal::AllocatableMemoryAvailable, left_bytes, *limit_bytes));
         }
         if signals.contains(&Signal::PidAvailable)
-            && let Some((max, loadavg, slope)) = pids
+            && let Some((max, loadavg, course)) = pids
             && let Ok(count) = rustix::io::pread(&*loadavg, buffer.as_mut_slice(), 0)
             && let Some(tasks) = buffer.get(..count).and_then(tasks)
         {
             let left = max.saturating_sub(tasks);
-            trends.push(trend(Signal::PidAvailable, left, *max, slope.observe(now_ns, left)));
+            trends.push(course.observe(now_ns, Signal::PidAvailable, left, *max));
         }
         trends
     }

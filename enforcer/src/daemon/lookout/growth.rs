@@ -10,7 +10,10 @@ use crate::{
     cgroup::{CgroupDir, Error},
     model::CgroupId,
     policy::engine::Resource,
-    sense::snapshot::Slope,
+    sense::{
+        snapshot::{ChargeFiles, Slope},
+        text::{number, read_into},
+    },
 };
 
 /// The most pods that are named.
@@ -18,6 +21,12 @@ const MAX_NAMED: usize = 10;
 
 /// A pod that grows by less than this part of what is lost is not its cause.
 const CAUSE_SHARE: u64 = 20;
+
+/// What was read of a pod's parts stands while the whole has not changed by more than this.
+const ALIKE_BYTES: u64 = 256 << 10;
+
+/// `memory.stat` has some 2 KiB.
+const BUFFER_BYTES: usize = 8 * 1_024;
 
 /// The pods, with their files open while it matters.
 #[derive(Default)]
@@ -29,14 +38,31 @@ pub(super) struct Growth {
 
 /// A pod's counters, and how they change.
 struct Counters {
-    current: Counter,
-    pids: Option<Counter>,
+    memory: Memory,
+    pids: Option<Tasks>,
 }
 
-struct Counter {
+/// What it has and how that grows, a second.
+#[derive(Clone, Copy, Debug)]
+struct Standing {
+    usage: u64,
+    per_second: Option<i64>,
+}
+
+struct Memory {
+    files: ChargeFiles,
+    slope: Slope,
+    /// The whole when the parts were read.
+    whole_bytes: u64,
+    /// What it is ranked by, and what of it the kernel cannot take back.
+    parts: Option<(u64, u64)>,
+    latest: Option<Standing>,
+}
+
+struct Tasks {
     file: OwnedFd,
     slope: Slope,
-    latest: Option<(u64, Option<i64>)>,
+    latest: Option<Standing>,
 }
 
 /// A pod that grew.
@@ -58,6 +84,7 @@ impl Growth {
     /// Looks at every pod.
     pub(super) fn look(&mut self, now_ns: u64) {
         let Self { root: Some(root), suspects, open } = self else { return };
+        let mut buffer = [0; BUFFER_BYTES];
         for suspect in suspects {
             let counters = match open.entry(suspect.cgroup) {
                 Entry::Occupied(known) => known.into_mut(),
@@ -67,7 +94,7 @@ impl Growth {
                     Ok(None) | Err(_) => continue,
                 },
             };
-            counters.look(now_ns);
+            counters.look(now_ns, &mut buffer);
         }
     }
 
@@ -90,12 +117,11 @@ impl Growth {
     }
 
     fn grown<'a>(&self, suspect: &'a Suspect, resource: Resource) -> Option<Grown<'a>> {
-        let Counters { current, pids } = self.open.get(&suspect.cgroup)?;
-        let counter = match resource {
-            Resource::Memory => current,
-            Resource::Pids => pids.as_ref()?,
+        let Counters { memory, pids } = self.open.get(&suspect.cgroup)?;
+        let Standing { usage, per_second } = match resource {
+            Resource::Memory => memory.latest?,
+            Resource::Pids => pids.as_ref()?.latest?,
         };
-        let (usage, per_second) = counter.latest?;
         let per_second = per_second.and_then(|rate| u64::try_from(rate).ok())?;
         Some(Grown { suspect, usage, per_second })
     }
@@ -107,31 +133,51 @@ impl Counters {
         if dir.id() != suspect.cgroup {
             return Ok(None);
         }
-        let current = Counter::new(dir.open_read("memory.current")?);
-        let pids = dir.open_read("pids.current").ok().map(Counter::new);
-        Ok(Some(Self { current, pids }))
+        let memory = Memory {
+            files: ChargeFiles::open(&dir)?,
+            slope: Slope::default(),
+            whole_bytes: 0,
+            parts: None,
+            latest: None,
+        };
+        let tasks = |file| Tasks { file, slope: Slope::default(), latest: None };
+        Ok(Some(Self { memory, pids: dir.open_read("pids.current").ok().map(tasks) }))
     }
 
-    fn look(&mut self, now_ns: u64) {
-        self.current.look(now_ns);
+    fn look(&mut self, now_ns: u64, buffer: &mut [u8]) {
+        self.memory.look(now_ns, buffer);
         if let Some(pids) = &mut self.pids {
-            pids.look(now_ns);
+            pids.look(now_ns, buffer);
         }
     }
 }
 
-impl Counter {
-    fn new(file: OwnedFd) -> Self {
-        Self { file, slope: Slope::default(), latest: None }
+impl Memory {
+    /// The parts cost the kernel a hundred times as much as the whole, and are read only when that has changed.
+    fn look(&mut self, now_ns: u64, buffer: &mut [u8]) {
+        let Ok(whole_bytes) = self.files.current_bytes(buffer) else {
+            self.latest = None;
+            return;
+        };
+        if self.parts.is_none() || self.whole_bytes.abs_diff(whole_bytes) > ALIKE_BYTES {
+            self.parts = self.files.split(buffer).ok().map(|split| {
+                // Page cache that is no shared memory can be dropped, or written and dropped.
+                let cache_bytes = split.file_bytes.saturating_sub(split.shmem_bytes);
+                (split.usage(whole_bytes).working_set_bytes, whole_bytes.saturating_sub(cache_bytes))
+            });
+            self.whole_bytes = whole_bytes;
+        }
+        self.latest = self.parts.map(|(usage, held_bytes)| Standing {
+            usage,
+            per_second: self.slope.observe(now_ns, held_bytes),
+        });
     }
+}
 
-    fn look(&mut self, now_ns: u64) {
-        let mut buffer = [0; 32];
-        let read = rustix::io::pread(&self.file, buffer.as_mut_slice(), 0).ok();
-        let number = read
-            .and_then(|count| str::from_utf8(buffer.get(..count)?).ok())
-            .and_then(|text| text.trim_ascii().parse::<u64>().ok());
-        self.latest = number.map(|number| (number, self.slope.observe(now_ns, number)));
+impl Tasks {
+    fn look(&mut self, now_ns: u64, buffer: &mut [u8]) {
+        let count = read_into(&self.file, buffer).ok().and_then(number);
+        self.latest = count.map(|usage| Standing { usage, per_second: self.slope.observe(now_ns, usage) });
     }
 }
 
@@ -150,9 +196,18 @@ mod tests {
         let root = Arc::new(CgroupDir::unchecked(temp.path()).unwrap());
         let set = |name: &str, bytes: u64| {
             fs::create_dir_all(temp.path().join(name)).unwrap();
-            fs::write(temp.path().join(name).join("memory.current"), bytes.to_string()).unwrap();
+            let (anon, cache) = (bytes << 20, if name == "cache" { bytes << 21 } else { 5 << 20 });
+            let folder = temp.path().join(name);
+            fs::write(folder.join("memory.current"), (anon + cache + (1 << 20)).to_string()).unwrap();
+            // Shared memory is in `file` and cannot be dropped.
+            let stat = format!(
+                "anon {anon}\nfile {}\nshmem {}\ninactive_file {cache}\n",
+                cache + (1 << 20),
+                1 << 20
+            );
+            fs::write(folder.join("memory.stat"), stat).unwrap();
         };
-        let suspects = ["slow", "fast", "still", "tiny", "gone"].map(|name| {
+        let suspects = ["slow", "fast", "still", "tiny", "gone", "cache"].map(|name| {
             set(name, 1_000);
             let path = CgroupPath::parse(name).unwrap();
             Suspect {
@@ -167,19 +222,24 @@ mod tests {
         growth.suspect(root, suspects.to_vec());
         fs::remove_dir_all(temp.path().join("gone")).unwrap();
         growth.look(0);
-        assert!(growth.causes(Resource::Memory, 1_000).is_empty(), "one look says nothing");
+        assert!(growth.causes(Resource::Memory, 1_000 << 20).is_empty(), "one look says nothing");
         for (name, bytes) in [("slow", 1_300), ("fast", 1_900), ("still", 900), ("tiny", 1_010)] {
             set(name, bytes);
         }
+        // Its cache grows by a gigabyte, and it by next to nothing.
+        set("cache", 1_001);
+        fs::write(temp.path().join("cache/memory.current"), (3_500_u64 << 20).to_string()).unwrap();
+        let stat = format!("anon {}\nfile {}\nshmem 0\ninactive_file 0\n", 1_001 << 20, 2_499_u64 << 20);
+        fs::write(temp.path().join("cache/memory.stat"), stat).unwrap();
         growth.look(SECOND);
-        let causes = growth.causes(Resource::Memory, 1_000);
+        let causes = growth.causes(Resource::Memory, 1_000 << 20);
         let named: Vec<_> = causes
             .iter()
-            .map(|grown| (grown.suspect.pod.name.as_str(), grown.per_second, grown.usage))
+            .map(|grown| (grown.suspect.pod.name.as_str(), grown.per_second >> 20, grown.usage >> 20))
             .collect();
-        assert_eq!(named, [("fast", 900, 1_900), ("slow", 300, 1_300)]);
+        assert_eq!(named, [("fast", 900, 1_901), ("slow", 300, 1_301)]);
         assert!(growth.causes(Resource::Pids, 1).is_empty());
         growth.rest();
-        assert!(growth.causes(Resource::Memory, 1_000).is_empty());
+        assert!(growth.causes(Resource::Memory, 1_000 << 20).is_empty());
     }
 }

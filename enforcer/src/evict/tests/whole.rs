@@ -38,6 +38,7 @@ pub(super) fn config(node: &Node, mode: Mode) -> ReflexConfig {
         lock_memory: false,
         cpus: 2,
         hook: None,
+        alarm: None,
     }
 }
 

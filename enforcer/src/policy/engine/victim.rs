@@ -12,13 +12,14 @@ use crate::{
 const MS: u64 = 1_000_000;
 const GIB: u64 = 1 << 30;
 
-/// How long a victim may take to die: 2 s, and 1 s for each GiB it gives back.
+/// How long a victim may take to die: 2 s, and 1 s for each GiB and 2 ms for each process it gives back.
 ///
 /// An idle machine takes some 0.1 s/GiB. An emulated guest is about ten times slower, and so is a node whose CPUs
 /// are all busy reclaiming. To wait too long costs time in a shortage that pods can reclaim through; to wait too
 /// briefly costs a second pod its life.
 const DEATH_BASE_NS: u64 = 2_000 * MS;
 const DEATH_NS_PER_GIB: u64 = 1_000 * MS;
+const DEATH_NS_PER_PROCESS: u64 = 2 * MS;
 
 /// Once no process is left, how long the memory may stand still before it is given up.
 ///
@@ -290,7 +291,8 @@ impl Victim {
     }
 
     fn allowed_ns(&self) -> u64 {
-        scaled(DEATH_BASE_NS, DEATH_NS_PER_GIB, self.memory.predicted)
+        let processes_ns = self.pids.predicted.saturating_mul(DEATH_NS_PER_PROCESS);
+        scaled(DEATH_BASE_NS, DEATH_NS_PER_GIB, self.memory.predicted).saturating_add(processes_ns)
     }
 
     /// Whether it may still hold processes, so that nobody else is chosen.

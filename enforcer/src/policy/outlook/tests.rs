@@ -16,7 +16,13 @@ fn trend(available_mib: u64, slope_mib: i64) -> Trend {
         available: available_mib * MIB,
         capacity: 4_096 * MIB,
         slope_per_second: Some(slope_mib << 20),
+        pace_per_second: None,
     }
+}
+
+/// The same, falling right now by so much.
+fn rushing(available_mib: u64, pace_mib: u64) -> Trend {
+    Trend { pace_per_second: Some(pace_mib * MIB), ..trend(available_mib, -1) }
 }
 
 fn outlook() -> Outlook {
@@ -43,13 +49,17 @@ fn a_steady_fill_is_told_once_and_when_it_is_over() {
     assert!(!outlook.is_of_concern(&[trend(2_000, -10)]));
     assert!(outlook.is_of_concern(&[trend(600, -10)]));
     assert_eq!(outlook.look(SECOND, &[trend(600, -10)]), [], "one look says nothing");
-    let told = outlook.look(2 * SECOND, &[trend(590, -10)]);
+    // An eighth of what is left must pass.
+    for second in 2..7 {
+        assert_eq!(outlook.look(second * SECOND, &[trend(610 - second * 10, -10)]), []);
+    }
+    let told = outlook.look(7 * SECOND, &[trend(540, -10)]);
     assert!(
-        matches!(told.as_slice(), [Warning::Rising(ahead)] if ahead.left_ns == Some(49 * SECOND)),
+        matches!(told.as_slice(), [Warning::Rising(ahead)] if ahead.left_ns == Some(44 * SECOND)),
         "{told:?}"
     );
-    for second in 3..40 {
-        assert_eq!(outlook.look(second * SECOND, &[trend(600 - second * 10, -10)]), []);
+    for second in 8..40 {
+        assert_eq!(outlook.look(second * SECOND, &[trend(610 - second * 10, -10)]), []);
     }
     // Beyond the threshold somebody else tells.
     assert_eq!(outlook.look(60 * SECOND, &[trend(50, -10)]), []);
@@ -59,10 +69,32 @@ fn a_steady_fill_is_told_once_and_when_it_is_over() {
     }
     let told = outlook.look(76 * SECOND, &[trend(1_000, 0)]);
     assert!(
-        matches!(told.as_slice(), [Warning::Cleared { lasted_ns, .. }] if *lasted_ns == 74 * SECOND),
+        matches!(told.as_slice(), [Warning::Cleared { lasted_ns, .. }] if *lasted_ns == 69 * SECOND),
         "{told:?}"
     );
     assert!(!outlook.is_of_concern(&[trend(1_000, 0)]));
+}
+
+#[test]
+fn what_rushes_at_the_threshold_is_told_while_there_is_time() {
+    let mut outlook = outlook();
+    // 300 MiB/s with 5 s left: half a second is enough.
+    assert_eq!(outlook.look(0, &[rushing(1_600, 300)]), []);
+    assert_eq!(outlook.look(SECOND / 4, &[rushing(1_525, 300)]), []);
+    let told = outlook.look(SECOND * 3 / 4, &[rushing(1_300, 300)]);
+    assert!(
+        matches!(told.as_slice(), [Warning::Rising(ahead)]
+            if ahead.left_ns == Some(4 * SECOND) && ahead.falling_per_second == 300 * MIB),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn a_short_rush_says_nothing_of_a_threshold_that_is_far() {
+    assert!(!outlook().is_of_concern(&[rushing(8_000, 300)]));
+    // What fell for long is believed, and the faster of both counts.
+    assert!(outlook().is_of_concern(&[Trend { slope_per_second: Some(-(300 << 20)), ..rushing(8_000, 1) }]));
+    assert_eq!(rushing(8_000, 300).ahead(threshold()).falling_per_second, MIB);
 }
 
 #[test]
@@ -70,26 +102,40 @@ fn what_hovers_is_told_once() {
     let mut outlook = outlook();
     let mut told = 0;
     for second in 0..600_u64 {
-        // Now 50 s, now 100 s, now nothing.
-        let slope = [-10, -10, -5, 3][usize::try_from(second % 4).unwrap()];
+        // Now 50 s, now 100 s, and later now nothing.
+        let slopes = if second < 60 { [-10, -10, -5, -6] } else { [-10, -10, -5, 3] };
+        let slope = slopes[usize::try_from(second % 4).unwrap()];
         told += outlook.look(second * SECOND, &[trend(600, slope)]).len();
     }
     assert_eq!(told, 1);
 }
 
 #[test]
+fn a_step_is_not_taken_for_a_fall() {
+    // A slope over some seconds shows a step for as long: a quarter of the headroom, as fifty MiB a second at first.
+    let mut outlook = outlook();
+    let mut slope_kib = 50_i64 << 10;
+    for quarter in 0..120 {
+        let slope_per_second = Some(-slope_kib << 10);
+        let trend = Trend { slope_per_second, ..trend(1_100, 0) };
+        assert_eq!(outlook.look(quarter * SECOND / 4, &[trend]), [], "{quarter}");
+        slope_kib = slope_kib * 20 / 21;
+    }
+}
+
+#[test]
 fn what_was_told_outlives_other_thresholds_and_a_signal_that_cannot_be_read() {
     let mut outlook = outlook();
     outlook.look(0, &[trend(600, -10)]);
-    assert_eq!(outlook.look(SECOND, &[trend(600, -10)]).len(), 1);
+    assert_eq!(outlook.look(9 * SECOND, &[trend(600, -10)]).len(), 1);
     let soft = Threshold {
         grace_period_ms: 30_000,
         ..Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(300 * MIB))
     };
     outlook.configure(&[soft, threshold()]);
-    assert_eq!(outlook.look(2 * SECOND, &[]), []);
-    assert_eq!(outlook.look(3 * SECOND, &[trend(600, -10)]), []);
-    let told = outlook.look(4 * SECOND, &[trend(600, -10)]);
+    assert_eq!(outlook.look(10 * SECOND, &[]), []);
+    assert_eq!(outlook.look(11 * SECOND, &[trend(600, -10)]), []);
+    let told = outlook.look(15 * SECOND, &[trend(600, -10)]);
     assert!(matches!(told.as_slice(), [Warning::Rising(ahead)] if ahead.threshold == soft), "{told:?}");
     assert_eq!(outlook.least_left_ns(&[trend(600, -10)]), Some(30 * SECOND));
 }

@@ -243,7 +243,8 @@ impl Ledger {
         let expected = self.expected.get(&cgroup).copied().unwrap_or_default();
         let account = self.accounts.get_mut(&cgroup)?;
         let seen = Seen { counts, at_ns: now_ns };
-        account.latest = Some(seen);
+        // Incidents close in another order than they read.
+        account.latest = account.latest.filter(|latest| latest.at_ns > now_ns).or(Some(seen));
         if account.suspect.is_some() {
             return None;
         }

@@ -14,6 +14,13 @@ pub struct Slope {
 }
 
 impl Slope {
+    /// One that takes it that nothing changed before the first look: so the first difference counts for as long as it
+    /// took, and a step between two looks that come close is no pace.
+    #[must_use]
+    pub fn from_rest() -> Self {
+        Self { last: None, bytes_per_second: Some(0) }
+    }
+
     /// Takes in an amount at a time, and says how fast it changes. Two looks at one moment are one.
     pub fn observe(&mut self, now_ns: u64, bytes: u64) -> Option<i64> {
         let Some((before_ns, before_bytes)) = self.last else {
@@ -80,6 +87,16 @@ mod tests {
         assert_eq!(soon, 100, "a sixth of it after one second");
         let late = (3..40).map(|second| slope.observe(second * SECOND, (second - 1) * 600)).last();
         assert!(late.flatten().unwrap() > 590);
+    }
+
+    #[test]
+    fn from_rest_a_step_is_no_pace() {
+        let mut slope = Slope::from_rest();
+        assert_eq!(slope.observe(0, 0), None);
+        assert_eq!(slope.observe(SECOND / 4, 2_100), Some(400), "8,400 a second, a twenty-first of the time");
+        assert_eq!(slope.observe(SECOND / 4, 9_999), Some(400));
+        let late = (1..40).map(|second| slope.observe(second * SECOND, 2_100 + second * 600)).last();
+        assert!((590..=610).contains(&late.flatten().unwrap()));
     }
 
     #[test]

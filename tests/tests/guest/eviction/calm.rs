@@ -1,41 +1,19 @@
 //! Pressure alone costs nobody anything.
 
-use std::{fs, time::Duration};
+use std::time::Duration;
 
-use enforcer_tests::{kernel, process::Process};
+use enforcer_tests::{disk::Disk, kernel, process::Process};
 
 use super::{MIB, Scene, THRESHOLD_BYTES, to_leave};
 
 /// How long they churn.
 const WHILE: Duration = Duration::from_secs(20);
 
-/// A block device of compressed memory, whose page cache is like that of any file.
-struct Disk(u32);
-
-impl Disk {
-    fn new(bytes: u64) -> Self {
-        let number = fs::read_to_string("/sys/class/zram-control/hot_add").unwrap().trim().parse().unwrap();
-        fs::write(format!("/sys/block/zram{number}/disksize"), bytes.to_string()).unwrap();
-        Self(number)
-    }
-
-    fn path(&self) -> String {
-        format!("/dev/zram{}", self.0)
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        // One that is still open goes with the guest.
-        drop(fs::write("/sys/class/zram-control/hot_remove", self.0.to_string()));
-    }
-}
-
 #[test]
 fn page_cache_and_a_container_at_its_own_limit_cost_their_neighbours_nothing() {
     let mut scene = Scene::open("eviction-calm");
     let killed_by_kernel = kernel::vmstat("oom_kill").unwrap();
-    let (large, small) = (Disk::new(1 << 30), Disk::new(256 * MIB));
+    let (large, small) = (Disk::new(1 << 30).unwrap(), Disk::new(256 * MIB).unwrap());
     let mut idle = scene.hold("idle", 0, "", "", "64Mi");
     let mut bank = scene.hold("bank", 0, "cpu: 100m, memory: 64Mi", "cpu: 100m, memory: 64Mi", "32Mi");
     // So little is left that the cache must be given up again and again.

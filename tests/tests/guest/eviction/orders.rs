@@ -189,3 +189,25 @@ fn a_pod_is_evicted_by_order_with_its_grace_and_what_is_spared_is_not() {
     scene.clear(&["web", "critical"]);
     scene.daemon.stop().unwrap();
 }
+
+#[test]
+fn an_eviction_by_order_that_the_daemon_did_not_finish_is_told_and_can_be_ordered_again() {
+    const NAME: &str = "orders-unfinished";
+    let mut scene = Scene::open(NAME);
+    scene.manifest("web", 0, "", "");
+    let mut web = scene.ignoring("web");
+    let evict = ["evict", "default/web", "--reason", "it hangs"];
+    wait_until("its process", || scene.order(&[&evict[..], &["--dry-run"]].concat()).1 == Some(0));
+    scene.ordered(&evict);
+    // The daemon is killed: dropping it is SIGKILL.
+    drop(scene);
+    let mut scene = Scene::open(NAME);
+    let failed = scene.wait("eviction.failed", "web");
+    assert_eq!(failed["data"]["reason"], "interrupted", "{failed}");
+    assert!(web.lives().unwrap());
+    scene.ordered(&evict);
+    web.wait_for_end(PATIENCE).unwrap();
+    scene.wait("eviction.completed", "web");
+    scene.clear(&["web"]);
+    scene.daemon.stop().unwrap();
+}

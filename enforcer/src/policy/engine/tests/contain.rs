@@ -7,8 +7,8 @@ use super::{
 use crate::{
     model::CgroupId,
     policy::engine::{
-        Action, BrakeCause, BrakeRefusal, CandidateFacts, Containment, EngineSettings, Mode, NodeSample,
-        Outcome, Reading,
+        Action, BrakeCause, BrakeRefusal, CandidateFacts, Candidates, Containment, EngineSettings, Mode,
+        NodeSample, Outcome, Reading,
     },
 };
 
@@ -173,6 +173,28 @@ fn another_mode_lets_go_of_it() {
     let (mut rig, _) = contained();
     rig.engine.configure(&EngineSettings { mode: Mode::DryRun, ..both() });
     assert_eq!(eases(&rig.pass(MS).look(1_500 * MIB)), Some(1));
+}
+
+#[test]
+fn nobody_is_held_back_in_another_mode_though_an_eviction_is_under_way() {
+    let mut rig = asked(&pods());
+    rig.engine.configure(&EngineSettings { mode: Mode::DryRun, ..both() });
+    assert_eq!(contains(&fills(&mut rig, 1_500 * MIB, 100 * MIB, 1_100 * MIB)), None);
+}
+
+#[test]
+fn who_is_spared_meanwhile_is_let_go_of() {
+    let spare: [fn(CandidateFacts) -> CandidateFacts; 2] = [
+        |facts| CandidateFacts { protected: true, ..facts },
+        |facts| CandidateFacts { critical: true, ..facts },
+    ];
+    for spare in spare {
+        let (mut rig, containment) = contained();
+        assert_eq!(eases(&rig.pass(MS).look(1_500 * MIB)), None, "still needed");
+        let facts = pods().map(|(facts, _)| if facts.cgroup == CgroupId(2) { spare(facts) } else { facts });
+        drop(rig.engine.replace(Candidates::new(&facts)));
+        assert_eq!(eases(&rig.pass(MS).look(1_500 * MIB)), Some(containment.brake));
+    }
 }
 
 #[test]
