@@ -58,7 +58,7 @@ pub use self::{reload::Load, unfit::Unfit};
 use crate::{
     cgroup::{Changes, Index, Permit, Throttled, WatchEvents},
     config::{Config, MemoryAvailableSource, Mode},
-    evict::{Alarm, BrakeBook, Pledges, Reflex, ReflexConfig, Report, Teller},
+    evict::{self, Alarm, BrakeBook, Pledges, Reflex, ReflexConfig, Report, Teller},
     journal::{Event, EventType, Intents, Journal, StoreError, Subject},
     model::PodUid,
     policy::{
@@ -131,6 +131,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let (mut desired, watched) =
         Desired::new(config.clone(), host.clone(), journal.clone(), index, permits, kubelets);
     let recorded = Arc::new(AtomicU64::new(0));
+    evict::clear_hooks();
     let pledges = recover(&config, &host, &journal, &recorded, &mut desired);
     let (sender, mut reflexions) = mpsc::unbounded_channel();
     let teller = Arc::new(Mutex::new(Teller::new(config.hash())));
@@ -165,7 +166,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
             _ = hang_up.recv() => {
                 if let Some(new) = reload::reload(&config, &*load, &host, kubelets, &journal) {
                     config = new;
-                    *lock(&teller) = Teller::new(config.hash());
+                    lock(&teller).configured(config.hash());
                     recording.configured(&config);
                     configure(&reflex, &config, &desk.settings(&config));
                     lookout.configure(&config);

@@ -39,7 +39,7 @@ pub use self::{
     by_hand::{ByHand, Operator},
     candidate::{Candidate, Identity, OpenError},
     gentle::{EndError, Ending, Sent, end},
-    hook::{HookProgram, HookRun, UnsafeProgram},
+    hook::{HookProgram, HookRun, UnsafeProgram, clear as clear_hooks},
     onset::Alarm,
     pledge::Pledges,
     reflex::{Reflex, ReflexConfig, ReflexError, ReflexStats},

@@ -53,16 +53,6 @@ fn of(form: Form) -> Value {
         Form::Quantities(names) => object(names, &quantity),
         Form::Thresholds => object(&signals, &quantity),
         Form::Durations => object(&signals, &json!({"type": "string"})),
-        Form::Hook => json!({
-            "type": "object",
-            "required": ["path"],
-            "properties": {
-                "path": {"type": "string", "pattern": "^/"},
-                "args": {"type": "array", "items": {"type": "string"}},
-                "timeout": {"type": "string"},
-            },
-            "additionalProperties": false,
-        }),
         Form::Object(fields) => {
             let properties: Map<_, _> =
                 fields.iter().map(|(name, form)| ((*name).to_owned(), of(*form))).collect();

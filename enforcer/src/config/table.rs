@@ -57,8 +57,6 @@ pub enum Form {
     Durations,
     /// An object of these fields.
     Object(&'static [(&'static str, Self)]),
-    /// A program with its arguments, and how long it may take.
-    Hook,
 }
 
 /// The resources that may be reserved.
@@ -185,7 +183,7 @@ pub const FIELDS: &[Field] = &[
     ),
     ours(
         "preKillHook",
-        Form::Hook,
+        Form::Object(&[("path", Form::Path), ("args", Form::Names), ("timeout", Form::Duration)]),
         "a program that is run before a victim is signalled, as root: path (absolute; it and its folders writable by root alone), args, and timeout, how long an eviction waits for it at the most (1s; 10ms to 1m)",
         |config| {
             config.pre_kill_hook.as_ref().map_or(Value::Null, |PreKillHook { program, timeout_ms }| {

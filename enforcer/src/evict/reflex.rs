@@ -4,8 +4,10 @@ use std::{
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::{self, RecvTimeoutError},
     },
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use rustix::{event::EventfdFlags, io::Errno, mm::MlockAllFlags, rand::GetRandomFlags};
@@ -43,8 +45,11 @@ const WORK: usize = 16;
 /// How much may wait for who holds candidates back: one brake and its end, and the next.
 const BRAKING: usize = 4;
 
-/// How many runs of the hook may wait: there is one victim at a time.
-const HOOKS: usize = 2;
+/// How many runs of the hook may wait: the next, while the one before is ended.
+const HOOKS: usize = 1;
+
+/// How long the hook's thread is waited for at the end; it may be stuck in a program's file.
+const HOOK_FAREWELL: Duration = Duration::from_secs(2);
 
 /// The threads' stacks: nothing here is deep.
 const STACK_BYTES: usize = 256 * 1024;
@@ -222,6 +227,8 @@ pub struct Reflex {
     shared: Arc<Shared>,
     hooks: Arc<Hooks>,
     threads: Vec<JoinHandle<()>>,
+    /// The hook's, and what is closed when it ends.
+    hook_thread: Option<(JoinHandle<()>, mpsc::Receiver<()>)>,
     memory_locked: Result<(), Errno>,
 }
 
@@ -265,7 +272,7 @@ impl Reflex {
         let (reaper, work) = queue::<Work>(WORK).map_err(setup)?;
         let (braker, braking) = queue::<Braking>(BRAKING).map_err(setup)?;
         let (hooker, jobs) = queue::<Job>(HOOKS).map_err(setup)?;
-        let hooks = Arc::new(Hooks::new(config.hook.clone()).map_err(setup)?);
+        let hooks = Arc::new(Hooks::new(config.hook.clone(), Some(teller.clone())).map_err(setup)?);
         let mut pledges = pledges;
         let book = pledges.as_mut().and_then(Pledges::take_brakes);
         // Before the senders, so that it is dropped after them if a thread does not start: it waits for the others.
@@ -273,11 +280,11 @@ impl Reflex {
             shared: Arc::clone(&shared),
             hooks: Arc::clone(&hooks),
             threads: Vec::new(),
+            hook_thread: None,
             memory_locked,
         };
         let cpus = config.cpus;
         let levels = Levels::new(Tasks::open(&config.proc));
-        let second_teller = teller.clone();
         let wiring = Wiring {
             shared,
             available,
@@ -314,11 +321,13 @@ impl Reflex {
         let mail = Arc::clone(&reflex.shared);
         reflex.start("enforcer-brake", move || brake::run(&braking, book, |outcome| mail.answer(outcome)))?;
         let mail = Arc::clone(&reflex.shared);
+        let (alive, hook_ended) = mpsc::channel();
         reflex.start("enforcer-hook", move || {
-            // A report that finds no room is the reflex's loss too, and is counted there.
-            let tell = |report| drop(second_teller.offer(report));
-            hook::run(&jobs, &hooks, tell, |outcome| mail.answer(outcome));
+            // Dropped when it ends.
+            let _alive = alive;
+            hook::run(&jobs, &hooks, |outcome| mail.answer(outcome));
         })?;
+        reflex.hook_thread = reflex.threads.pop().map(|thread| (thread, hook_ended));
         reflex.start("enforcer-reflex", move || {
             rehearsal::rehearse();
             turn.run();
@@ -379,7 +388,7 @@ impl Reflex {
             sources_refused: get(sources_refused),
             wakes: wakes.stats(),
             reports: get(reports),
-            reports_dropped: get(reports_dropped),
+            reports_dropped: get(reports_dropped).saturating_add(self.hooks.dropped()),
         }
     }
 
@@ -403,11 +412,24 @@ impl Reflex {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.ring();
         self.hooks.cut(u64::MAX);
-        for thread in self.threads.drain(..).rev() {
-            if thread.join().is_err() {
-                tracing::error!("an eviction thread panicked");
+        let mut threads = std::mem::take(&mut self.threads).into_iter().rev();
+        // The reflex itself, which gives the others their work; then the hook's.
+        threads.next().into_iter().for_each(join);
+        if let Some((thread, ended)) = self.hook_thread.take() {
+            if ended.recv_timeout(HOOK_FAREWELL) == Err(RecvTimeoutError::Disconnected) {
+                join(thread);
+            } else {
+                tracing::error!("preKillHook does not come to its end, and is not waited for");
             }
         }
+        self.hooks.silence();
+        threads.for_each(join);
+    }
+}
+
+fn join(thread: JoinHandle<()>) {
+    if thread.join().is_err() {
+        tracing::error!("an eviction thread panicked");
     }
 }
 

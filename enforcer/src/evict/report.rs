@@ -1,8 +1,11 @@
+mod hook;
+
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use ulid::Ulid;
 
+use self::hook::Untold;
 use super::{
     candidate::{Candidate, Identity},
     hook::HookRun,
@@ -12,8 +15,8 @@ use crate::{
     policy::{
         engine::{
             BrakeCause, BrakeRefusal, Completion, Containment, Decision, Exclusion, Failure, FailureReason,
-            HookEnd, HookPlan, KillReason, Moments, Ranked, Reading, Refusal, Resource, Returned, Shortage,
-            Standing, Suppression,
+            HookPlan, KillReason, Moments, Ranked, Reading, Refusal, Resource, Returned, Shortage, Standing,
+            Suppression,
         },
         message,
         pressure::Conditions,
@@ -229,21 +232,30 @@ impl Report {
 #[derive(Clone, Debug)]
 pub struct Teller {
     config_hash: String,
+    hooks: Untold,
 }
 
 impl Teller {
     /// With the hash of the configuration in force, which every decision names.
     #[must_use]
     pub fn new(config_hash: String) -> Self {
-        Self { config_hash }
+        Self { config_hash, hooks: Untold::default() }
+    }
+
+    /// Takes the hash of another configuration that is in force from now on.
+    pub fn configured(&mut self, config_hash: String) {
+        self.config_hash = config_hash;
     }
 
     /// The event that tells of a report; none where there is nothing to tell.
-    #[must_use]
-    pub fn event(&self, report: &Report) -> Option<Event> {
+    pub fn event(&mut self, report: &Report) -> Option<Event> {
         Some(match report {
             // It is seen in who is admitted.
             Report::Conditions(_) | Report::ToBeAsked { .. } => return None,
+            Report::Hooked { id, signal: _, candidate: _, plan, ran } => {
+                self.hooks.ended(*id, *plan, ran);
+                return None;
+            }
             Report::Crossed { now_ns: _, shortage } => {
                 let data = Value::Object(shortage_data(shortage));
                 Event { kind: EventType::ThresholdCrossed, subject: Subject::Node, data }
@@ -253,15 +265,16 @@ impl Teller {
                 data.insert("crossedToClearedMs".into(), milliseconds(*crossed_ns, *now_ns));
                 Event { kind: EventType::PressureCleared, subject: Subject::Node, data: Value::Object(data) }
             }
-            Report::Decided { id, decision, members } => self.decided(*id, decision, members),
-            Report::Hooked { id, signal, candidate, plan, ran } => {
-                hooked(about(*id, *signal, candidate), candidate, *plan, ran)
+            Report::Decided { id, decision, members } => {
+                self.hooks.decided(*id, decision.hook);
+                self.decided(*id, decision, members)
             }
             Report::Terminated { id, signal, number: _, candidate, grace_ns, moments } => {
                 let mut data = about(*id, *signal, candidate);
                 data.insert("sent".into(), json!("SIGTERM"));
                 data.insert("graceMs".into(), json!(grace_ns / 1_000_000));
                 data.append(&mut timeline(moments));
+                data.extend(hooked(self.hooks.signalled(*id, None)));
                 pod_event(EventType::EvictionSignalled, candidate, data)
             }
             Report::Signalled { id, signal, number: _, candidate, cut_short, moments, brakes_failed } => {
@@ -272,6 +285,7 @@ impl Teller {
                 }
                 data.insert("brakesFailed".into(), json!(brakes_failed));
                 data.append(&mut timeline(moments));
+                data.extend(hooked(self.hooks.signalled(*id, *cut_short)));
                 pod_event(EventType::EvictionSignalled, candidate, data)
             }
             Report::Completed { id, signal, candidate, completion } => {
@@ -281,6 +295,7 @@ impl Teller {
                     data.insert("freedBytes".into(), json!(freed_bytes));
                 }
                 data.append(&mut timeline(&completion.moments));
+                data.extend(hooked(self.hooks.over(*id, is_signalled(&completion.moments))));
                 pod_event(EventType::EvictionCompleted, candidate, data)
             }
             Report::Failed { id, signal, candidate, failure } => {
@@ -293,6 +308,7 @@ impl Teller {
                     data.insert("freedBytes".into(), json!(freed_bytes));
                 }
                 data.append(&mut failure_reason(failure.reason));
+                data.extend(hooked(self.hooks.over(*id, is_signalled(&failure.moments))));
                 pod_event(EventType::EvictionFailed, candidate, data)
             }
             Report::Contained { id, candidate, containment, now_ns } => {
@@ -382,9 +398,7 @@ impl Teller {
                 data.insert("paused".into(), json!(true));
             }
             data.append(&mut shortage_data(&decision.shortage));
-            if decision.hook != HookPlan::Off {
-                data.insert("hook".into(), Value::Object(hook_plan(decision.hook)));
-            }
+            data.extend(hooked(hook::planned(decision.hook)));
             if let Some(returned) = decision.returned {
                 data.append(&mut returned_data(returned, decision.decided_ns));
             }
@@ -394,41 +408,12 @@ impl Teller {
     }
 }
 
-/// Whether something is run before the victim is signalled, and how long that is waited for.
-fn hook_plan(plan: HookPlan) -> Map<String, Value> {
-    match plan {
-        HookPlan::Off => Map::new(),
-        HookPlan::NoTime => Map::from_iter([(String::from("skipped"), json!("noTime"))]),
-        HookPlan::Awaited { for_ns } => {
-            Map::from_iter([(String::from("allowedMs"), json!(for_ns / 1_000_000))])
-        }
-    }
+fn hooked(told: Option<Value>) -> Option<(String, Value)> {
+    told.map(|told| (String::from("hook"), told))
 }
 
-fn hooked(mut data: Map<String, Value>, candidate: &Candidate, plan: HookPlan, ran: &HookRun) -> Event {
-    let HookRun { end, ran_ns, output, output_bytes } = ran;
-    data.append(&mut hook_plan(plan));
-    data.extend([
-        (String::from("outcome"), json!(end.as_str())),
-        (String::from("ranMs"), milliseconds(0, *ran_ns)),
-        (String::from("output"), json!(output)),
-        (String::from("outputBytes"), json!(output_bytes)),
-    ]);
-    let (key, value) = match end {
-        HookEnd::Exited(status) => ("exitStatus", json!(status)),
-        HookEnd::Signalled(signal) => ("diedOfSignal", json!(signal)),
-        HookEnd::Unstarted(errno) => {
-            ("message", json!(std::io::Error::from_raw_os_error(*errno).to_string()))
-        }
-        HookEnd::TimedOut => ("message", json!("it was killed when its time was up")),
-        HookEnd::Cut => ("message", json!("it was killed, or not begun, as the eviction went on")),
-        HookEnd::Busy => ("message", json!("it was not begun: an earlier one has not ended")),
-        HookEnd::Unsafe => {
-            ("message", json!("it was not begun: others than root could change it; see the daemon's log"))
-        }
-    };
-    data.insert(key.into(), value);
-    pod_event(EventType::EvictionHooked, candidate, data)
+fn is_signalled(moments: &Moments) -> bool {
+    moments.terminated_ns.or(moments.signalled_ns).is_some()
 }
 
 pub(super) fn victim_data(victim: &Candidate, reading: &Reading, growth_bytes_per_second: i64) -> Value {
@@ -641,6 +626,12 @@ pub(super) fn failure_reason(reason: FailureReason) -> Map<String, Value> {
         FailureReason::Relieved => {
             ("relieved", String::from("what was run before has ended the shortage: nobody was signalled"))
         }
+        FailureReason::Spared => (
+            "spared",
+            String::from(
+                "evicting was paused or its mode changed, or the pod was protected: nobody was signalled",
+            ),
+        ),
         FailureReason::Refused(Refusal::Gone) => ("gone", String::from("its cgroup is gone")),
         FailureReason::Refused(Refusal::Empty) => ("empty", String::from("its cgroup holds no process")),
         FailureReason::Refused(Refusal::Replaced) => {

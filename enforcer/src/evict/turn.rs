@@ -433,7 +433,7 @@ impl Turn {
                     Action::Contained { .. } | Action::Uncontained { .. } | Action::Eased { .. } => {
                         self.tell_of_brake(action);
                     }
-                    Action::Ask { number } => self.ask(number),
+                    Action::Ask { number } => next = self.ask(number),
                     Action::Kill { number, reason } => next = self.kill(number, Some(reason)),
                     Action::Completed(completion) => {
                         let Moments { terminated_ns, signalled_ns, .. } = completion.moments;
@@ -446,7 +446,8 @@ impl Turn {
                         }
                     }
                     Action::Failed(failure) => {
-                        if failure.reason == FailureReason::Relieved {
+                        if matches!(failure.reason, FailureReason::Relieved | FailureReason::Spared) {
+                            self.end_hook(failure.number);
                             self.release_pledge(failure.number);
                         }
                         if let Some(Current { id, decision, candidate, .. }) = self.bury(failure.number) {

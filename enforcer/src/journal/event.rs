@@ -36,8 +36,6 @@ event_types! {
     EvictionDecided = "eviction.decided",
     /// A candidate was slowed down to win time.
     EvictionContained = "eviction.contained",
-    /// What an administrator has run before a victim is signalled has ended.
-    EvictionHooked = "eviction.hooked",
     /// The victim was signalled.
     EvictionSignalled = "eviction.signalled",
     /// The victim is gone; tells what came back.

@@ -37,7 +37,7 @@ use self::{
     back_off::BackOffs,
     brake::Brakes,
     breaker::Breaker,
-    victim::{Next, Victim, is_too_late},
+    victim::{Next, Sight, Victim, is_too_late},
 };
 pub use super::few::Few;
 use super::{
@@ -314,17 +314,24 @@ impl Engine {
     /// Ends the wait for a hook, or the victim's grace period, if there is one and the time has come.
     fn hurry(&mut self, node: &NodeSample, actions: &mut Actions) {
         self.exhausted_in_ns = node.exhausted_in_ns();
+        let acts = self.mode() == Mode::Enforce;
         let Some(victim) = &mut self.victim else { return };
-        let hard = self.pressure.due().any(|reclaim| reclaim.threshold.is_hard());
         let resource = Resource::of(victim.signal);
-        let short = self.pressure.due().any(|reclaim| Resource::of(reclaim.threshold.signal) == resource);
+        let slot = self.candidates.find(victim.cgroup).and_then(|index| self.candidates.slot(index));
+        let spared = slot.is_some_and(|slot| slot.facts.critical || slot.facts.protected);
+        let sight = Sight {
+            hard: self.pressure.due().any(|reclaim| reclaim.threshold.is_hard()),
+            short: self.pressure.due().any(|reclaim| Resource::of(reclaim.threshold.signal) == resource),
+            may_be_evicted: acts && !spared,
+            exhausted_in_ns: self.exhausted_in_ns,
+        };
         let number = victim.number;
-        match victim.hurry(node.now_ns, hard, short, self.exhausted_in_ns) {
+        match victim.hurry(node.now_ns, &sight) {
             Next::Wait => {}
             Next::Ask => push(actions, Action::Ask { number }),
             Next::Kill(reason) => push(actions, Action::Kill { number, reason }),
-            Next::Spare => {
-                let failure = victim.failure(node.now_ns, FailureReason::Relieved);
+            Next::Spare(reason) => {
+                let failure = victim.failure(node.now_ns, reason);
                 self.victim = None;
                 push(actions, Action::Failed(failure));
             }

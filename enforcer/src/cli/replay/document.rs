@@ -250,6 +250,7 @@ impl<'a> Teller<'a> {
                 let reason = match failure.reason {
                     FailureReason::StillPopulated => String::from("stillPopulated"),
                     FailureReason::Relieved => String::from("relieved"),
+                    FailureReason::Spared => String::from("spared"),
                     FailureReason::Refused(Refusal::Gone) => String::from("gone"),
                     FailureReason::Refused(Refusal::Empty) => String::from("empty"),
                     FailureReason::Refused(Refusal::Replaced) => String::from("replaced"),

@@ -4,10 +4,8 @@ use rustix::{process::getuid, time::ClockId};
 use ulid::Ulid;
 
 use super::{
-    HookProgram, HookRun, Hooks, Job, UnsafeProgram,
-    environment::environment,
-    process::{self, Undead},
-    program::check,
+    HookProgram, HookRun, Hooks, Job, Run, Undead, UnsafeProgram, begin, environment::environment,
+    program::check, unstarted,
 };
 use crate::{
     evict::{
@@ -56,7 +54,16 @@ fn job(seconds: u64) -> (Node, Job) {
 
 fn run(program: &HookProgram, seconds: u64) -> HookRun {
     let (_node, job) = job(seconds);
-    process::run(program, &job, &Hooks::new(None).unwrap(), &mut Undead::default())
+    follow(program, &job, &Hooks::new(None, None).unwrap())
+}
+
+/// Without asking whose it is.
+fn follow(program: &HookProgram, job: &Job, hooks: &Hooks) -> HookRun {
+    let mut undead = Undead::default();
+    match Run::begin(program, job, now_ns(ClockId::Boottime)) {
+        Ok(run) => run.follow(job, hooks, &mut undead),
+        Err(error) => HookRun::nothing(unstarted(&error)),
+    }
 }
 
 fn shell(text: &str) -> HookProgram {
@@ -80,6 +87,54 @@ fn its_status_and_the_last_of_its_output_are_known() {
 fn what_cannot_be_started_is_told() {
     let nothing = HookProgram { path: "/nowhere/at/all".into(), args: Vec::new() };
     assert_eq!(run(&nothing, 60).end, HookEnd::Unstarted(2));
+    // No shell takes it for a script.
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("hook");
+    fs::write(&path, "exit 0\n").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(run(&HookProgram { path, args: Vec::new() }, 60).end, HookEnd::Unstarted(8));
+}
+
+#[test]
+fn who_writes_without_end_is_ended_and_little_of_it_is_kept() {
+    let ran = run(&program("yes", &["a line"]), 1);
+    assert_eq!(ran.end, HookEnd::TimedOut);
+    assert_eq!(ran.output.len(), 1024);
+    assert!(ran.output_bytes > 100_000, "{}", ran.output_bytes);
+}
+
+#[test]
+fn what_is_gone_or_not_set_or_foreign_is_not_begun() {
+    let (_node, job) = job(60);
+    let begun = |hook: Option<HookProgram>| {
+        let hooks = Hooks::new(hook, None).unwrap();
+        begin(&job, &hooks, &mut Undead::default()).map(|_run| ()).unwrap_err()
+    };
+    let foreign = tempfile::NamedTempFile::new().unwrap();
+    let hook = |path: &Path| Some(HookProgram { path: path.to_owned(), args: Vec::new() });
+    assert_eq!(begun(None), HookEnd::Unset);
+    assert_eq!(begun(hook(foreign.path())), HookEnd::Unsafe);
+    assert_eq!(begun(hook(Path::new("/usr/no-such-hook"))), HookEnd::Unstarted(2));
+    assert_eq!(begun(hook(Path::new("/usr"))), HookEnd::Unstarted(13));
+}
+
+#[test]
+fn while_one_is_being_begun_no_other_is_taken_and_one_that_runs_makes_room() {
+    let hooks = Hooks::new(None, None).unwrap();
+    assert!(hooks.take(1));
+    // It may be stuck.
+    assert!(!hooks.take(2) && !hooks.is_cut(1));
+    hooks.follows();
+    assert!(hooks.take(3));
+    assert!(hooks.is_cut(2) && !hooks.is_cut(3));
+    // The first has ended, and the third is still to be begun.
+    hooks.is_done();
+    assert!(!hooks.take(4));
+    hooks.follows();
+    hooks.is_done();
+    assert!(hooks.take(5));
+    hooks.gave_up();
+    assert!(hooks.take(6));
 }
 
 #[test]
@@ -115,9 +170,9 @@ fn what_it_leaves_behind_does_not_keep_the_eviction_waiting() {
 #[test]
 fn it_is_cut_when_the_eviction_goes_on() {
     let (_node, job) = job(60);
-    let hooks = Hooks::new(None).unwrap();
+    let hooks = Hooks::new(None, None).unwrap();
     let ran = std::thread::scope(|scope| {
-        let run = scope.spawn(|| process::run(&shell("sleep 1000"), &job, &hooks, &mut Undead::default()));
+        let run = scope.spawn(|| follow(&shell("sleep 1000"), &job, &hooks));
         std::thread::sleep(std::time::Duration::from_millis(200));
         hooks.cut(job.decision.number);
         run.join().unwrap()
@@ -136,7 +191,11 @@ fn it_inherits_nothing_of_the_daemons() {
     let [fds @ .., score, parent] = &*lines else { panic!("{ran:?}") };
     // A shell keeps its script elsewhere than in the first three.
     assert!(fds.iter().all(|fd| fd.parse::<u32>().is_ok_and(|fd| fd <= 2 || fd >= 10)), "{fds:?}");
-    assert_eq!((*score, *parent), ("0", &*std::process::id().to_string()));
+    assert_eq!((*score, *parent), ("1000", &*std::process::id().to_string()));
+    // A signal that is blocked or ignored would stay so: the runtime ignores SIGPIPE.
+    let ran = run(&program("grep", &["-E", "^Sig(Blk|Ign)|^Umask", "/proc/self/status"]), 60);
+    let values: Vec<_> = ran.output.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
+    assert_eq!(values, ["0077", "0000000000000000", "0000000000000000"]);
 }
 
 #[test]

@@ -329,8 +329,8 @@ fn its_reports_make_the_events_of_an_eviction() {
     node.add(&hog, 600 * MIB);
     let (_reflex, reports) = start(&node, Mode::Enforce, &[&hog]);
     node.set_available(MIB);
-    let teller = Teller::new("hash".into());
-    let told = || teller.event(&next(&reports)).unwrap().kind.short();
+    let mut teller = Teller::new("hash".into());
+    let mut told = || teller.event(&next(&reports)).unwrap().kind.short();
     assert_eq!([told(), told(), told()], ["threshold.crossed", "eviction.decided", "eviction.signalled"]);
     node.set_available(1024 * MIB);
     node.write("hog", "memory.current", "0\n");

@@ -7,7 +7,7 @@ use rustix::time::ClockId;
 use super::{Current, Turn, now_ns};
 use crate::{
     evict::{hook::Job, report::Report},
-    policy::engine::{Actions, Decision, HookEnd, HookPlan, Input, Outcome},
+    policy::engine::{Actions, Decision, HookEnd, HookPlan, Input, Outcome, Refusal},
 };
 
 impl Turn {
@@ -18,8 +18,11 @@ impl Turn {
         let Decision { number, decided_ns, .. } = *decision;
         let deadline_ns = decided_ns.saturating_add(for_ns);
         let job = Job { id: *id, decision: *decision, candidate: Arc::clone(candidate), deadline_ns };
-        if self.wiring.hooker.offer(job).is_ok() {
-            return Some(Begun(None));
+        if self.wiring.hooks.take(number) {
+            if self.wiring.hooker.offer(job).is_ok() {
+                return Some(Begun(None));
+            }
+            self.wiring.hooks.gave_up();
         }
         let outcome = Outcome::HookEnded { number, now_ns: now_ns(ClockId::Boottime), end: HookEnd::Busy };
         Some(Begun(Some(self.core.step(Input::Outcome(outcome)))))
@@ -34,11 +37,15 @@ impl Turn {
     }
 
     /// Has the victim asked to end by the teller, which knows whether the decision is where it lasts.
-    pub(super) fn ask(&mut self, number: u64) {
+    pub(super) fn ask(&mut self, number: u64) -> Option<Actions> {
         self.end_hook(number);
-        let Some(current) = self.current.as_ref().filter(|current| current.number == number) else { return };
+        let current = self.current.as_ref().filter(|current| current.number == number)?;
         let candidate = Arc::clone(&current.candidate);
-        self.tell(Report::ToBeAsked { number, candidate });
+        // One that the teller does not hear of is asked by nobody.
+        (!self.offer(Report::ToBeAsked { number, candidate })).then(|| {
+            self.release_pledge(number);
+            self.refuse(number, Refusal::Unrecorded)
+        })
     }
 }
 

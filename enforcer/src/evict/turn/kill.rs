@@ -77,7 +77,6 @@ impl Turn {
 
     /// Ends the telling about an eviction, if it is the current one.
     pub(super) fn bury(&mut self, number: u64) -> Option<Current> {
-        self.end_hook(number);
         let current = self.current.take_if(|current| current.number == number)?;
         for target in &current.candidate.targets {
             let _unwatched = epoll::delete(&self.epoll, &target.events);

@@ -204,6 +204,9 @@ pub enum FailureReason {
     StillPopulated,
     /// It was not signalled: what ran before has ended the shortage.
     Relieved,
+    /// It was not signalled: while something ran before, evicting was paused or its mode changed, or an operator protected
+    /// the pod.
+    Spared,
 }
 
 /// An eviction that did not work; its victim is passed over until the episode ends.
@@ -403,7 +406,7 @@ wire!(struct Decision {
 });
 wire!(struct Moments { crossed_ns, decided_ns, terminated_ns, signalled_ns, dead_ns, memory_back_ns });
 wire!(struct Completion { number, cgroup, moments, predicted_freed_bytes, freed_bytes });
-wire!(enum FailureReason { 0 => Refused(refusal: Refusal), 1 => StillPopulated, 2 => Relieved });
+wire!(enum FailureReason { 0 => Refused(refusal: Refusal), 1 => StillPopulated, 2 => Relieved, 3 => Spared });
 wire!(struct Failure { number, cgroup, moments, given_up_ns, predicted_freed_bytes, freed_bytes, reason });
 wire!(enum Suppression { 0 => NoCandidate, 1 => BreakerOpen });
 wire!(enum KillReason { 0 => GracePassed, 1 => HardThreshold, 2 => Exhausting, 3 => HookOver });

@@ -50,14 +50,16 @@ pub enum HookEnd {
     Signalled(i32),
     /// It was killed when its time was up.
     TimedOut,
-    /// It was killed before that: memory was running out.
+    /// It was killed, or not begun, before that: the eviction went on without it.
     Cut,
-    /// It was not begun: the one before has not ended yet.
+    /// It was not begun: one before is stuck in its beginning, or several in their end.
     Busy,
     /// It was not begun: it, or a folder that it lies in, could be changed by others than root.
     Unsafe,
     /// It could not be begun; the kernel's error number.
     Unstarted(i32),
+    /// It was not begun: it was taken out of the configuration meanwhile.
+    Unset,
 }
 
 impl HookEnd {
@@ -72,6 +74,7 @@ impl HookEnd {
             Self::Busy => "busy",
             Self::Unsafe => "unsafe",
             Self::Unstarted(_) => "unstarted",
+            Self::Unset => "unset",
         }
     }
 }
@@ -79,5 +82,5 @@ impl HookEnd {
 wire!(enum HookPlan { 0 => Off, 1 => NoTime, 2 => Awaited { for_ns: u64 } });
 wire!(enum HookEnd {
     0 => Exited(status: i32), 1 => Signalled(signal: i32), 2 => TimedOut, 3 => Cut, 4 => Busy, 5 => Unsafe,
-    6 => Unstarted(errno: i32),
+    6 => Unstarted(errno: i32), 7 => Unset,
 });

@@ -104,8 +104,20 @@ pub(super) enum Next {
     Wait,
     Ask,
     Kill(KillReason),
-    /// Nothing is short any more.
-    Spare,
+    /// It is not to be signalled any more.
+    Spare(FailureReason),
+}
+
+/// What a victim that is not killed at once goes by.
+pub(super) struct Sight {
+    /// Whether a hard threshold is met.
+    pub(super) hard: bool,
+    /// Whether what it is to give back is short.
+    pub(super) short: bool,
+    /// Whether it may still be evicted, as far as nothing was sent to it.
+    pub(super) may_be_evicted: bool,
+    /// When memory will be exhausted; none if that is not in sight.
+    pub(super) exhausted_in_ns: Option<u64>,
 }
 
 /// What a look at the victim showed.
@@ -199,22 +211,16 @@ impl Victim {
         self.moments.terminated_ns
     }
 
-    /// What is to be done now about one that is given time to end, or is about to be, or that a hook is run for. `hard` says
-    /// whether a hard threshold is met, `short` whether any is of what it is to give back, and `exhausted_in_ns` when memory
-    /// will be exhausted.
-    pub(super) fn hurry(
-        &mut self,
-        now_ns: u64,
-        hard: bool,
-        short: bool,
-        exhausted_in_ns: Option<u64>,
-    ) -> Next {
+    /// What is to be done now about one that is given time to end, or is about to be, or that a hook is run for.
+    pub(super) fn hurry(&mut self, now_ns: u64, sight: &Sight) -> Next {
         self.tick(now_ns);
+        let Sight { hard, short, may_be_evicted, exhausted_in_ns } = *sight;
         let is_too_late = is_too_late(exhausted_in_ns, self.memory.predicted);
         let next = match self.stage {
+            Stage::Hooking { .. } if !may_be_evicted => return Next::Spare(FailureReason::Spared),
             Stage::Hooking { .. } if is_too_late => Next::Kill(KillReason::Exhausting),
             Stage::Hooking { until_ns } if self.clock_ns < until_ns => return Next::Wait,
-            Stage::Hooking { .. } if !short => return Next::Spare,
+            Stage::Hooking { .. } if !short => return Next::Spare(FailureReason::Relieved),
             Stage::Hooking { .. } if self.grace_ns == 0 => Next::Kill(KillReason::HookOver),
             Stage::Hooking { .. } if hard => Next::Kill(KillReason::HardThreshold),
             Stage::Hooking { .. } => Next::Ask,

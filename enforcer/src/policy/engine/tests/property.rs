@@ -373,6 +373,7 @@ impl Watcher {
             assert!(left_ns > 0 && !is_over, "it waits longer than it may");
             let is_too_late = self.exhausted_in_ns.is_some_and(|in_ns| in_ns <= 200 * MS);
             assert!(!is_too_late, "it waits until memory is exhausted");
+            assert!(self.acts(), "it waits though nobody is to be evicted");
         }
         let is_let_go_of = self.asked.iter().any(|asked| matches!(asked, Asked::Ease(_)));
         let on = self.held.is_some() || !self.asked.is_empty();
@@ -490,7 +491,9 @@ impl Watcher {
                         | Course::ToBeKilled { number, .. }
                         | Course::Killed { number },
                     ) => Some(number),
-                    Some(Course::Hooked { number, .. }) if failure.reason == FailureReason::Relieved => {
+                    Some(Course::Hooked { number, .. })
+                        if matches!(failure.reason, FailureReason::Relieved | FailureReason::Spared) =>
+                    {
                         Some(number)
                     }
                     Some(Course::Terminated { .. } | Course::Hooked { .. }) | None => None,
