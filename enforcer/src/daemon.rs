@@ -3,7 +3,7 @@
 //! | who | runs on | gets | gives |
 //! |---|---|---|---|
 //! | `Desired` | the runtime; what may block on its blocking threads | pods of the static directory, changes of cgroups, the guard's events, evictions, now and then a look | cgroups, scores, candidates, events |
-//! | `evict::Reflex` | three threads of its own | candidates, kernel edges, meminfo | evictions, reports |
+//! | `evict::Reflex` | five threads of its own | candidates, kernel edges, meminfo | evictions, reports |
 //! | `Lookout` | a thread of its own | pods, thresholds, a look now and then | warnings of what comes |
 //! | `Ooms` | a task | ring buffer records, a tick | OOM events |
 //! | `Stalling` | the task of `Ooms` | records of stalls, what came together of them | pressure events |
@@ -168,7 +168,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                     config = new;
                     lock(&teller).configured(config.hash());
                     recording.configured(&config);
-                    configure(&reflex, &config, &desk.settings(&config));
+                    reflex.set_hook(config.pre_kill_hook.as_ref());
+                    reflex.configure(desk.settings(&config));
                     lookout.configure(&config);
                     desired.configure(&config).await?;
                 }
@@ -227,12 +228,6 @@ async fn farewell(server: JoinHandle<Result<(), serve::Error>>, journal: &Journa
         // A reader that does not read does not keep us.
         Err(_elapsed) => Ok(()),
     }
-}
-
-/// Hands another configuration to the reflex.
-fn configure(reflex: &Reflex, config: &Config, settings: &EngineSettings) {
-    reflex.set_hook(config.pre_kill_hook.as_ref());
-    reflex.configure(*settings);
 }
 
 /// Has the desired state follow what the reflex did.

@@ -1,11 +1,16 @@
 mod hook;
+mod reasons;
 
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use ulid::Ulid;
 
-use self::hook::Untold;
+pub(super) use self::reasons::failure_reason;
+use self::{
+    hook::Untold,
+    reasons::{brake_refusal, exclusion, kill_reason, suppression},
+};
 use super::{
     candidate::{Candidate, Identity},
     hook::HookRun,
@@ -14,9 +19,8 @@ use crate::{
     journal::{Event, EventType, Subject},
     policy::{
         engine::{
-            BrakeCause, BrakeRefusal, Completion, Containment, Decision, Exclusion, Failure, FailureReason,
-            HookPlan, KillReason, Moments, Ranked, Reading, Refusal, Resource, Returned, Shortage, Standing,
-            Suppression,
+            BrakeCause, BrakeRefusal, Completion, Containment, Decision, Failure, HookPlan, KillReason,
+            Moments, Ranked, Reading, Resource, Returned, Shortage, Standing, Suppression,
         },
         message,
         pressure::Conditions,
@@ -527,39 +531,6 @@ fn containment_data(id: Ulid, candidate: &Candidate, containment: &Containment) 
     data
 }
 
-fn brake_refusal(reason: BrakeRefusal) -> Map<String, Value> {
-    let mut data = Map::new();
-    let (reason, message) = match reason {
-        BrakeRefusal::Gone => ("gone", String::from("its cgroup is gone")),
-        BrakeRefusal::Absent => ("absent", String::from("it has no memory.high")),
-        BrakeRefusal::Lower => ("lower", String::from("its memory.high is lower already")),
-        BrakeRefusal::Forbidden => ("forbidden", String::from("it holds what must never be held back")),
-        BrakeRefusal::Unwritten => (
-            "unwritten",
-            String::from(
-                "what it holds cannot be written down, and so would not be given back after a crash",
-            ),
-        ),
-        BrakeRefusal::Busy => ("busy", String::from("the helper thread has no room for it")),
-        BrakeRefusal::Kernel(errno) => {
-            data.insert("errno".into(), json!(errno));
-            ("refused", std::io::Error::from_raw_os_error(errno).to_string())
-        }
-    };
-    data.insert("reason".into(), json!(reason));
-    data.insert("message".into(), json!(message));
-    data
-}
-
-fn kill_reason(reason: KillReason) -> &'static str {
-    match reason {
-        KillReason::GracePassed => "gracePassed",
-        KillReason::HardThreshold => "hardThreshold",
-        KillReason::Exhausting => "exhausting",
-        KillReason::HookOver => "hookOver",
-    }
-}
-
 fn about(id: Ulid, signal: Signal, candidate: &Candidate) -> Map<String, Value> {
     let mut data = names(candidate.identity());
     data.insert("evictionId".into(), json!(id.to_string()));
@@ -590,63 +561,4 @@ pub(super) fn milliseconds(from_ns: u64, to_ns: u64) -> Value {
 
 pub(super) fn pod_event(kind: EventType, candidate: &Candidate, data: Map<String, Value>) -> Event {
     Event { kind, subject: Subject::Pod(candidate.identity().pod.clone()), data: Value::Object(data) }
-}
-
-fn exclusion(reason: Exclusion) -> &'static str {
-    match reason {
-        Exclusion::Critical => "critical",
-        Exclusion::Protected => "protected",
-        Exclusion::Gone => "gone",
-        Exclusion::Empty => "empty",
-        Exclusion::WithinRequest => "withinRequest",
-        Exclusion::PassedOver => "passedOver",
-    }
-}
-
-fn suppression(signal: Signal, reason: Suppression) -> (&'static str, &'static str) {
-    match reason {
-        Suppression::NoCandidate if Resource::of(signal) == Some(Resource::Pids) => {
-            ("noCandidate", "process ids are short and no pod may be evicted")
-        }
-        Suppression::NoCandidate => ("noCandidate", "memory is short and no pod may be evicted"),
-        Suppression::BreakerOpen => (
-            "breakerOpen",
-            "too many evictions within the breaker's window: from now on they are only decided, not carried out, until \
-             the configuration is loaded again",
-        ),
-    }
-}
-
-pub(super) fn failure_reason(reason: FailureReason) -> Map<String, Value> {
-    let mut data = Map::new();
-    let (reason, message) = match reason {
-        FailureReason::StillPopulated => {
-            ("stillPopulated", String::from("it was killed and still holds processes after its deadline"))
-        }
-        FailureReason::Relieved => {
-            ("relieved", String::from("what was run before has ended the shortage: nobody was signalled"))
-        }
-        FailureReason::Spared => (
-            "spared",
-            String::from(
-                "evicting was paused or its mode changed, or the pod was protected: nobody was signalled",
-            ),
-        ),
-        FailureReason::Refused(Refusal::Gone) => ("gone", String::from("its cgroup is gone")),
-        FailureReason::Refused(Refusal::Empty) => ("empty", String::from("its cgroup holds no process")),
-        FailureReason::Refused(Refusal::Replaced) => {
-            ("replaced", String::from("its cgroup is not the one that was decided on"))
-        }
-        FailureReason::Refused(Refusal::Unrecorded) => (
-            "unrecorded",
-            String::from("the decision could not be written to the disk in time; it is tried again later"),
-        ),
-        FailureReason::Refused(Refusal::Kernel(errno)) => {
-            data.insert("errno".into(), json!(errno));
-            ("refused", std::io::Error::from_raw_os_error(errno).to_string())
-        }
-    };
-    data.insert("reason".into(), json!(reason));
-    data.insert("message".into(), json!(message));
-    data
 }

@@ -127,3 +127,67 @@ fn message(end: HookEnd) -> (String, Value) {
     };
     (key.to_owned(), value)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAN: HookPlan = HookPlan::Awaited { for_ns: 2_000_000_000 };
+
+    fn id(number: u128) -> Ulid {
+        Ulid::from_parts(1, number)
+    }
+
+    fn ran(end: HookEnd) -> HookRun {
+        HookRun { end, ran_ns: 1_500_000, output: String::from("a\n"), output_bytes: 2 }
+    }
+
+    #[test]
+    fn what_ends_before_the_signal_is_told_with_it_and_once() {
+        let mut untold = Untold::default();
+        untold.decided(id(1), PLAN);
+        untold.ended(id(1), PLAN, &ran(HookEnd::Exited(3)));
+        let told = untold.signalled(id(1), None);
+        let expected = json!({
+            "allowedMs": 2000, "outcome": "exited", "exitStatus": 3, "ranMs": 1.5, "output": "a\n", "outputBytes": 2,
+        });
+        assert_eq!(told, Some(expected));
+        assert_eq!(untold.signalled(id(1), Some(KillReason::GracePassed)), None);
+        assert_eq!(untold.over(id(1), true), None);
+    }
+
+    #[test]
+    fn what_the_signal_has_cut_is_told_in_full_at_the_end() {
+        for (reason, outcome) in [(None, "timedOut"), (Some(KillReason::Exhausting), "cut")] {
+            let mut untold = Untold::default();
+            untold.decided(id(1), PLAN);
+            let told = untold.signalled(id(1), reason).unwrap();
+            assert_eq!((&told["outcome"], &told["allowedMs"]), (&json!(outcome), &json!(2000)));
+            assert!(told["output"].is_null());
+            untold.ended(id(1), PLAN, &ran(HookEnd::Cut));
+            assert_eq!(untold.over(id(1), true).unwrap()["output"], "a\n");
+        }
+    }
+
+    #[test]
+    fn one_that_outlives_its_eviction_is_told_as_running() {
+        let mut untold = Untold::default();
+        untold.decided(id(1), PLAN);
+        assert_eq!(untold.over(id(1), false).unwrap()["outcome"], "running");
+        untold.ended(id(1), PLAN, &ran(HookEnd::TimedOut));
+        untold.decided(id(2), PLAN);
+        assert_eq!(untold.signalled(id(2), None).unwrap()["outcome"], "timedOut", "that of the other");
+        assert_eq!(untold.over(id(2), true), None, "told before");
+    }
+
+    #[test]
+    fn where_none_is_run_there_is_nothing_to_tell() {
+        let mut untold = Untold::default();
+        for plan in [HookPlan::Off, HookPlan::NoTime] {
+            untold.decided(id(1), plan);
+            assert_eq!(untold.signalled(id(1), None), None);
+            assert_eq!(untold.over(id(1), false), None);
+        }
+        assert_eq!(planned(HookPlan::NoTime), Some(json!({"skipped": "noTime"})));
+    }
+}

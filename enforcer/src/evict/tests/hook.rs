@@ -39,8 +39,13 @@ fn decided(reports: &mpsc::Receiver<Report>) -> HookPlan {
 }
 
 fn ran(reports: &mpsc::Receiver<Report>) -> HookRun {
-    let Report::Hooked { ran, .. } = next(reports) else { panic!("not run") };
-    ran
+    loop {
+        match next(reports) {
+            Report::Hooked { ran, .. } => return ran,
+            Report::Cleared { .. } | Report::Suppressed { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]
