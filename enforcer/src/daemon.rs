@@ -131,7 +131,6 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let (mut desired, watched) =
         Desired::new(config.clone(), host.clone(), journal.clone(), index, permits, kubelets);
     let recorded = Arc::new(AtomicU64::new(0));
-    evict::clear_hooks();
     let pledges = recover(&config, &host, &journal, &recorded, &mut desired);
     let (sender, mut reflexions) = mpsc::unbounded_channel();
     let teller = Arc::new(Mutex::new(Teller::new(config.hash())));
@@ -168,8 +167,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                     config = new;
                     lock(&teller).configured(config.hash());
                     recording.configured(&config);
-                    reflex.set_hook(config.pre_kill_hook.as_ref());
-                    reflex.configure(desk.settings(&config));
+                    desk.configure(&reflex, &config);
                     lookout.configure(&config);
                     desired.configure(&config).await?;
                 }
@@ -539,6 +537,7 @@ fn start_reflex(
         alarm,
         ..ReflexConfig::default()
     };
+    evict::clear_hooks();
     let reflex = Reflex::spawn_recorded(&reflex_config, pledges, edges, recording.tap(), reports);
     let reflex = reflex.context("cannot start eviction")?;
     if let Err(error) = reflex.memory_locked() {

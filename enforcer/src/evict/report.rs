@@ -294,24 +294,13 @@ impl Teller {
             }
             Report::Completed { id, signal, candidate, completion } => {
                 let mut data = about(*id, *signal, candidate);
-                data.insert("predictedFreedBytes".into(), json!(completion.predicted_freed_bytes));
-                if let Some(freed_bytes) = completion.freed_bytes {
-                    data.insert("freedBytes".into(), json!(freed_bytes));
-                }
-                data.append(&mut timeline(&completion.moments));
+                data.append(&mut completion_data(completion));
                 data.extend(hooked(self.hooks.over(*id, is_signalled(&completion.moments))));
                 pod_event(EventType::EvictionCompleted, candidate, data)
             }
             Report::Failed { id, signal, candidate, failure } => {
                 let mut data = about(*id, *signal, candidate);
-                data.append(&mut timeline(&failure.moments));
-                let crossed_to_given_up = milliseconds(failure.moments.crossed_ns, failure.given_up_ns);
-                data.insert("crossedToGivenUpMs".into(), crossed_to_given_up);
-                data.insert("predictedFreedBytes".into(), json!(failure.predicted_freed_bytes));
-                if let Some(freed_bytes) = failure.freed_bytes {
-                    data.insert("freedBytes".into(), json!(freed_bytes));
-                }
-                data.append(&mut failure_reason(failure.reason));
+                data.append(&mut failure_data(failure));
                 data.extend(hooked(self.hooks.over(*id, is_signalled(&failure.moments))));
                 pod_event(EventType::EvictionFailed, candidate, data)
             }
@@ -410,6 +399,27 @@ impl Teller {
         let subject = victim.map_or(Subject::Node, |victim| Subject::Pod(victim.identity().pod.clone()));
         Event { kind: EventType::EvictionDecided, subject, data }
     }
+}
+
+fn completion_data(completion: &Completion) -> Map<String, Value> {
+    let mut data = timeline(&completion.moments);
+    data.insert("predictedFreedBytes".into(), json!(completion.predicted_freed_bytes));
+    if let Some(freed_bytes) = completion.freed_bytes {
+        data.insert("freedBytes".into(), json!(freed_bytes));
+    }
+    data
+}
+
+fn failure_data(failure: &Failure) -> Map<String, Value> {
+    let mut data = timeline(&failure.moments);
+    let crossed_to_given_up = milliseconds(failure.moments.crossed_ns, failure.given_up_ns);
+    data.insert("crossedToGivenUpMs".into(), crossed_to_given_up);
+    data.insert("predictedFreedBytes".into(), json!(failure.predicted_freed_bytes));
+    if let Some(freed_bytes) = failure.freed_bytes {
+        data.insert("freedBytes".into(), json!(freed_bytes));
+    }
+    data.append(&mut failure_reason(failure.reason));
+    data
 }
 
 fn hooked(told: Option<Value>) -> Option<(String, Value)> {
