@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use crate::cgroup;
+use crate::cgroup::{self, CgroupDir};
 
 /// What all of them are called, below our own cgroup; our process id and a number follow.
 const PREFIX: &str = "enforcer-hook-";
@@ -91,10 +91,12 @@ fn maker(name: &str) -> Option<u32> {
 }
 
 fn own_cgroup() -> io::Result<PathBuf> {
+    let mount = Path::new(cgroup::MOUNT);
+    CgroupDir::mount(mount).map_err(io::Error::other)?;
     let own = fs::read_to_string("/proc/self/cgroup")?;
-    below(&own)
-        .map(|path| Path::new(cgroup::MOUNT).join(path))
-        .ok_or_else(|| io::Error::other("the daemon is in no cgroup of version 2 that is mounted here"))
+    let own =
+        below(&own).ok_or_else(|| io::Error::other("the daemon's cgroup is not below what is mounted"))?;
+    Ok(mount.join(own))
 }
 
 /// Our own cgroup's path below the mount; none outside of what is mounted, which is told with `..`.
