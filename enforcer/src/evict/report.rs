@@ -278,7 +278,7 @@ impl Teller {
                 data.insert("sent".into(), json!("SIGTERM"));
                 data.insert("graceMs".into(), json!(grace_ns / 1_000_000));
                 data.append(&mut timeline(moments));
-                data.extend(hooked(self.hooks.signalled(*id, None)));
+                data.extend(hooked(self.hooks.signalled(*id, waited_ns(moments))));
                 pod_event(EventType::EvictionSignalled, candidate, data)
             }
             Report::Signalled { id, signal, number: _, candidate, cut_short, moments, brakes_failed } => {
@@ -289,7 +289,7 @@ impl Teller {
                 }
                 data.insert("brakesFailed".into(), json!(brakes_failed));
                 data.append(&mut timeline(moments));
-                data.extend(hooked(self.hooks.signalled(*id, *cut_short)));
+                data.extend(hooked(self.hooks.signalled(*id, waited_ns(moments))));
                 pod_event(EventType::EvictionSignalled, candidate, data)
             }
             Report::Completed { id, signal, candidate, completion } => {
@@ -424,6 +424,12 @@ fn failure_data(failure: &Failure) -> Map<String, Value> {
 
 fn hooked(told: Option<Value>) -> Option<(String, Value)> {
     told.map(|told| (String::from("hook"), told))
+}
+
+/// How long after the decision the first signal came.
+fn waited_ns(moments: &Moments) -> u64 {
+    let signal_ns = moments.terminated_ns.or(moments.signalled_ns);
+    signal_ns.map_or(0, |at_ns| at_ns.saturating_sub(moments.decided_ns))
 }
 
 fn is_signalled(moments: &Moments) -> bool {

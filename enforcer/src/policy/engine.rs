@@ -323,6 +323,7 @@ impl Engine {
             hard: self.pressure.due().any(|reclaim| reclaim.threshold.is_hard()),
             short: self.pressure.due().any(|reclaim| Resource::of(reclaim.threshold.signal) == resource),
             may_be_evicted: acts && !spared,
+            available: node.level(victim.signal).map(|level| level.available),
             exhausted_in_ns: self.exhausted_in_ns,
         };
         let number = victim.number;

@@ -6,7 +6,7 @@ use ulid::Ulid;
 use super::milliseconds;
 use crate::{
     evict::hook::HookRun,
-    policy::engine::{HookEnd, HookPlan, KillReason},
+    policy::engine::{HookEnd, HookPlan},
 };
 
 /// The plan as `eviction.decided` tells it; none if there is none.
@@ -50,19 +50,14 @@ impl Untold {
         }
     }
 
-    /// For the signal's event. Unless it has ended, it was cut by the signal.
-    pub(super) fn signalled(&mut self, id: Ulid, reason: Option<KillReason>) -> Option<Value> {
+    /// For the signal's event; it came so long after the decision. Unless the run has ended, it was cut by the signal.
+    pub(super) fn signalled(&mut self, id: Ulid, waited_ns: u64) -> Option<Value> {
         let note = self.0.as_ref().filter(|note| note.id == id)?;
         if note.ran.is_some() {
             return self.take(id);
         }
-        let end = match reason {
-            // Its time was up.
-            Some(KillReason::HookOver | KillReason::HardThreshold | KillReason::GracePassed) | None => {
-                HookEnd::TimedOut
-            }
-            Some(KillReason::Exhausting) => HookEnd::Cut,
-        };
+        let is_over = matches!(note.plan, HookPlan::Awaited { for_ns } if waited_ns >= for_ns);
+        let end = if is_over { HookEnd::TimedOut } else { HookEnd::Cut };
         let mut told = allowed(note.plan);
         told.extend([(String::from("outcome"), json!(end.as_str())), message(end)]);
         Some(Value::Object(told))
@@ -147,21 +142,21 @@ mod tests {
         let mut untold = Untold::default();
         untold.decided(id(1), PLAN);
         untold.ended(id(1), PLAN, &ran(HookEnd::Exited(3)));
-        let told = untold.signalled(id(1), None);
+        let told = untold.signalled(id(1), 0);
         let expected = json!({
             "allowedMs": 2000, "outcome": "exited", "exitStatus": 3, "ranMs": 1.5, "output": "a\n", "outputBytes": 2,
         });
         assert_eq!(told, Some(expected));
-        assert_eq!(untold.signalled(id(1), Some(KillReason::GracePassed)), None);
+        assert_eq!(untold.signalled(id(1), 0), None);
         assert_eq!(untold.over(id(1), true), None);
     }
 
     #[test]
     fn what_the_signal_has_cut_is_told_in_full_at_the_end() {
-        for (reason, outcome) in [(None, "timedOut"), (Some(KillReason::Exhausting), "cut")] {
+        for (waited_ns, outcome) in [(2_000_000_000, "timedOut"), (1_999_999_999, "cut")] {
             let mut untold = Untold::default();
             untold.decided(id(1), PLAN);
-            let told = untold.signalled(id(1), reason).unwrap();
+            let told = untold.signalled(id(1), waited_ns).unwrap();
             assert_eq!((&told["outcome"], &told["allowedMs"]), (&json!(outcome), &json!(2000)));
             assert!(told["output"].is_null());
             untold.ended(id(1), PLAN, &ran(HookEnd::Cut));
@@ -176,7 +171,11 @@ mod tests {
         assert_eq!(untold.over(id(1), false).unwrap()["outcome"], "running");
         untold.ended(id(1), PLAN, &ran(HookEnd::TimedOut));
         untold.decided(id(2), PLAN);
-        assert_eq!(untold.signalled(id(2), None).unwrap()["outcome"], "timedOut", "that of the other");
+        assert_eq!(
+            untold.signalled(id(2), 2_000_000_000).unwrap()["outcome"],
+            "timedOut",
+            "that of the other"
+        );
         assert_eq!(untold.over(id(2), true), None, "told before");
     }
 
@@ -185,7 +184,7 @@ mod tests {
         let mut untold = Untold::default();
         for plan in [HookPlan::Off, HookPlan::NoTime] {
             untold.decided(id(1), plan);
-            assert_eq!(untold.signalled(id(1), None), None);
+            assert_eq!(untold.signalled(id(1), 0), None);
             assert_eq!(untold.over(id(1), false), None);
         }
         assert_eq!(planned(HookPlan::NoTime), Some(json!({"skipped": "noTime"})));

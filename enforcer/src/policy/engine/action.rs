@@ -246,7 +246,7 @@ pub enum KillReason {
     HardThreshold,
     /// At the rate at which memory is being filled it would be exhausted before the victim's came back.
     Exhausting,
-    /// What was run before has ended, or its time was up; the victim was not asked to end.
+    /// What was run before has ended, or is not waited for any longer; the victim was not asked to end.
     HookOver,
 }
 

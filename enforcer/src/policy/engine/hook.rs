@@ -1,7 +1,8 @@
 //! Whether something is run before a victim is signalled, and for how long that is waited for.
 //!
 //! No longer than is configured, and never so long that memory would be exhausted before the victim's came back: then it is
-//! cut short, and where there is no time at all it is not begun.
+//! cut short, and where there is no time at all it is not begun. Nor is it waited for once half of what was left at the
+//! decision has gone, however fast that went.
 
 use super::{settings::EngineSettings, victim::time_left_ns};
 use crate::policy::wire::wire;

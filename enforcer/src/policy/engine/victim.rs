@@ -89,6 +89,8 @@ pub(super) struct Victim {
     pub(super) pod: PodKey,
     /// What was short.
     pub(super) signal: Signal,
+    /// What was left of it at the decision, in its base unit.
+    observed: u64,
     stage: Stage,
     grace_ns: u64,
     moments: Moments,
@@ -116,6 +118,9 @@ pub(super) struct Sight {
     pub(super) short: bool,
     /// Whether it may still be evicted, as far as nothing was sent to it.
     pub(super) may_be_evicted: bool,
+    /// What is left of what was short, if that is known. Where half of it has gone, a hook is not waited for any longer: how
+    /// fast memory is filled is known after a quarter of a second, and in that time it can be full.
+    pub(super) available: Option<u64>,
     /// When memory will be exhausted; none if that is not in sight.
     pub(super) exhausted_in_ns: Option<u64>,
 }
@@ -144,6 +149,7 @@ impl Victim {
             cgroup: decision.cgroup,
             pod: decision.pod,
             signal: decision.shortage.signal,
+            observed: decision.shortage.observed,
             stage: match decision.hook {
                 HookPlan::Off | HookPlan::NoTime => Stage::Deciding,
                 HookPlan::Awaited { for_ns } => Stage::Hooking { until_ns: for_ns },
@@ -214,12 +220,13 @@ impl Victim {
     /// What is to be done now about one that is given time to end, or is about to be, or that a hook is run for.
     pub(super) fn hurry(&mut self, now_ns: u64, sight: &Sight) -> Next {
         self.tick(now_ns);
-        let Sight { hard, short, may_be_evicted, exhausted_in_ns } = *sight;
+        let Sight { hard, short, may_be_evicted, available, exhausted_in_ns } = *sight;
+        let is_halved = available.is_some_and(|available| available < self.observed / 2);
         let is_too_late = is_too_late(exhausted_in_ns, self.memory.predicted);
         let next = match self.stage {
             Stage::Hooking { .. } if !may_be_evicted => return Next::Spare(FailureReason::Spared),
             Stage::Hooking { .. } if is_too_late => Next::Kill(KillReason::Exhausting),
-            Stage::Hooking { until_ns } if self.clock_ns < until_ns => return Next::Wait,
+            Stage::Hooking { until_ns } if self.clock_ns < until_ns && !is_halved => return Next::Wait,
             Stage::Hooking { .. } if !short => return Next::Spare(FailureReason::Relieved),
             Stage::Hooking { .. } if self.grace_ns == 0 => Next::Kill(KillReason::HookOver),
             Stage::Hooking { .. } if hard => Next::Kill(KillReason::HardThreshold),
@@ -399,7 +406,7 @@ wire!(enum Stage {
     5 => Hooking { until_ns: u64 },
 });
 wire!(struct Release { predicted, before, freed });
-wire!(struct Victim { number, cgroup, pod, signal, stage, grace_ns, moments, memory, pids, clock_ns, looked_ns });
+wire!(struct Victim { number, cgroup, pod, signal, observed, stage, grace_ns, moments, memory, pids, clock_ns, looked_ns });
 
 #[cfg(test)]
 mod tests {

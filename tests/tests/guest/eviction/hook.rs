@@ -54,9 +54,13 @@ impl Hook {
     }
 
     fn settings(&self, timeout: &str) -> String {
+        self.settings_at(THRESHOLD_BYTES, timeout)
+    }
+
+    fn settings_at(&self, threshold_bytes: u64, timeout: &str) -> String {
         format!(
             "evictionHard: {{memory.available: {}Mi}}\npreKillHook: {{path: {}, args: [one, \"two 2\"], timeout: {timeout}}}",
-            THRESHOLD_BYTES / MIB,
+            threshold_bytes / MIB,
             self.path().display()
         )
     }
@@ -204,11 +208,12 @@ fn what_others_may_write_to_is_refused_at_the_start_and_at_a_reload_and_is_not_r
 #[test]
 fn where_memory_goes_too_fast_it_is_not_begun() {
     let hook = Hook::new("late", "touch ran\n");
-    let mut scene = Scene::open_with("hook-late", &hook.settings("30s"));
+    let mut scene = Scene::open_with("hook-late", &hook.settings_at(100 * MIB, "30s"));
     let killed_by_kernel = kernel::vmstat("oom_kill").unwrap();
-    let filler = scene.fill(&to_leave(THRESHOLD_BYTES + 700 * MIB));
+    // So long that the rate is known when the threshold is crossed.
+    let filler = scene.fill(&to_leave(1_300 * MIB));
     super::at_rest_bytes();
-    let mut hog = scene.start("hog", &["workload", "ramp", "--rate", "100Gi"]);
+    let mut hog = scene.start("hog", &["workload", "ramp", "--rate", "1Gi"]);
     let decided = scene.wait("eviction.decided", "hog");
     assert_eq!(decided["data"]["hook"]["skipped"], "noTime", "{decided}");
     let signalled = scene.killed();

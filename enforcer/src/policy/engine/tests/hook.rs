@@ -1,9 +1,15 @@
 //! What is run before a victim is signalled, and how long that is waited for.
 
-use super::rig::{GIB, MIB, MS, Rig, SECOND};
-use super::soft::both;
-use crate::policy::engine::{
-    Action, Candidates, EngineSettings, FailureReason, HookEnd, HookPlan, KillReason, Mode, Outcome,
+use super::{
+    rig::{GIB, MIB, MS, Rig, SECOND},
+    soft::both,
+};
+use crate::policy::{
+    engine::{
+        Action, Candidates, EngineSettings, FailureReason, HookEnd, HookPlan, KillReason, Mode, Outcome,
+        followed,
+    },
+    threshold::{Signal, Threshold, ThresholdValue},
 };
 
 /// A rig whose hard threshold is crossed and whose victim is decided on, with a hook that may take 5 s.
@@ -51,6 +57,29 @@ fn it_is_waited_for_no_longer_than_it_may_take() {
         assert_eq!(killed_for(&rig.pass(100 * MS).look(GIB - 1)), None);
     }
     assert_eq!(killed_for(&rig.pass(100 * MS).look(GIB - 1)), Some(KillReason::HookOver));
+}
+
+#[test]
+fn it_is_waited_for_no_longer_once_half_of_what_was_left_has_gone() {
+    // Too suddenly for a rate to be known.
+    let mut rig = hooked();
+    assert_eq!(killed_for(&rig.pass(MS).look(GIB / 2)), None);
+    assert_eq!(killed_for(&rig.pass(MS).look(GIB / 2 - MIB)), Some(KillReason::HookOver));
+    // A soft eviction goes on as one, if the hard threshold is not met.
+    let settings = EngineSettings { hook_timeout_ns: 5 * SECOND, ..both() };
+    let hard_at_a_quarter = followed(&[
+        Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(GIB / 4)),
+        Threshold {
+            grace_period_ms: 1_000,
+            ..Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(2 * GIB))
+        },
+    ]);
+    let mut rig = Rig::upstream(&EngineSettings { thresholds: hard_at_a_quarter, ..settings });
+    rig.look(1_500 * MIB);
+    let told = rig.pass(SECOND).look(1_500 * MIB);
+    assert!(told.contains(&Action::Evict), "{told:?}");
+    let told = rig.pass(MS).look(700 * MIB);
+    assert!(told.iter().any(|action| matches!(action, Action::Ask { .. })), "{told:?}");
 }
 
 #[test]
