@@ -36,6 +36,7 @@ const KUBELETS_KIND: &str = "KubeletConfiguration";
 
 pub use crate::{
     cgroup::OnDrift,
+    evict::HookProgram,
     policy::{alignment::OomScorePolicy, engine::Mode},
 };
 
@@ -78,8 +79,19 @@ pub struct Config {
     pub system_reserved_cgroup: Option<CgroupPath>,
     /// `kubeReservedCgroup`, enforced or not.
     pub kube_reserved_cgroup: Option<CgroupPath>,
+    /// `preKillHook`: what is run before a victim is signalled.
+    pub pre_kill_hook: Option<PreKillHook>,
     /// Everything that decides the plan.
     pub settings: Settings,
+}
+
+/// `preKillHook`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct PreKillHook {
+    /// The program and its arguments.
+    pub program: HookProgram,
+    /// How long an eviction waits for it at the most, in milliseconds: 10 ms to a minute.
+    pub timeout_ms: u64,
 }
 
 /// What `memory.available` is.
@@ -123,6 +135,7 @@ impl Default for Config {
             merge_default_eviction_settings: false,
             system_reserved_cgroup: None,
             kube_reserved_cgroup: None,
+            pre_kill_hook: None,
             settings: Settings::default(),
         }
     }

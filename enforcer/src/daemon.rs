@@ -3,7 +3,7 @@
 //! | who | runs on | gets | gives |
 //! |---|---|---|---|
 //! | `Desired` | the runtime; what may block on its blocking threads | pods of the static directory, changes of cgroups, the guard's events, evictions, now and then a look | cgroups, scores, candidates, events |
-//! | `evict::Reflex` | three threads of its own | candidates, kernel edges, meminfo | evictions, reports |
+//! | `evict::Reflex` | five threads of its own | candidates, kernel edges, meminfo | evictions, reports |
 //! | `Lookout` | a thread of its own | pods, thresholds, a look now and then | warnings of what comes |
 //! | `Ooms` | a task | ring buffer records, a tick | OOM events |
 //! | `Stalling` | the task of `Ooms` | records of stalls, what came together of them | pressure events |
@@ -61,7 +61,7 @@ pub use self::{reload::Load, unfit::Unfit};
 use crate::{
     cgroup::{Changes, Index, Permit, WatchEvents},
     config::{Config, MemoryAvailableSource, Mode},
-    evict::{Alarm, Pledges, Reflex, ReflexConfig, Report, Teller},
+    evict::{self, Alarm, Pledges, Reflex, ReflexConfig, Report, Teller},
     journal::{Event, EventType, Journal, StoreError, Subject},
     model::PodUid,
     policy::{
@@ -170,9 +170,9 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
             _ = hang_up.recv() => {
                 if let Some(new) = reload::reload(&config, &*load, &host, kubelets, &journal) {
                     config = new;
-                    *lock(&teller) = Teller::new(config.hash());
+                    lock(&teller).configured(config.hash());
                     recording.configured(&config);
-                    reflex.configure(desk.settings(&config));
+                    desk.configure(&reflex, &config);
                     lookout.configure(&config);
                     desired.configure(&config).await?;
                 }
@@ -395,6 +395,7 @@ pub(crate) fn engine_settings(config: &Config) -> EngineSettings {
         thresholds: engine::followed(&eviction.thresholds),
         pressure_transition_period_ms: eviction.pressure_transition_period_ms,
         max_pod_grace_period_ns: eviction.max_pod_grace_period_seconds.saturating_mul(1_000_000_000),
+        hook_timeout_ns: config.pre_kill_hook.as_ref().map_or(0, |hook| hook.timeout_ms * 1_000_000),
         evict_within_request: eviction.evict_within_request,
         breaker: eviction.breaker,
         ..EngineSettings::default()
@@ -467,6 +468,8 @@ fn start_reflex(
             | Report::Uncontained { .. }
             | Report::Eased { .. }
             | Report::Suppressed { .. }
+            | Report::ToBeAsked { .. }
+            | Report::Hooked { .. }
             | Report::StandsBack { .. }
             | Report::Blind(..)
             | Report::Sighted(_) => None,
@@ -486,11 +489,13 @@ fn start_reflex(
     let reflex_config = ReflexConfig {
         settings: *settings,
         root_stat,
+        hook: config.pre_kill_hook.as_ref().map(|hook| hook.program.clone()),
         cpus: host.node.cpu_milli / 1_000,
         alarm,
         past: past::read(&journal),
         ..ReflexConfig::default()
     };
+    evict::clear_hooks();
     let reflex = Reflex::spawn_recorded(&reflex_config, pledges, edges, recording.tap(), reports);
     let reflex = reflex.context("cannot start eviction")?;
     if let Err(error) = reflex.memory_locked() {

@@ -6,6 +6,7 @@
 //!                      ▼                                             ▼
 //!                 teller thread ─► events                       reaper thread ─► process_mrelease, close
 //!                                                               brake thread ─► memory.high of the next candidate
+//!                                                               hook thread ─► the administrator's program, before a kill
 //! ```
 //!
 //! Between waking and signalling the reflex thread allocates nothing, opens nothing, waits for no lock and touches no
@@ -19,6 +20,7 @@ mod core;
 mod executor;
 mod failure;
 mod gentle;
+mod hook;
 mod levels;
 mod onset;
 mod pledge;
@@ -38,6 +40,7 @@ pub use self::{
     by_hand::{ByHand, Operator},
     candidate::{Candidate, Identity, OpenError, pod_key},
     gentle::{EndError, Ending, Sent, end},
+    hook::{HookProgram, HookRun, UnsafeProgram, clear as clear_hooks},
     onset::Alarm,
     pledge::Pledges,
     reflex::{Reflex, ReflexConfig, ReflexError, ReflexStats},

@@ -2,15 +2,20 @@
 #![expect(unsafe_code, reason = "the one userspace module that may; rustix covers everything else")]
 
 use std::{
+    ffi::{CStr, CString},
     fs::File,
     io,
+    mem::MaybeUninit,
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
     ptr::{self, NonNull, null_mut},
-    sync::atomic::AtomicU64,
+    sync::atomic::{AtomicI32, AtomicU64, Ordering},
 };
 
 use aya::maps::{HashMap, IterableMap, MapData, RingBuf};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::{
+    mm::{MapFlags, ProtFlags},
+    process::{WaitId, WaitIdOptions},
+};
 use tokio::io::{Interest, unix::AsyncFd};
 
 /// Frees the memory of a process that has been sent SIGKILL, in the calling thread (`process_mrelease(2)`, Linux 5.15).
@@ -21,6 +26,169 @@ pub(crate) fn process_mrelease(pidfd: BorrowedFd<'_>) -> io::Result<()> {
     // and writes no memory of ours.
     let result = unsafe { libc::syscall(libc::SYS_process_mrelease, pidfd.as_raw_fd(), 0_u32) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A program to be run apart from the daemon.
+#[derive(Debug)]
+pub(crate) struct Apart<'a> {
+    /// Its absolute path: it is not searched for, and no shell stands in for what the kernel cannot run.
+    pub(crate) path: &'a CStr,
+    /// Its arguments, its own name first.
+    pub(crate) args: &'a [CString],
+    /// Its whole environment.
+    pub(crate) environment: &'a [CString],
+    /// Its standard input.
+    pub(crate) input: BorrowedFd<'a>,
+    /// Its standard output and error.
+    pub(crate) output: BorrowedFd<'a>,
+    /// The `cgroup.procs` of the cgroup that it is in from the start.
+    pub(crate) procs: Option<BorrowedFd<'a>>,
+    /// Its `oom_score_adj`.
+    pub(crate) score: &'a CStr,
+}
+
+/// Starts it: the leader of a session of its own, with an ordinary priority and no descriptor but the first three, in the
+/// root folder, with nothing that it makes for others to read. It dies when the calling thread does.
+///
+/// As with `posix_spawn(3)`, the new process borrows our memory, and the calling thread stands still, until it has become
+/// its program. A fork would copy the page tables instead, and every other thread would then pay a page for its next
+/// write: the reflex too, and just while there is no memory. `posix_spawn` itself knows neither cgroups nor scores. The
+/// kernel takes the score of such a child for its own (`__set_oom_adj`, fs/proc/base.c).
+pub(crate) fn start_apart(program: &Apart<'_>) -> io::Result<(rustix::process::Pid, OwnedFd)> {
+    const STACK_WORDS: usize = 4 * 1024;
+    let fds = [Some(program.input), Some(program.output), program.procs];
+    if fds.iter().flatten().any(|fd| fd.as_raw_fd() <= libc::STDERR_FILENO) {
+        // They would be replaced before they are used. No descriptor of ours is: the runtime has filled these three.
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let pointers = |strings: &[CString]| {
+        strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect::<Vec<_>>()
+    };
+    let (args, environment) = (pointers(program.args), pointers(program.environment));
+    let child = Child {
+        program,
+        args: args.as_ptr(),
+        environment: environment.as_ptr(),
+        // SAFETY: no preconditions.
+        parent: unsafe { libc::getpid() },
+        errno: AtomicI32::new(0),
+    };
+    let mut stack = vec![0_u128; STACK_WORDS];
+    let mut pidfd: libc::c_int = -1;
+    // No handler of ours may run in it, where it would take our memory for its own.
+    let mut mask = MaybeUninit::<[libc::sigset_t; 2]>::uninit();
+    let before: *mut libc::sigset_t = mask.as_mut_ptr().cast();
+    // SAFETY: `mask` has room for two sets, of which the second is filled before it is read, and the first before it is
+    // put in force again. The stack, what `child` points to and the descriptor's place outlive the child's use of them, as
+    // this thread stands still until the child has left our memory (CLONE_VFORK). The stack grows down from its end, which
+    // is aligned as `u128` is.
+    let (pid, errno) = unsafe {
+        let all = before.add(1);
+        libc::sigfillset(all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, all, before);
+        let pid = libc::clone(
+            become_program,
+            stack.as_mut_ptr().add(STACK_WORDS).cast(),
+            libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD,
+            ptr::from_ref(&child).cast_mut().cast(),
+            &raw mut pidfd,
+        );
+        let errno = io::Error::last_os_error();
+        libc::pthread_sigmask(libc::SIG_SETMASK, before, null_mut());
+        (pid, errno)
+    };
+    let Some(pid) = rustix::process::Pid::from_raw(pid).filter(|_| pid > 0) else { return Err(errno) };
+    // SAFETY: the kernel answered a new descriptor, which nobody else knows.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    match child.errno.load(Ordering::Acquire) {
+        0 => Ok((pid, pidfd)),
+        errno => {
+            // It has ended.
+            rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?;
+            Err(io::Error::from_raw_os_error(errno))
+        }
+    }
+}
+
+/// What a new process is given.
+struct Child<'a> {
+    program: &'a Apart<'a>,
+    args: *const *const libc::c_char,
+    environment: *const *const libc::c_char,
+    parent: libc::pid_t,
+    /// Why it did not become its program.
+    errno: AtomicI32,
+}
+
+impl Child<'_> {
+    /// Leaves what is the daemon's, and becomes the program. In our memory, and so without allocating, locking or
+    /// panicking: system calls alone.
+    fn leave(&self) -> io::Result<()> {
+        /// `include/uapi/linux/close_range.h`.
+        const CLOSE_RANGE_CLOEXEC: libc::c_uint = 1 << 2;
+        /// Beyond that `select(2)` does not see; the daemon allows itself more.
+        const OPEN_FILES: libc::rlim_t = 1024;
+        /// How many signals the kernel knows.
+        const SIGNALS: libc::c_long = 64;
+        let done = |result: libc::c_int| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
+        let write = |fd: libc::c_int, text: &CStr| {
+            // SAFETY: reads as many bytes as the text has; whether the descriptor is open is the kernel's to check.
+            let written = unsafe { libc::write(fd, text.as_ptr().cast(), text.count_bytes()) };
+            if written < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        };
+        if let Some(procs) = self.program.procs {
+            write(procs.as_raw_fd(), c"0")?;
+        }
+        // SAFETY: these take numbers, and strings and places that outlive the call. The process has its own table of
+        // descriptors, handlers, limits and folder.
+        unsafe {
+            done(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
+            if libc::getppid() != self.parent {
+                // Too late to be told of its death.
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            done(libc::setsid())?;
+            let score = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+            done(score)?;
+            write(score, self.program.score)?;
+            done(libc::dup2(self.program.input.as_raw_fd(), libc::STDIN_FILENO))?;
+            done(libc::dup2(self.program.output.as_raw_fd(), libc::STDOUT_FILENO))?;
+            done(libc::dup2(self.program.output.as_raw_fd(), libc::STDERR_FILENO))?;
+            if libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, CLOSE_RANGE_CLOEXEC) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            done(libc::chdir(c"/".as_ptr()))?;
+            libc::umask(0o077);
+            // As good as it goes: it may be as nice as we are, and open as many files.
+            libc::setpriority(libc::PRIO_PROCESS, 0, 0);
+            let mut files = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut files) == 0 {
+                files.rlim_cur = files.rlim_cur.min(OPEN_FILES);
+                libc::setrlimit(libc::RLIMIT_NOFILE, &raw const files);
+            }
+            // What is ignored would stay so, such as SIGPIPE. The kernel's structure is shorter, and of nothing but zeros
+            // it is the default; the library would leave out two. SIGKILL and SIGSTOP are refused.
+            let default = [0_u64; 8];
+            for signal in 1..=SIGNALS {
+                let (new, old) = (default.as_ptr(), ptr::null::<u64>());
+                libc::syscall(libc::SYS_rt_sigaction, signal, new, old, SIGNALS / 8);
+            }
+            let mut none = MaybeUninit::<libc::sigset_t>::uninit();
+            libc::sigemptyset(none.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr(), null_mut());
+            libc::execve(self.program.path.as_ptr(), self.args, self.environment);
+        }
+        Err(io::Error::last_os_error())
+    }
+}
+
+extern "C" fn become_program(child: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: it is the `Child` of the thread that waits for us, which lives until we have left its memory.
+    let child = unsafe { &*child.cast::<Child<'_>>() };
+    let errno = child.leave().err().and_then(|error| error.raw_os_error());
+    child.errno.store(errno.unwrap_or(libc::EIO), Ordering::Release);
+    // SAFETY: ends this process alone, without running what ours has registered for its end.
+    unsafe { libc::_exit(127) }
 }
 
 /// A descriptor of the process that connected to a unix socket (`SO_PEERPIDFD`, Linux 6.5): unlike its number, it never

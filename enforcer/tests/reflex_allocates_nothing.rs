@@ -27,13 +27,14 @@ use std::{
 use counting::{COUNT, WATCHED};
 use enforcer::{
     cgroup::CgroupDir,
-    evict::{Alarm, Candidate, Pledges, Reflex, ReflexConfig, Report},
+    config::PreKillHook,
+    evict::{Alarm, Candidate, HookProgram, Pledges, Reflex, ReflexConfig, Report},
     journal::Intents,
     model::{CgroupPath, PodName, PodUid, QosClass},
     policy::{
         CgroupPlan, PodPlan,
         admission::Admission,
-        engine::{EngineSettings, Mode, followed},
+        engine::{EngineSettings, HookPlan, Mode, followed},
         flight::{Recording, replay},
         threshold::{Signal, Threshold, ThresholdValue},
     },
@@ -163,6 +164,7 @@ fn from_the_crossing_to_the_end_of_the_victim() {
         lock_memory: false,
         cpus: 2,
         past: Vec::new(),
+        hook: None,
         alarm: Some(Alarm::new(std::thread::current(), Arc::clone(&rung))),
     };
     let intents = Intents::open(temp.path(), "boot").unwrap();
@@ -216,6 +218,24 @@ fn from_the_crossing_to_the_end_of_the_victim() {
     assert!(matches!(next(), Report::Completed { .. }));
     assert!(matches!(next(), Report::Cleared { .. }));
 
+    // A program is run before the next one is signalled. Nothing falls, so that there is time for it.
+    let program = HookProgram { path: Path::new("/usr/bin/true").canonicalize().unwrap(), args: Vec::new() };
+    reflex.set_hook(Some(&PreKillHook { program, timeout_ms: 30_000 }));
+    let higher = Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(1100 * MIB));
+    let (thresholds, hook_timeout_ns) = (followed(&[higher]), 30_000_000_000);
+    reflex.configure(EngineSettings { thresholds, hook_timeout_ns, ..settings });
+    assert!(matches!(next(), Report::Crossed { .. }));
+    let decided = next();
+    let Report::Decided { decision, .. } = &decided else { panic!("{decided:?}") };
+    assert!(matches!(decision.hook, HookPlan::Awaited { .. }), "{decided:?}");
+    assert!(matches!(next(), Report::Hooked { .. }));
+    assert!(matches!(next(), Report::Signalled { .. }));
+    set_available(&meminfo, 2048 * MIB);
+    fs::write(cgroups.join("pod98/memory.current"), "0\n").unwrap();
+    fs::write(cgroups.join("pod98/cgroup.events"), "populated 0\n").unwrap();
+    assert!(matches!(next(), Report::Completed { .. }));
+    assert!(matches!(next(), Report::Cleared { .. }));
+
     WATCHED.store(0, Ordering::Relaxed);
     assert_eq!(COUNT.load(Ordering::Relaxed), 0, "allocations and frees on the reflex thread");
     reflex.stop();
@@ -223,5 +243,5 @@ fn from_the_crossing_to_the_end_of_the_victim() {
     let file = recorder.asker().snapshot();
     let account = replay(&Recording::read(&file).unwrap());
     assert_eq!((account.difference.as_ref(), account.unverified), (None, 0));
-    assert_eq!(account.decisions().count(), 1, "{account:?}");
+    assert_eq!(account.decisions().count(), 2, "{account:?}");
 }

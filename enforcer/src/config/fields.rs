@@ -219,6 +219,55 @@ impl Fields {
         Some(pairs.collect())
     }
 
+    /// A mapping with fields of its own; none where it is not given.
+    pub(super) fn inner(&mut self, field: &'static str) -> Option<Inner> {
+        let Taken { file, line, node } = self.take(field)?;
+        match node.value {
+            Value::Map(entries) => Some(Inner { field, file, named: Vec::new(), entries }),
+            other => {
+                let found = describe(&other);
+                self.problem(&file, line, field, &format!("expected a mapping, found {found}"));
+                None
+            }
+        }
+    }
+
+    /// A string or number of it, read by `parse`.
+    pub(super) fn inner_text<T>(
+        &mut self,
+        inner: &mut Inner,
+        name: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let node = inner.take(name)?;
+        self.scalar(&inner.file, &format!("{}.{name}", inner.field), &node, parse)
+    }
+
+    /// A list of strings of it.
+    pub(super) fn inner_list<T>(
+        &mut self,
+        inner: &mut Inner,
+        name: &'static str,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<Vec<T>> {
+        let node = inner.take(name)?;
+        let field = format!("{}.{name}", inner.field);
+        let Value::List(items) = &node.value else {
+            let found = describe(&node.value);
+            self.problem(&inner.file, node.line, &field, &format!("expected a list, found {found}"));
+            return None;
+        };
+        let one = |(index, item)| self.scalar(&inner.file, &format!("{field}[{index}]"), item, &parse);
+        Some(items.iter().enumerate().filter_map(one).collect())
+    }
+
+    /// Nothing of it is left that is known.
+    pub(super) fn inner_end(&mut self, inner: Inner) {
+        for Entry { key, line, node: _ } in inner.entries {
+            self.problem(&inner.file, line, &format!("{}.{key}", inner.field), "unknown field");
+        }
+    }
+
     /// Says what is wrong with an entry.
     pub(super) fn wrong_pair(&mut self, field: &str, pair: &Pair, message: &str) {
         self.problem(&pair.file, pair.line, &format!("{field}.{}", pair.key), message);
@@ -272,6 +321,31 @@ impl Fields {
         let field = if field.is_empty() { String::new() } else { format!("{}: ", shown(field)) };
         let message = shown(message);
         self.problems.push(Problem { file: file.to_owned(), line, field, message });
+    }
+}
+
+/// A mapping whose fields are taken one by one.
+pub(super) struct Inner {
+    field: &'static str,
+    file: String,
+    /// What was taken.
+    named: Vec<&'static str>,
+    entries: Vec<Entry>,
+}
+
+impl Inner {
+    /// Whether it had that field.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.named.contains(&name)
+    }
+
+    fn take(&mut self, name: &'static str) -> Option<Node> {
+        let index = self.entries.iter().position(|entry| entry.key == name)?;
+        let Entry { node, .. } = self.entries.remove(index);
+        // As in Kubernetes, no value is as if the field were not there.
+        let node = (!matches!(node.value, Value::Null)).then_some(node)?;
+        self.named.push(name);
+        Some(node)
     }
 }
 

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use super::{
-    Config, MemoryAvailableSource, Mode, OnDrift, OomScorePolicy, Ownership,
+    Config, MemoryAvailableSource, Mode, OnDrift, OomScorePolicy, Ownership, PreKillHook,
     fields::{Fields, Pair},
     table::{ENFORCEABLE, RESERVABLE},
 };
 use crate::{
+    evict::HookProgram,
     model::{CgroupPath, NodeComponent, ParseQuantityError, Quantity, ResourceList, ResourceName},
     policy::{
         CgroupDriver, CpuWeightFormula, EvictionSettings, MemoryReservationPolicy, ReservedCgroup,
@@ -16,6 +17,9 @@ use crate::{
         threshold::{self, Map, Threshold, Written},
     },
 };
+
+/// What `preKillHook.timeout` is by default.
+const DEFAULT_HOOK_TIMEOUT_MS: u64 = 1_000;
 
 /// Takes every field, fills in defaults, and checks what fields say together.
 pub(super) fn read(fields: &mut Fields) -> Config {
@@ -85,6 +89,7 @@ pub(super) fn read(fields: &mut Fields) -> Config {
         merge_default_eviction_settings,
         system_reserved_cgroup,
         kube_reserved_cgroup,
+        pre_kill_hook: hook(fields),
         settings,
     };
     // What was wrong above stands in for its default here, and would be told twice.
@@ -145,6 +150,37 @@ fn settings(fields: &mut Fields) -> Settings {
         eviction_priority_ceiling: priority(fields, "evictionPriorityCeiling"),
         ..default
     }
+}
+
+/// `preKillHook`: the program's path, its arguments, and how long it is waited for.
+fn hook(fields: &mut Fields) -> Option<PreKillHook> {
+    let mut inner = fields.inner("preKillHook")?;
+    let path = fields.inner_text(&mut inner, "path", absolute);
+    let args = fields.inner_list(&mut inner, "args", argument).unwrap_or_default();
+    let timeout_ms = fields.inner_text(&mut inner, "timeout", hook_timeout_ms);
+    let has_path = inner.has("path");
+    fields.inner_end(inner);
+    if !has_path {
+        fields.wrong("preKillHook", "path is missing: write the absolute path of a program");
+    }
+    let program = HookProgram { path: path?, args };
+    Some(PreKillHook { program, timeout_ms: timeout_ms.unwrap_or(DEFAULT_HOOK_TIMEOUT_MS) })
+}
+
+fn argument(text: &str) -> Result<String, String> {
+    if text.contains('\0') {
+        Err(String::from("an argument cannot hold a zero byte"))
+    } else {
+        Ok(text.to_owned())
+    }
+}
+
+fn hook_timeout_ms(text: &str) -> Result<u64, String> {
+    let timeout = duration::parse(text).map_err(|error| error.to_string())?;
+    u64::try_from(timeout.as_millis())
+        .ok()
+        .filter(|ms| (10..=60_000).contains(ms))
+        .ok_or_else(|| format!("{text:?} is not a timeout: write 10ms to 1m, such as 2s"))
 }
 
 fn component(name: &str) -> Result<NodeComponent, String> {

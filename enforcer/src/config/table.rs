@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Config, MemoryAvailableSource, Mode, OnDrift, Ownership};
+use super::{Config, MemoryAvailableSource, Mode, OnDrift, Ownership, PreKillHook};
 use crate::{
     model::{Quantity, ResourceList},
     policy::{
@@ -180,6 +180,16 @@ pub const FIELDS: &[Field] = &[
         Form::Integer(0),
         "the longest grace period in seconds that a soft eviction leaves a pod",
         |config| json!(config.settings.eviction.max_pod_grace_period_seconds),
+    ),
+    ours(
+        "preKillHook",
+        Form::Object(&[("path", Form::Path), ("args", Form::Names), ("timeout", Form::Duration)]),
+        "a program that is run before a victim is signalled, as root: path (absolute; it and its folders writable by root alone), args, and timeout, how long an eviction waits for it at the most (1s; 10ms to 1m)",
+        |config| {
+            config.pre_kill_hook.as_ref().map_or(Value::Null, |PreKillHook { program, timeout_ms }| {
+                json!({"path": program.path, "args": program.args, "timeout": duration(timeout_ms.saturating_mul(1_000))})
+            })
+        },
     ),
     ours(
         "evictionPriorityCeiling",

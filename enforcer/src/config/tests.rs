@@ -117,7 +117,8 @@ fn what_is_shown_can_be_written() {
          systemReservedCgroup: /system.slice\nkubeReservedCgroup: /kube\nmaxPods: 20\npodsPerCore: 3\ncgroupRoot: /m\n\
          cgroupDriver: systemd\ncpuCFSQuota: false\ncpuCFSQuotaPeriod: 5ms\ncpuWeightFormula: linear\npodPidsLimit: 100\n\
          singleProcessOOMKill: true\nmemorySwap: {{swapBehavior: LimitedSwap}}\nmemoryThrottlingFactor: 0.9\n\
-         memoryReservationPolicy: TieredReservation\n"
+         memoryReservationPolicy: TieredReservation\n\
+         preKillHook: {{path: /usr/local/libexec/hook, args: [-x, \"a b\"], timeout: 2s500ms}}\n"
     );
     let default = Config::default();
     for config in [default.clone(), Config::parse("c.yaml", &other).unwrap()] {
@@ -299,4 +300,25 @@ fn the_documentation_lists_every_field() {
         expected.push_str(&format!("| `{name}` | {value} | {help}{words}{ours} |\n"));
     }
     assert!(listed == expected, "docs/configuration.md should have between its marks:\n{expected}");
+}
+
+#[test]
+fn a_hook_that_is_wrong_is_told_with_its_place() {
+    let told = problems(&format!(
+        "{HEAD}preKillHook:\n  path: hook\n  args: [a, {{b: c}}]\n  timeout: 2m\n  shell: true\n"
+    ));
+    let starts = [
+        "c.yaml:4: preKillHook.path: \"hook\" is not an absolute path",
+        "c.yaml:5: preKillHook.args[1]: expected a string",
+        "c.yaml:6: preKillHook.timeout: \"2m\" is not a timeout",
+        "c.yaml:7: preKillHook.shell: unknown field",
+    ];
+    assert_eq!(told.len(), starts.len(), "{told:#?}");
+    for (problem, start) in told.iter().zip(starts) {
+        assert!(problem.starts_with(start), "{problem:?} does not start with {start:?}");
+    }
+    assert!(problems(&format!("{HEAD}preKillHook: {{timeout: 1s}}\n"))[0].contains("path is missing"));
+    assert!(problems(&format!("{HEAD}preKillHook: /bin/true\n"))[0].contains("expected a mapping"));
+    let config = Config::parse("c.yaml", &format!("{HEAD}preKillHook: {{path: /x}}\n")).unwrap();
+    assert_eq!(config.pre_kill_hook.unwrap().timeout_ms, 1_000);
 }

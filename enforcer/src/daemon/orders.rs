@@ -119,6 +119,12 @@ impl Desk {
         EngineSettings { paused: self.orders.is_paused(), ..engine_settings(config) }
     }
 
+    /// Hands another configuration to the reflex.
+    pub(super) fn configure(&self, reflex: &Reflex, config: &Config) {
+        reflex.set_hook(config.pre_kill_hook.as_ref());
+        reflex.configure(self.settings(config));
+    }
+
     /// Has wishes taken on the admin socket until `stopping` becomes true.
     pub(super) fn serve(
         &mut self,

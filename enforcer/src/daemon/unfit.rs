@@ -2,7 +2,7 @@ use std::path::Path;
 
 use super::host::{self, Host};
 use crate::{
-    config::{Config, MemoryAvailableSource, Mode, Ownership},
+    config::{Config, MemoryAvailableSource, Mode, Ownership, PreKillHook},
     policy::{CgroupDriver, SettingsError, allocatable},
     sense::{Available, PROC_MEMINFO, ROOT_MEMORY_STAT},
 };
@@ -40,6 +40,11 @@ pub(super) fn check(config: &Config, host: &Host, kubelets: bool) -> Result<(), 
             "cgroupDriver: systemd needs systemd, which makes the pods' slices: {absent}; where there is none, write \
              cgroupDriver: cgroupfs"
         ));
+    }
+    if let Some(PreKillHook { program, .. }) = &config.pre_kill_hook
+        && let Err(error) = program.check()
+    {
+        problems.push(format!("preKillHook.path: {}", crate::chain(&error)));
     }
     if config.memory_available_source == MemoryAvailableSource::Kubelet
         && let Err(error) = Available::open(Path::new(PROC_MEMINFO), Some(Path::new(ROOT_MEMORY_STAT)))

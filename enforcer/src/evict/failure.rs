@@ -13,12 +13,15 @@ pub(super) fn failure_reason(reason: FailureReason) -> Map<String, Value> {
         FailureReason::Spared(spared) => (
             spared.as_str(),
             String::from(match spared {
-                Spared::Protected => "it was asked to end before an operator protected it, and is not killed",
-                Spared::Critical => "it was asked to end before it became critical, and is not killed",
-                Spared::Paused => "it was asked to end before an operator paused evicting, and is not killed",
-                Spared::NotEnforcing => "it was asked to end before the mode changed, and is not killed",
+                Spared::Protected => "an operator has protected it since it was chosen: it is not killed",
+                Spared::Critical => "it has become critical since it was chosen: it is not killed",
+                Spared::Paused => "an operator has paused evicting since it was chosen: it is not killed",
+                Spared::NotEnforcing => "the mode has changed since it was chosen: it is not killed",
             }),
         ),
+        FailureReason::Relieved => {
+            ("relieved", String::from("what was run before has ended the shortage: nobody was signalled"))
+        }
         FailureReason::Refused(Refusal::Gone) => ("gone", String::from("its cgroup is gone")),
         FailureReason::Refused(Refusal::Empty) => ("empty", String::from("its cgroup holds no process")),
         FailureReason::Refused(Refusal::Replaced) => {

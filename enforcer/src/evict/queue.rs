@@ -7,7 +7,7 @@ use std::{
     os::fd::OwnedFd,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicUsize, Ordering},
         mpsc::{self, TryRecvError, TrySendError},
     },
 };
@@ -17,7 +17,7 @@ use rustix::event::EventfdFlags;
 #[derive(Debug)]
 struct Bell {
     fd: OwnedFd,
-    closed: AtomicBool,
+    senders: AtomicUsize,
 }
 
 impl Bell {
@@ -41,7 +41,7 @@ pub(super) struct Receiver<T> {
 
 pub(super) fn queue<T>(capacity: usize) -> io::Result<(Sender<T>, Receiver<T>)> {
     let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?;
-    let bell = Arc::new(Bell { fd, closed: AtomicBool::new(false) });
+    let bell = Arc::new(Bell { fd, senders: AtomicUsize::new(1) });
     let (sender, receiver) = mpsc::sync_channel(capacity);
     Ok((Sender { channel: sender, bell: Arc::clone(&bell) }, Receiver { channel: receiver, bell }))
 }
@@ -59,19 +59,27 @@ impl<T> Sender<T> {
     }
 }
 
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Self {
+        self.bell.senders.fetch_add(1, Ordering::AcqRel);
+        Self { channel: self.channel.clone(), bell: Arc::clone(&self.bell) }
+    }
+}
+
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
-        self.bell.closed.store(true, Ordering::Release);
-        self.bell.ring();
+        if self.bell.senders.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.bell.ring();
+        }
     }
 }
 
 impl<T> Receiver<T> {
-    /// Waits for the next value; none once the sender is gone and everything was taken.
+    /// Waits for the next value; none once every sender is gone and everything was taken.
     pub(super) fn next(&self) -> Option<T> {
         loop {
             // Read before the queue is: what was sent before the closing is then seen below.
-            let closed = self.bell.closed.load(Ordering::Acquire);
+            let closed = self.bell.senders.load(Ordering::Acquire) == 0;
             match self.channel.try_recv() {
                 Ok(value) => return Some(value),
                 Err(TryRecvError::Disconnected) => return None,
@@ -109,6 +117,17 @@ mod tests {
         }
         drop(sender);
         assert_eq!(reader.join().unwrap(), (0..1000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn it_ends_with_the_last_of_its_senders() {
+        let (sender, receiver) = queue(4).unwrap();
+        let other = sender.clone();
+        let reader = std::thread::spawn(move || std::iter::from_fn(|| receiver.next()).collect::<Vec<_>>());
+        drop(sender);
+        other.offer(7).unwrap();
+        drop(other);
+        assert_eq!(reader.join().unwrap(), [7]);
     }
 
     #[test]

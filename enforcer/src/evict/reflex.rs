@@ -4,8 +4,10 @@ use std::{
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::{self, RecvTimeoutError},
     },
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use rustix::{event::EventfdFlags, io::Errno, mm::MlockAllFlags, rand::GetRandomFlags};
@@ -14,6 +16,7 @@ use super::{
     brake::{self, Braking},
     candidate::Candidate,
     gentle,
+    hook::{self, HookProgram, Hooks, Job},
     levels::Levels,
     onset::{Alarm, Onset},
     pledge::Pledges,
@@ -24,6 +27,7 @@ use super::{
     turn::{Turn, Wiring},
 };
 use crate::{
+    config::PreKillHook,
     policy::engine::{Candidates, EngineSettings, Few, Outcome, Past, Reading},
     recorder::Tap,
     sense::{Available, EdgeSource, MeminfoError, PROC_MEMINFO, PodsMemory, Tasks, WakeStats, Wakes},
@@ -40,6 +44,12 @@ const WORK: usize = 16;
 
 /// How much may wait for who holds candidates back: one brake and its end, and the next.
 const BRAKING: usize = 4;
+
+/// How many runs of the hook may wait: the next, while the one before is ended.
+const HOOKS: usize = 1;
+
+/// How long the hook's thread is waited for at the end; it may be stuck in a program's file.
+const HOOK_FAREWELL: Duration = Duration::from_secs(2);
 
 /// The threads' stacks: nothing here is deep.
 const STACK_BYTES: usize = 256 * 1024;
@@ -62,6 +72,8 @@ pub struct ReflexConfig {
     pub cpus: u64,
     /// The evictions that earlier processes began in this boot, the oldest first.
     pub past: Vec<Past>,
+    /// What is run before a victim is signalled, if anything; how long that is waited for the settings say.
+    pub hook: Option<HookProgram>,
     /// Who is woken when what is left begins to fall fast, if anybody.
     pub alarm: Option<Alarm>,
 }
@@ -76,6 +88,7 @@ impl Default for ReflexConfig {
             lock_memory: true,
             cpus: thread::available_parallelism().map_or(1, |cpus| u64::try_from(cpus.get()).unwrap_or(1)),
             past: Vec::new(),
+            hook: None,
             alarm: None,
         }
     }
@@ -161,7 +174,7 @@ pub(super) struct Mail {
     pub(super) settings: Option<EngineSettings>,
     /// What came of what helpers were asked for: a soft eviction's first step, a brake, and its end. There are never
     /// more than these waiting.
-    pub(super) outcomes: Few<Outcome, 4>,
+    pub(super) outcomes: Few<Outcome, 8>,
     /// The files of kubepods, where it is another one.
     pub(super) pods: Option<Box<PodsMemory>>,
     /// The reflex takes them out one by one, which frees nothing.
@@ -215,7 +228,10 @@ impl Shared {
 #[derive(Debug)]
 pub struct Reflex {
     shared: Arc<Shared>,
+    hooks: Arc<Hooks>,
     threads: Vec<JoinHandle<()>>,
+    /// The hook's, and what is closed when it ends.
+    hook_thread: Option<(JoinHandle<()>, mpsc::Receiver<()>)>,
     memory_locked: Result<(), Errno>,
 }
 
@@ -258,11 +274,19 @@ impl Reflex {
         let (teller, told) = queue::<Report>(REPORTS).map_err(setup)?;
         let (reaper, work) = queue::<Work>(WORK).map_err(setup)?;
         let (braker, braking) = queue::<Braking>(BRAKING).map_err(setup)?;
+        let (hooker, jobs) = queue::<Job>(HOOKS).map_err(setup)?;
+        let hooks = Arc::new(Hooks::new(config.hook.clone(), Some(teller.clone())).map_err(setup)?);
         let mut pledges = pledges;
         let book = pledges.as_mut().and_then(Pledges::take_brakes);
         let ended = pledges.as_ref().map(Pledges::ended);
         // Before the senders, so that it is dropped after them if a thread does not start: it waits for the others.
-        let mut reflex = Self { shared: Arc::clone(&shared), threads: Vec::new(), memory_locked };
+        let mut reflex = Self {
+            shared: Arc::clone(&shared),
+            hooks: Arc::clone(&hooks),
+            threads: Vec::new(),
+            hook_thread: None,
+            memory_locked,
+        };
         let cpus = config.cpus;
         let levels = Levels::new(Tasks::open(&config.proc));
         let wiring = Wiring {
@@ -272,6 +296,8 @@ impl Reflex {
             teller,
             reaper,
             braker,
+            hooker,
+            hooks: Arc::clone(&hooks),
             edges,
             cpus,
             pledges,
@@ -282,14 +308,18 @@ impl Reflex {
         let mut turn = Turn::new(&config.settings, &config.past, wiring)?;
         let mail = Arc::clone(&reflex.shared);
         reflex.start("enforcer-tell", move || {
+            // The latest eviction that is recorded where it lasts.
+            let mut recorded = 0;
             while let Some(report) = told.next() {
-                let (soft, end) = (report.to_be_asked(), report.ended());
-                let is_recorded = reports(report);
+                let (decided, soft, end) = (report.decided(), report.to_be_asked(), report.ended());
+                if reports(report) {
+                    recorded = decided.unwrap_or(recorded);
+                }
                 if let (Some(number), Some(ended)) = (end, &ended) {
                     ended.fetch_max(number, Ordering::Release);
                 }
                 if let Some((number, victim)) = soft {
-                    let outcome = gentle::ask(number, &victim, is_recorded);
+                    let outcome = gentle::ask(number, &victim, recorded == number);
                     mail.answer(outcome);
                 }
             }
@@ -297,6 +327,14 @@ impl Reflex {
         reflex.start("enforcer-reap", move || reap::run(&work))?;
         let mail = Arc::clone(&reflex.shared);
         reflex.start("enforcer-brake", move || brake::run(&braking, book, |outcome| mail.answer(outcome)))?;
+        let mail = Arc::clone(&reflex.shared);
+        let (alive, hook_ended) = mpsc::channel();
+        reflex.start("enforcer-hook", move || {
+            // Dropped when it ends.
+            let _alive = alive;
+            hook::run(&jobs, &hooks, |outcome| mail.answer(outcome));
+        })?;
+        reflex.hook_thread = reflex.threads.pop().map(|thread| (thread, hook_ended));
         reflex.start("enforcer-reflex", move || {
             rehearsal::rehearse();
             turn.run();
@@ -316,6 +354,11 @@ impl Reflex {
     /// Takes new settings; this also closes an open breaker, until the next kill would again be one too many.
     pub fn configure(&self, settings: EngineSettings) {
         self.shared.post(|mail| mail.settings = Some(settings));
+    }
+
+    /// Takes another program that is run before a victim is signalled, or none.
+    pub fn set_hook(&self, hook: Option<&PreKillHook>) {
+        self.hooks.configure(hook.map(|hook| hook.program.clone()));
     }
 
     /// Has it woken by one more edge source, from now on until that is gone.
@@ -352,7 +395,7 @@ impl Reflex {
             sources_refused: get(sources_refused),
             wakes: wakes.stats(),
             reports: get(reports),
-            reports_dropped: get(reports_dropped),
+            reports_dropped: get(reports_dropped).saturating_add(self.hooks.dropped()),
         }
     }
 
@@ -375,11 +418,25 @@ impl Reflex {
     fn halt(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.ring();
-        for thread in self.threads.drain(..).rev() {
-            if thread.join().is_err() {
-                tracing::error!("an eviction thread panicked");
+        self.hooks.cut(u64::MAX);
+        let mut threads = std::mem::take(&mut self.threads).into_iter().rev();
+        // The reflex itself, which gives the others their work; then the hook's.
+        threads.next().into_iter().for_each(join);
+        if let Some((thread, ended)) = self.hook_thread.take() {
+            if ended.recv_timeout(HOOK_FAREWELL) == Err(RecvTimeoutError::Disconnected) {
+                join(thread);
+            } else {
+                tracing::error!("preKillHook does not come to its end, and is not waited for");
             }
         }
+        self.hooks.silence();
+        threads.for_each(join);
+    }
+}
+
+fn join(thread: JoinHandle<()>) {
+    if thread.join().is_err() {
+        tracing::error!("an eviction thread panicked");
     }
 }
 
@@ -407,3 +464,4 @@ fn seed() -> u128 {
 pub(super) type Teller = queue::Sender<Report>;
 pub(super) type Reaper = queue::Sender<Work>;
 pub(super) type Braker = queue::Sender<Braking>;
+pub(super) type Hooker = queue::Sender<Job>;

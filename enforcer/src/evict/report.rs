@@ -1,17 +1,25 @@
+mod hook;
+mod reasons;
+
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use ulid::Ulid;
 
+use self::{
+    hook::Untold,
+    reasons::{brake_refusal, exclusion, kill_reason, suppression},
+};
 use super::{
     candidate::{Candidate, Identity},
     failure::failure_reason,
+    hook::HookRun,
 };
 use crate::{
     journal::{Event, EventType, Subject},
     policy::{
         engine::{
-            BrakeCause, BrakeRefusal, Completion, Containment, Decision, Exclusion, Failure, KillReason,
+            BrakeCause, BrakeRefusal, Completion, Containment, Decision, Failure, HookPlan, KillReason,
             Moments, Ranked, Reading, Resource, Returned, Shortage, Standing, Suppression,
         },
         message,
@@ -52,6 +60,26 @@ pub enum Report {
         decision: Decision,
         /// The candidates that its indices point into.
         members: Arc<[Arc<Candidate>]>,
+    },
+    /// It is to be asked to end now, after what was run before. There is nothing to tell of it.
+    ToBeAsked {
+        /// Its number, as the engine counts them.
+        number: u64,
+        /// The victim.
+        candidate: Arc<Candidate>,
+    },
+    /// What was run before it is signalled has ended, or was not begun.
+    Hooked {
+        /// The eviction.
+        id: Ulid,
+        /// What was short.
+        signal: Signal,
+        /// The victim.
+        candidate: Arc<Candidate>,
+        /// How long it was to be waited for.
+        plan: HookPlan,
+        /// What came of it.
+        ran: HookRun,
     },
     /// It was asked to end, by SIGTERM.
     Terminated {
@@ -193,10 +221,19 @@ impl Report {
         }
     }
 
-    /// The victim that is to be asked to end once this is recorded, and the number of its eviction.
+    /// The number of the eviction whose decision this is.
+    pub(super) fn decided(&self) -> Option<u64> {
+        if let Self::Decided { decision, .. } = self { Some(decision.number) } else { None }
+    }
+
+    /// The victim that is to be asked to end once its decision is recorded, and the number of its eviction.
     pub(super) fn to_be_asked(&self) -> Option<(u64, Arc<Candidate>)> {
+        if let Self::ToBeAsked { number, candidate } = self {
+            return Some((*number, Arc::clone(candidate)));
+        }
         let Self::Decided { id: _, decision, members } = self else { return None };
-        let asked = decision.grace_ns > 0 && !decision.dry_run;
+        let is_hooked = matches!(decision.hook, HookPlan::Awaited { .. });
+        let asked = decision.grace_ns > 0 && !decision.dry_run && !is_hooked;
         asked
             .then(|| members.get(decision.index))
             .flatten()
@@ -208,21 +245,30 @@ impl Report {
 #[derive(Clone, Debug)]
 pub struct Teller {
     config_hash: String,
+    hooks: Untold,
 }
 
 impl Teller {
     /// With the hash of the configuration in force, which every decision names.
     #[must_use]
     pub fn new(config_hash: String) -> Self {
-        Self { config_hash }
+        Self { config_hash, hooks: Untold::default() }
+    }
+
+    /// Takes the hash of another configuration that is in force from now on.
+    pub fn configured(&mut self, config_hash: String) {
+        self.config_hash = config_hash;
     }
 
     /// The event that tells of a report; none where there is nothing to tell.
-    #[must_use]
-    pub fn event(&self, report: &Report) -> Option<Event> {
+    pub fn event(&mut self, report: &Report) -> Option<Event> {
         Some(match report {
             // It is seen in who is admitted.
-            Report::Conditions(_) => return None,
+            Report::Conditions(_) | Report::ToBeAsked { .. } => return None,
+            Report::Hooked { id, signal: _, candidate: _, plan, ran } => {
+                self.hooks.ended(*id, *plan, ran);
+                return None;
+            }
             Report::Crossed { now_ns: _, shortage } => {
                 let data = Value::Object(shortage_data(shortage));
                 Event { kind: EventType::ThresholdCrossed, subject: Subject::Node, data }
@@ -232,13 +278,17 @@ impl Teller {
                 data.insert("crossedToClearedMs".into(), milliseconds(*crossed_ns, *now_ns));
                 Event { kind: EventType::PressureCleared, subject: Subject::Node, data: Value::Object(data) }
             }
-            Report::Decided { id, decision, members } => self.decided(*id, decision, members),
+            Report::Decided { id, decision, members } => {
+                self.hooks.decided(*id, decision.hook);
+                self.decided(*id, decision, members)
+            }
             Report::Terminated { id, signal, number: _, candidate, grace_ns, moments } => {
                 let mut data = about(*id, *signal, candidate);
                 data.insert("sent".into(), json!("SIGTERM"));
                 data.insert("graceMs".into(), json!(grace_ns / 1_000_000));
                 data.insert("bootMs".into(), boot_ms(moments.terminated_ns));
                 data.append(&mut timeline(moments));
+                data.extend(hooked(self.hooks.signalled(*id, waited_ns(moments))));
                 pod_event(EventType::EvictionSignalled, candidate, data)
             }
             Report::Signalled { id, signal, number: _, candidate, cut_short, moments, brakes_failed } => {
@@ -250,27 +300,19 @@ impl Teller {
                 data.insert("brakesFailed".into(), json!(brakes_failed));
                 data.insert("bootMs".into(), boot_ms(moments.signalled_ns));
                 data.append(&mut timeline(moments));
+                data.extend(hooked(self.hooks.signalled(*id, waited_ns(moments))));
                 pod_event(EventType::EvictionSignalled, candidate, data)
             }
             Report::Completed { id, signal, candidate, completion } => {
                 let mut data = about(*id, *signal, candidate);
-                data.insert("predictedFreedBytes".into(), json!(completion.predicted_freed_bytes));
-                if let Some(freed_bytes) = completion.freed_bytes {
-                    data.insert("freedBytes".into(), json!(freed_bytes));
-                }
-                data.append(&mut timeline(&completion.moments));
+                data.append(&mut completion_data(completion));
+                data.extend(hooked(self.hooks.over(*id, is_signalled(&completion.moments))));
                 pod_event(EventType::EvictionCompleted, candidate, data)
             }
             Report::Failed { id, signal, candidate, failure } => {
                 let mut data = about(*id, *signal, candidate);
-                data.append(&mut timeline(&failure.moments));
-                let crossed_to_given_up = milliseconds(failure.moments.crossed_ns, failure.given_up_ns);
-                data.insert("crossedToGivenUpMs".into(), crossed_to_given_up);
-                data.insert("predictedFreedBytes".into(), json!(failure.predicted_freed_bytes));
-                if let Some(freed_bytes) = failure.freed_bytes {
-                    data.insert("freedBytes".into(), json!(freed_bytes));
-                }
-                data.append(&mut failure_reason(failure.reason));
+                data.append(&mut failure_data(failure));
+                data.extend(hooked(self.hooks.over(*id, is_signalled(&failure.moments))));
                 pod_event(EventType::EvictionFailed, candidate, data)
             }
             Report::Contained { id, candidate, containment, now_ns } => {
@@ -360,6 +402,7 @@ impl Teller {
                 data.insert("paused".into(), json!(true));
             }
             data.append(&mut shortage_data(&decision.shortage));
+            data.extend(hooked(hook::planned(decision.hook)));
             if let Some(returned) = decision.returned {
                 data.append(&mut returned_data(returned, decision.decided_ns));
             }
@@ -367,6 +410,41 @@ impl Teller {
         let subject = victim.map_or(Subject::Node, |victim| Subject::Pod(victim.identity().pod.clone()));
         Event { kind: EventType::EvictionDecided, subject, data }
     }
+}
+
+fn completion_data(completion: &Completion) -> Map<String, Value> {
+    let mut data = timeline(&completion.moments);
+    data.insert("predictedFreedBytes".into(), json!(completion.predicted_freed_bytes));
+    if let Some(freed_bytes) = completion.freed_bytes {
+        data.insert("freedBytes".into(), json!(freed_bytes));
+    }
+    data
+}
+
+fn failure_data(failure: &Failure) -> Map<String, Value> {
+    let mut data = timeline(&failure.moments);
+    let crossed_to_given_up = milliseconds(failure.moments.crossed_ns, failure.given_up_ns);
+    data.insert("crossedToGivenUpMs".into(), crossed_to_given_up);
+    data.insert("predictedFreedBytes".into(), json!(failure.predicted_freed_bytes));
+    if let Some(freed_bytes) = failure.freed_bytes {
+        data.insert("freedBytes".into(), json!(freed_bytes));
+    }
+    data.append(&mut failure_reason(failure.reason));
+    data
+}
+
+fn hooked(told: Option<Value>) -> Option<(String, Value)> {
+    told.map(|told| (String::from("hook"), told))
+}
+
+/// How long after the decision the first signal came.
+fn waited_ns(moments: &Moments) -> u64 {
+    let signal_ns = moments.terminated_ns.or(moments.signalled_ns);
+    signal_ns.map_or(0, |at_ns| at_ns.saturating_sub(moments.decided_ns))
+}
+
+fn is_signalled(moments: &Moments) -> bool {
+    moments.terminated_ns.or(moments.signalled_ns).is_some()
 }
 
 pub(super) fn victim_data(victim: &Candidate, reading: &Reading, growth_bytes_per_second: i64) -> Value {
@@ -480,38 +558,6 @@ fn containment_data(id: Ulid, candidate: &Candidate, containment: &Containment) 
     data
 }
 
-fn brake_refusal(reason: BrakeRefusal) -> Map<String, Value> {
-    let mut data = Map::new();
-    let (reason, message) = match reason {
-        BrakeRefusal::Gone => ("gone", String::from("its cgroup is gone")),
-        BrakeRefusal::Absent => ("absent", String::from("it has no memory.high")),
-        BrakeRefusal::Lower => ("lower", String::from("its memory.high is lower already")),
-        BrakeRefusal::Forbidden => ("forbidden", String::from("it holds what must never be held back")),
-        BrakeRefusal::Unwritten => (
-            "unwritten",
-            String::from(
-                "what it holds cannot be written down, and so would not be given back after a crash",
-            ),
-        ),
-        BrakeRefusal::Busy => ("busy", String::from("the helper thread has no room for it")),
-        BrakeRefusal::Kernel(errno) => {
-            data.insert("errno".into(), json!(errno));
-            ("refused", std::io::Error::from_raw_os_error(errno).to_string())
-        }
-    };
-    data.insert("reason".into(), json!(reason));
-    data.insert("message".into(), json!(message));
-    data
-}
-
-fn kill_reason(reason: KillReason) -> &'static str {
-    match reason {
-        KillReason::GracePassed => "gracePassed",
-        KillReason::HardThreshold => "hardThreshold",
-        KillReason::Exhausting => "exhausting",
-    }
-}
-
 fn about(id: Ulid, signal: Signal, candidate: &Candidate) -> Map<String, Value> {
     let mut data = names(candidate.identity());
     data.insert("evictionId".into(), json!(id.to_string()));
@@ -547,29 +593,4 @@ pub(super) fn milliseconds(from_ns: u64, to_ns: u64) -> Value {
 
 pub(super) fn pod_event(kind: EventType, candidate: &Candidate, data: Map<String, Value>) -> Event {
     Event { kind, subject: Subject::Pod(candidate.identity().pod.clone()), data: Value::Object(data) }
-}
-
-fn exclusion(reason: Exclusion) -> &'static str {
-    match reason {
-        Exclusion::Critical => "critical",
-        Exclusion::Protected => "protected",
-        Exclusion::Gone => "gone",
-        Exclusion::Empty => "empty",
-        Exclusion::WithinRequest => "withinRequest",
-        Exclusion::PassedOver => "passedOver",
-    }
-}
-
-fn suppression(signal: Signal, reason: Suppression) -> (&'static str, &'static str) {
-    match reason {
-        Suppression::NoCandidate if Resource::of(signal) == Some(Resource::Pids) => {
-            ("noCandidate", "process ids are short and no pod may be evicted")
-        }
-        Suppression::NoCandidate => ("noCandidate", "memory is short and no pod may be evicted"),
-        Suppression::BreakerOpen => (
-            "breakerOpen",
-            "too many evictions within the breaker's window: from now on they are only decided, not carried out, until \
-             the configuration is loaded again",
-        ),
-    }
 }

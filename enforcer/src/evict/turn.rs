@@ -1,6 +1,8 @@
 //! What the reflex thread does each time it wakes.
 
 mod brakes;
+mod hooks;
+mod kill;
 mod telling;
 
 use std::{
@@ -15,16 +17,17 @@ use rustix::{
 };
 use ulid::Ulid;
 
-use self::brakes::Braked;
+use self::{brakes::Braked, hooks::Begun};
 use super::{
     candidate::Candidate,
     core::Core,
     executor,
+    hook::Hooks,
     levels::Levels,
     onset::Onset,
     pledge::Pledges,
     reap::Work,
-    reflex::{Braker, Counters, PreparedSet, Reaper, ReflexError, Shared, Teller},
+    reflex::{Braker, Counters, Hooker, PreparedSet, Reaper, ReflexError, Shared, Teller},
     report::{Blindness, Report},
     sources::Sources,
     stat,
@@ -32,8 +35,8 @@ use super::{
 use crate::{
     policy::{
         engine::{
-            Action, Actions, Decision, EngineSettings, Input, KillReason, Moments, NodeSample, Outcome, Past,
-            Refusal, Resource,
+            Action, Actions, Decision, EngineSettings, FailureReason, Input, Moments, NodeSample, Outcome,
+            Past, Refusal, Resource,
         },
         threshold::Signal,
     },
@@ -65,6 +68,8 @@ pub(super) struct Wiring {
     pub(super) teller: Teller,
     pub(super) reaper: Reaper,
     pub(super) braker: Braker,
+    pub(super) hooker: Hooker,
+    pub(super) hooks: Arc<Hooks>,
     pub(super) edges: Vec<Box<dyn EdgeSource>>,
     /// How many cpus may fill memory at once.
     pub(super) cpus: u64,
@@ -435,14 +440,27 @@ impl Turn {
                     Action::Contained { .. } | Action::Uncontained { .. } | Action::Eased { .. } => {
                         self.tell_of_brake(action);
                     }
+                    Action::Ask { number } => next = self.ask(number),
                     Action::Kill { number, reason } => next = self.kill(number, Some(reason)),
                     Action::Completed(completion) => {
+                        let Moments { terminated_ns, signalled_ns, .. } = completion.moments;
+                        if terminated_ns.or(signalled_ns).is_none() {
+                            self.release_pledge(completion.number);
+                        }
                         if let Some(Current { id, decision, candidate, .. }) = self.bury(completion.number) {
                             let signal = decision.shortage.signal;
                             self.tell(Report::Completed { id, signal, candidate, completion });
                         }
                     }
                     Action::Failed(failure) => {
+                        let is_signalled =
+                            failure.moments.terminated_ns.is_some() || failure.moments.signalled_ns.is_some();
+                        let is_let_off =
+                            matches!(failure.reason, FailureReason::Relieved | FailureReason::Spared(_));
+                        if is_let_off && !is_signalled {
+                            self.end_hook(failure.number);
+                            self.release_pledge(failure.number);
+                        }
                         if let Some(Current { id, decision, candidate, .. }) = self.bury(failure.number) {
                             let signal = decision.shortage.signal;
                             self.tell(Report::Failed { id, signal, candidate, failure });
@@ -481,86 +499,24 @@ impl Turn {
         if let Some(pledges) = &mut self.wiring.pledges {
             pledges.hold(id, &decision, &candidate);
         }
+        if let Some(Begun(next)) = self.begin_hook() {
+            return next;
+        }
         if decision.grace_ns > 0 {
             // The teller asks it to end, once the decision is where it lasts, and says so in the mail. One that could not
             // be told is asked by nobody.
             return (!is_told).then(|| {
-                if let Some(pledges) = &mut self.wiring.pledges {
-                    pledges.release(number);
-                }
+                self.release_pledge(number);
                 self.refuse(number, Refusal::Unrecorded)
             });
         }
         self.kill(number, None)
     }
 
-    /// Kills the victim of that eviction; `cut_short` says why, if it had been given time to end.
-    fn kill(&mut self, number: u64, cut_short: Option<KillReason>) -> Option<Actions> {
-        let Current { id, number, decision, ref candidate } =
-            *self.current.as_ref().filter(|current| current.number == number)?;
-        let candidate = Arc::clone(candidate);
-        let outcome = match executor::signal(&candidate) {
-            Ok(signalled) => {
-                let now_ns = signalled.at_ns;
-                self.watch(&candidate);
-                let Decision { crossed_ns, decided_ns, .. } = decision;
-                let moments = Moments {
-                    crossed_ns,
-                    decided_ns,
-                    terminated_ns: self.core.engine().terminated_ns(),
-                    signalled_ns: Some(now_ns),
-                    dead_ns: None,
-                    memory_back_ns: None,
-                };
-                let brakes_failed = signalled.brakes_failed;
-                // Reaping only makes it faster: if there is no room, the victim frees its memory itself.
-                let _queued = self.wiring.reaper.offer(Work::Reap(Arc::clone(&candidate)));
-                let signal = decision.shortage.signal;
-                self.tell(Report::Signalled {
-                    id,
-                    signal,
-                    number,
-                    candidate,
-                    cut_short,
-                    moments,
-                    brakes_failed,
-                });
-                Outcome::Signalled { number, now_ns }
-            }
-            Err(reason) => {
-                if self.core.engine().terminated_ns().is_none()
-                    && let Some(pledges) = &mut self.wiring.pledges
-                {
-                    pledges.release(number);
-                }
-                Outcome::Refused { number, now_ns: now_ns(ClockId::Boottime), reason }
-            }
-        };
-        Some(self.core.step(Input::Outcome(outcome)))
-    }
-
-    /// Wakes us when the victim's last process is gone. A file that cannot be waited on is looked at by the timer.
-    ///
-    /// Once for each change: the file of a target that is gone stays ready, and would keep us awake until the last
-    /// of the others is dead.
-    fn watch(&self, victim: &Candidate) {
-        for target in &victim.targets {
-            let _watched = epoll::add(
-                &self.epoll,
-                &target.events,
-                EventData::new_u64(VICTIM),
-                EventFlags::PRI | EventFlags::ET,
-            );
+    fn release_pledge(&mut self, number: u64) {
+        if let Some(pledges) = &mut self.wiring.pledges {
+            pledges.release(number);
         }
-    }
-
-    /// Ends the telling about an eviction, if it is the current one.
-    fn bury(&mut self, number: u64) -> Option<Current> {
-        let current = self.current.take_if(|current| current.number == number)?;
-        for target in &current.candidate.targets {
-            let _unwatched = epoll::delete(&self.epoll, &target.events);
-        }
-        Some(current)
     }
 
     fn eviction_id(&self, decision: &Decision) -> Ulid {

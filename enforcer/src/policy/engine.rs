@@ -11,6 +11,7 @@ mod back_off;
 mod brake;
 mod breaker;
 mod candidates;
+mod hook;
 mod input;
 mod outcome;
 mod settings;
@@ -27,6 +28,7 @@ pub use self::{
     },
     back_off::{Past, PodKey, Returned},
     candidates::Candidates,
+    hook::{HookEnd, HookPlan},
     input::{BrakeRefusal, CandidateFacts, Input, Level, NodeSample, Outcome, Reading, Refusal, Usage},
     settings::{BreakerSettings, EngineSettings, MAX_THRESHOLDS, Mode, Resource, Thresholds, followed},
     waiting::Waiting,
@@ -35,7 +37,7 @@ use self::{
     back_off::BackOffs,
     brake::Brakes,
     breaker::Breaker,
-    victim::{Victim, is_too_late},
+    victim::{Next, Sight, Victim, is_too_late},
 };
 pub use super::few::Few;
 use super::{
@@ -309,28 +311,31 @@ impl Engine {
         self.ease(actions);
     }
 
-    /// Ends the victim's grace period, if it has one and the time has come.
-    ///
-    /// Who is spared since has its time, as SIGTERM cannot be taken back; and is not killed at its end.
+    /// Ends the wait for a hook, or the victim's grace period, if there is one and the time has come.
     fn hurry(&mut self, node: &NodeSample, actions: &mut Actions) {
         self.exhausted_in_ns = node.exhausted_in_ns();
         let Some(mut victim) = self.victim else { return };
-        let hard = self.pressure.due().any(|reclaim| reclaim.threshold.is_hard());
-        let due = victim.is_due(node.now_ns, hard, self.exhausted_in_ns);
-        match (due, self.spared(victim.cgroup)) {
-            (Some(reason), None) => {
-                victim.kill();
-                push(actions, Action::Kill { number: victim.number, reason });
-            }
-            // Whether it was asked is not known yet: then it is seen at the next look.
-            (Some(_), Some(spared)) if victim.terminated_ns().is_some() => {
-                self.victim = None;
-                let failure = victim.failure(node.now_ns, FailureReason::Spared(spared));
-                return push(actions, Action::Failed(failure));
-            }
-            (Some(_) | None, _) => {}
-        }
+        let resource = Resource::of(victim.signal);
+        let sight = Sight {
+            hard: self.pressure.due().any(|reclaim| reclaim.threshold.is_hard()),
+            short: self.pressure.due().any(|reclaim| Resource::of(reclaim.threshold.signal) == resource),
+            spared: self.spared(victim.cgroup),
+            available: node.level(victim.signal).map(|level| level.available),
+            exhausted_in_ns: self.exhausted_in_ns,
+        };
+        let number = victim.number;
+        let next = victim.hurry(node.now_ns, &sight);
         self.victim = Some(victim);
+        match next {
+            Next::Wait => {}
+            Next::Ask => push(actions, Action::Ask { number }),
+            Next::Kill(reason) => push(actions, Action::Kill { number, reason }),
+            Next::Spare(reason) => {
+                let failure = victim.failure(node.now_ns, reason);
+                self.victim = None;
+                push(actions, Action::Failed(failure));
+            }
+        }
     }
 
     /// Why nobody may be killed, or not that one.
@@ -452,6 +457,7 @@ impl Engine {
             }
         }
         let predicted_freed_bytes = slot.reading.usage().map_or(0, Usage::freed_by_death_bytes);
+        let dry_run = self.mode() != Mode::Enforce;
         // To ask it and wait would be too late, though the hard threshold is not met yet.
         let is_exhausting = is_too_late(self.exhausted_in_ns, predicted_freed_bytes);
         let grace_ns = if shortage.hard || is_exhausting {
@@ -461,7 +467,7 @@ impl Engine {
         };
         Some(Decision {
             number: self.decided.saturating_add(1),
-            dry_run: self.mode() != Mode::Enforce,
+            dry_run,
             paused: self.settings.paused,
             index: first.index,
             cgroup: first.cgroup,
@@ -471,6 +477,7 @@ impl Engine {
             decided_ns: now_ns,
             shortage,
             grace_ns,
+            hook: HookPlan::new(&self.settings, dry_run, self.exhausted_in_ns, predicted_freed_bytes),
             reading: slot.reading,
             growth_bytes_per_second: slot.growth_bytes_per_second,
             decided_by: order.get(1).map(|next| first.compare(next).1),
@@ -531,7 +538,14 @@ fn scale(value: u64, by: u64, of: u64) -> u64 {
 /// Whether none of the actions is one whose answer is awaited before anything else is asked for.
 fn is_free(actions: &Actions) -> bool {
     !actions.iter().any(|action| {
-        matches!(action, Action::ReadUsages(_) | Action::Evict | Action::Kill { .. } | Action::Contain(_))
+        matches!(
+            action,
+            Action::ReadUsages(_)
+                | Action::Evict
+                | Action::Ask { .. }
+                | Action::Kill { .. }
+                | Action::Contain(_)
+        )
     })
 }
 

@@ -107,7 +107,9 @@ pub enum End {
 #[must_use]
 pub fn foresee(mut scene: Scene) -> Foreseen {
     let mut foreseen = Foreseen::default();
-    let settings = EngineSettings { mode: Mode::Enforce, paused: false, ..scene.settings };
+    // What would be run before each is taken as run.
+    let settings =
+        EngineSettings { mode: Mode::Enforce, paused: false, hook_timeout_ns: 0, ..scene.settings };
     let mut engine = Engine::new(&settings);
     let facts: Vec<_> = scene.pods.iter().map(|(facts, _)| *facts).collect();
     drop(engine.replace(Candidates::new(&facts)));

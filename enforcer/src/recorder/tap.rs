@@ -88,6 +88,7 @@ impl Tap {
                 Outcome::Terminated { now_ns, .. }
                 | Outcome::Signalled { now_ns, .. }
                 | Outcome::Refused { now_ns, .. }
+                | Outcome::HookEnded { now_ns, .. }
                 | Outcome::Progress { now_ns, .. }
                 | Outcome::Contained { now_ns, .. }
                 | Outcome::Uncontained { now_ns, .. }

@@ -233,8 +233,12 @@ impl<'a> Teller<'a> {
                     KillReason::GracePassed => "gracePassed",
                     KillReason::HardThreshold => "hardThreshold",
                     KillReason::Exhausting => "exhausting",
+                    KillReason::HookOver => "hookOver",
                 };
                 say("cutShort", with(about(*number), "reason", json!(reason)));
+            }
+            Happening::HookEnded { number, end } => {
+                say("hookEnded", with(about(*number), "outcome", json!(end.as_str())));
             }
             Happening::Signalled { number } => say("signalled", about(*number)),
             Happening::Completed(completion) => {
@@ -245,6 +249,7 @@ impl<'a> Teller<'a> {
             Happening::Failed(failure) => {
                 let reason = match failure.reason {
                     FailureReason::StillPopulated => String::from("stillPopulated"),
+                    FailureReason::Relieved => String::from("relieved"),
                     FailureReason::Spared(spared) => String::from(spared.as_str()),
                     FailureReason::Refused(Refusal::Gone) => String::from("gone"),
                     FailureReason::Refused(Refusal::Empty) => String::from("empty"),

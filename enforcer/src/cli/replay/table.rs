@@ -81,6 +81,7 @@ fn why(what: &str, data: &Value) -> String {
             format!("{freed} of {} came back", human_bytes(predicted))
         }
         "suppressed" => format!("{}: {}", string(data, "signal"), string(data, "reason")),
+        "hookEnded" => string(data, "outcome"),
         "failed" | "cutShort" => string(data, "reason"),
         "configured" => format!("mode {}", string(data, "mode")),
         "gap" => match data.get("lostRecords").and_then(Value::as_u64) {

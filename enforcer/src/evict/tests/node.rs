@@ -14,27 +14,27 @@ use crate::{
     policy::{CgroupPlan, ContainerPlan, PodPlan, admission::Admission},
 };
 
-pub(super) const MIB: u64 = 1 << 20;
+pub(in crate::evict) const MIB: u64 = 1 << 20;
 
-pub(super) struct Node {
+pub(in crate::evict) struct Node {
     temp: tempfile::TempDir,
 }
 
 /// A pod of one container on such a node.
 #[derive(Clone)]
-pub(super) struct Pod {
-    pub(super) name: &'static str,
-    pub(super) priority: i32,
-    pub(super) request_bytes: u64,
-    pub(super) critical: bool,
+pub(in crate::evict) struct Pod {
+    pub(in crate::evict) name: &'static str,
+    pub(in crate::evict) priority: i32,
+    pub(in crate::evict) request_bytes: u64,
+    pub(in crate::evict) critical: bool,
 }
 
 impl Pod {
-    pub(super) fn new(name: &'static str) -> Self {
+    pub(in crate::evict) fn new(name: &'static str) -> Self {
         Self { name, priority: 0, request_bytes: 0, critical: false }
     }
 
-    pub(super) fn plan(&self) -> PodPlan {
+    pub(in crate::evict) fn plan(&self) -> PodPlan {
         let path = cgroup(self.name);
         PodPlan {
             name: PodName { namespace: "default".into(), name: self.name.into() },
@@ -73,18 +73,18 @@ fn exchange(path: &Path, text: &str) {
 }
 
 impl Node {
-    pub(super) fn new(available_bytes: u64) -> Self {
+    pub(in crate::evict) fn new(available_bytes: u64) -> Self {
         let node = Self { temp: tempfile::tempdir().unwrap() };
         node.set_available(available_bytes);
         node
     }
 
-    pub(super) fn meminfo(&self) -> PathBuf {
+    pub(in crate::evict) fn meminfo(&self) -> PathBuf {
         self.temp.path().join("meminfo")
     }
 
     /// Exchanges the summary's content in one write, as the daemon may be reading.
-    pub(super) fn set_available(&self, bytes: u64) {
+    pub(in crate::evict) fn set_available(&self, bytes: u64) {
         let text = format!(
             "MemTotal: {:>12} kB\nMemFree: {:>12} kB\nMemAvailable: {:>12} kB\n",
             8 << 20,
@@ -95,19 +95,19 @@ impl Node {
     }
 
     /// The process file system; nothing is in it until tasks are set.
-    pub(super) fn proc(&self) -> PathBuf {
+    pub(in crate::evict) fn proc(&self) -> PathBuf {
         self.temp.path().join("proc")
     }
 
     /// Says how many tasks there are and can be.
-    pub(super) fn set_tasks(&self, running: u64, most: u64) {
+    pub(in crate::evict) fn set_tasks(&self, running: u64, most: u64) {
         fs::create_dir_all(self.proc().join("sys/kernel")).unwrap();
         exchange(&self.proc().join("sys/kernel/pid_max"), &format!("{most:>8}\n"));
         exchange(&self.proc().join("loadavg"), &format!("0.20 0.18 0.12 1/{running:08} 11206\n"));
     }
 
     /// Says what kubepods is charged for, all of it anonymous memory, and how much it may be.
-    pub(super) fn set_pods(&self, used_bytes: u64, limit: &str) {
+    pub(in crate::evict) fn set_pods(&self, used_bytes: u64, limit: &str) {
         let dir = self.kubepods();
         fs::create_dir_all(&dir).unwrap();
         for (file, text) in [
@@ -119,12 +119,12 @@ impl Node {
         }
     }
 
-    pub(super) fn kubepods(&self) -> PathBuf {
+    pub(in crate::evict) fn kubepods(&self) -> PathBuf {
         self.temp.path().join("kubepods")
     }
 
     /// Makes the pod's cgroup, using that much anonymous memory.
-    pub(super) fn add(&self, pod: &Pod, used_bytes: u64) {
+    pub(in crate::evict) fn add(&self, pod: &Pod, used_bytes: u64) {
         let dir = self.dir(pod.name);
         fs::create_dir_all(dir.join("app")).unwrap();
         for file in ["cgroup.kill", "cgroup.procs", "app/cgroup.procs"] {
@@ -145,31 +145,31 @@ impl Node {
         self.write(pod.name, "memory.stat", &stat);
     }
 
-    pub(super) fn dir(&self, name: &str) -> PathBuf {
+    pub(in crate::evict) fn dir(&self, name: &str) -> PathBuf {
         self.temp.path().join(cgroup(name).as_str().trim_start_matches('/'))
     }
 
-    pub(super) fn write(&self, pod: &str, file: &str, value: &str) {
+    pub(in crate::evict) fn write(&self, pod: &str, file: &str, value: &str) {
         fs::write(self.dir(pod).join(file), value).unwrap();
     }
 
-    pub(super) fn read(&self, pod: &str, file: &str) -> String {
+    pub(in crate::evict) fn read(&self, pod: &str, file: &str) -> String {
         fs::read_to_string(self.dir(pod).join(file)).unwrap()
     }
 
-    pub(super) fn killed(&self, pod: &str) -> bool {
+    pub(in crate::evict) fn killed(&self, pod: &str) -> bool {
         self.read(pod, "cgroup.kill") == "1"
     }
 
-    pub(super) fn root(&self) -> CgroupDir {
+    pub(in crate::evict) fn root(&self) -> CgroupDir {
         CgroupDir::unchecked(Path::new(self.temp.path())).unwrap()
     }
 
-    pub(super) fn open(&self, pod: &Pod) -> Result<Candidate, OpenError> {
+    pub(in crate::evict) fn open(&self, pod: &Pod) -> Result<Candidate, OpenError> {
         Candidate::open(&self.root(), &pod.plan())
     }
 
-    pub(super) fn candidate(&self, pod: &Pod) -> Arc<Candidate> {
+    pub(in crate::evict) fn candidate(&self, pod: &Pod) -> Arc<Candidate> {
         Arc::new(self.open(pod).unwrap())
     }
 }

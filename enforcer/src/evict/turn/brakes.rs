@@ -67,6 +67,7 @@ impl Turn {
             | Action::Conditions(_)
             | Action::ReadUsages(_)
             | Action::Evict
+            | Action::Ask { .. }
             | Action::Kill { .. }
             | Action::Contain(_)
             | Action::Ease { .. }

@@ -2,6 +2,7 @@ use std::cmp::Ordering;
 
 use super::{
     back_off::{PodKey, Returned},
+    hook::HookPlan,
     input::{BrakeRefusal, Reading, Refusal},
     settings::Resource,
 };
@@ -151,6 +152,8 @@ pub struct Decision {
     pub shortage: Shortage,
     /// How long the victim is given to end by itself, in nanoseconds; 0 kills it at once.
     pub grace_ns: u64,
+    /// What is run before that.
+    pub hook: HookPlan,
     /// The victim's usage.
     pub reading: Reading,
     /// How fast its working set grew between the last two readings; 0 if it was read once.
@@ -208,8 +211,10 @@ pub enum FailureReason {
     Refused(Refusal),
     /// It was signalled and still held processes when its deadline passed.
     StillPopulated,
-    /// It was asked to end, and has not, and must not be killed any more.
+    /// It was asked to end and has not, or something was run before it was to be signalled; and must not be killed any more.
     Spared(Spared),
+    /// It was not signalled: what ran before has ended the shortage.
+    Relieved,
 }
 
 /// Why a pod that was asked to end is not killed when its time to do so is over.
@@ -267,7 +272,7 @@ pub enum Suppression {
     BreakerOpen,
 }
 
-/// Why a victim that was asked to end, or was to be, is killed.
+/// Why a victim is killed that was not killed at once.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum KillReason {
     /// Its grace period has passed.
@@ -276,6 +281,8 @@ pub enum KillReason {
     HardThreshold,
     /// At the rate at which memory is being filled it would be exhausted before the victim's came back.
     Exhausting,
+    /// What was run before has ended, or is not waited for any longer; the victim was not asked to end.
+    HookOver,
 }
 
 /// Why a candidate is held back.
@@ -337,10 +344,16 @@ pub enum Action {
     Conditions(Conditions),
     /// Read what every candidate uses of this, and its memory in any case, at once, and answer with `Input::Usages`.
     ReadUsages(Resource),
-    /// Carry out [`Engine::decision`](super::Engine::decision). Without a grace period at once, and answer with
+    /// Carry out [`Engine::decision`](super::Engine::decision). If a hook is awaited, begin it, and answer with
+    /// `Outcome::HookEnded`; `Ask` or `Kill` follow. Otherwise, without a grace period at once, and answer with
     /// `Outcome::Signalled` or `Refused`; with one by SIGTERM, and answer with `Outcome::Terminated` or `Refused`. If it
     /// is a dry run, only tell it; no answer is awaited.
     Evict,
+    /// Ask the victim to end, by SIGTERM, and answer with `Outcome::Terminated` or `Refused`.
+    Ask {
+        /// Which eviction.
+        number: u64,
+    },
     /// Kill the victim that was asked to end, or was to be, now, and answer with `Outcome::Signalled` or `Refused`.
     Kill {
         /// Which eviction.
@@ -422,17 +435,19 @@ wire!(enum Exclusion { 0 => Critical, 1 => Protected, 2 => Gone, 3 => Empty, 4 =
 wire!(struct Excluded { index, cgroup, reason });
 wire!(struct Shortage { signal, hard, threshold, observed });
 wire!(struct Decision {
-    number, dry_run, paused, index, cgroup, pod, returned, crossed_ns, decided_ns, shortage, grace_ns, reading,
+    number, dry_run, paused, index, cgroup, pod, returned, crossed_ns, decided_ns, shortage, grace_ns, hook, reading,
     growth_bytes_per_second,
     decided_by, predicted_freed_bytes, ranking, ranked_count, excluded, excluded_count,
 });
 wire!(struct Moments { crossed_ns, decided_ns, terminated_ns, signalled_ns, dead_ns, memory_back_ns });
 wire!(struct Completion { number, cgroup, moments, predicted_freed_bytes, freed_bytes });
-wire!(enum FailureReason { 0 => Refused(refusal: Refusal), 1 => StillPopulated, 2 => Spared(spared: Spared) });
+wire!(enum FailureReason {
+    0 => Refused(refusal: Refusal), 1 => StillPopulated, 2 => Spared(spared: Spared), 3 => Relieved
+});
 wire!(enum Spared { 0 => Protected, 1 => Critical, 2 => Paused, 3 => NotEnforcing });
 wire!(struct Failure { number, cgroup, moments, given_up_ns, predicted_freed_bytes, freed_bytes, reason });
 wire!(enum Suppression { 0 => NoCandidate, 1 => BreakerOpen });
-wire!(enum KillReason { 0 => GracePassed, 1 => HardThreshold, 2 => Exhausting });
+wire!(enum KillReason { 0 => GracePassed, 1 => HardThreshold, 2 => Exhausting, 3 => HookOver });
 wire!(enum BrakeCause { 0 => Grace, 1 => Release });
 wire!(struct Containment {
     brake, number, index, cgroup, decided_ns, cause, usage_bytes, high_bytes, fill_bytes_per_second, headroom_bytes,
@@ -455,4 +470,5 @@ wire!(enum Action {
     13 => Uncontained { now_ns: u64, containment: Containment, reason: BrakeRefusal },
     14 => Eased { now_ns: u64, containment: Containment, since_ns: u64, given_back: bool },
     15 => StandsBack { now_ns: u64, signal: Signal, index: usize, cgroup: CgroupId, returned: Returned },
+    16 => Ask { number: u64 },
 });

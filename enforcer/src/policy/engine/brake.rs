@@ -163,6 +163,7 @@ impl Engine {
             Outcome::Terminated { .. }
             | Outcome::Signalled { .. }
             | Outcome::Refused { .. }
+            | Outcome::HookEnded { .. }
             | Outcome::Progress { .. } => return false,
         };
         let Some(brake) = self.brakes.on.filter(|brake| brake.containment.brake == which) else {
@@ -190,6 +191,7 @@ impl Engine {
             | Outcome::Terminated { .. }
             | Outcome::Signalled { .. }
             | Outcome::Refused { .. }
+            | Outcome::HookEnded { .. }
             | Outcome::Progress { .. } => {}
         }
         self.ease(actions);

@@ -1,4 +1,4 @@
-use super::{back_off::PodKey, scale, settings::Resource};
+use super::{back_off::PodKey, hook::HookEnd, scale, settings::Resource};
 use crate::{
     model::CgroupId,
     policy::{
@@ -248,6 +248,15 @@ pub enum Outcome {
         /// Why.
         reason: Refusal,
     },
+    /// What runs before the victim is signalled has ended, or was not begun.
+    HookEnded {
+        /// Which eviction.
+        number: u64,
+        /// When that was known.
+        now_ns: u64,
+        /// How.
+        end: HookEnd,
+    },
     /// How far the victim has died.
     Progress {
         /// Which eviction.
@@ -324,4 +333,5 @@ wire!(enum Outcome {
     4 => Contained { brake: u64, now_ns: u64 },
     5 => Uncontained { brake: u64, now_ns: u64, reason: BrakeRefusal },
     6 => Eased { brake: u64, now_ns: u64, given_back: bool },
+    7 => HookEnded { number: u64, now_ns: u64, end: HookEnd },
 });

@@ -36,6 +36,11 @@ impl Engine {
                 }
                 self.pace(now_ns, actions);
             }
+            Outcome::HookEnded { number, now_ns, end: _ } if number == victim.number => {
+                victim.hook_ended(now_ns);
+                self.victim = Some(victim);
+                self.pace(now_ns, actions);
+            }
             Outcome::Refused { number, now_ns, reason }
                 if number == victim.number && victim.is_undecided() =>
             {
@@ -60,6 +65,7 @@ impl Engine {
             Outcome::Terminated { .. }
             | Outcome::Signalled { .. }
             | Outcome::Refused { .. }
+            | Outcome::HookEnded { .. }
             | Outcome::Progress { .. }
             | Outcome::Contained { .. }
             | Outcome::Uncontained { .. }

@@ -118,6 +118,8 @@ pub struct EngineSettings {
     pub evict_within_request: bool,
     /// `breaker`.
     pub breaker: BreakerSettings,
+    /// `preKillHook`: how long an eviction waits for it at the most, in nanoseconds; 0 if there is none.
+    pub hook_timeout_ns: u64,
     /// In dry-run, how long after a decision the next one is made if the shortage goes on: nothing was freed,
     /// so it would only be the same one again.
     pub dry_run_cool_down_ns: u64,
@@ -136,6 +138,7 @@ impl Default for EngineSettings {
             max_pod_grace_period_ns: 0,
             evict_within_request: true,
             breaker: BreakerSettings::default(),
+            hook_timeout_ns: 0,
             dry_run_cool_down_ns: 60_000_000_000,
         }
     }
@@ -146,5 +149,6 @@ wire!(enum Resource { 0 => Memory, 1 => Pids });
 wire!(struct BreakerSettings { max_kills, window_ns, max_share_permille });
 wire!(struct EngineSettings {
     mode, paused, thresholds, pressure_transition_period_ms, max_pod_grace_period_ns, evict_within_request, breaker,
+    hook_timeout_ns,
     dry_run_cool_down_ns,
 });

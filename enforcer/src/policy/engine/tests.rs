@@ -1,5 +1,6 @@
 mod back_off;
 mod contain;
+mod hook;
 mod hostile;
 mod oracle;
 mod pause;

@@ -1,6 +1,7 @@
 use super::{
-    action::{BrakeCause, Completion, Decision, Failure, FailureReason, KillReason, Moments},
+    action::{BrakeCause, Completion, Decision, Failure, FailureReason, KillReason, Moments, Spared},
     back_off::PodKey,
+    hook::HookPlan,
     settings::Resource,
 };
 use crate::{
@@ -44,6 +45,8 @@ const RELEASE_NS_PER_GIB: u64 = 200 * MS;
 /// How far an eviction has come. Times are of the victim's own clock, which stands still while nobody looks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Stage {
+    /// Something runs before it is signalled, and is waited for until then.
+    Hooking { until_ns: u64 },
     /// To be signalled; the executor has not answered yet.
     Deciding,
     /// Asked to end, and given until then.
@@ -86,6 +89,8 @@ pub(super) struct Victim {
     pub(super) pod: PodKey,
     /// What was short.
     pub(super) signal: Signal,
+    /// What was left of it at the decision, in its base unit.
+    observed: u64,
     stage: Stage,
     grace_ns: u64,
     moments: Moments,
@@ -94,6 +99,30 @@ pub(super) struct Victim {
     /// The victim's own clock, and when it was last put forward.
     clock_ns: u64,
     looked_ns: u64,
+}
+
+/// What is to be done about a victim that is not killed at once.
+pub(super) enum Next {
+    Wait,
+    Ask,
+    Kill(KillReason),
+    /// It is not to be signalled any more.
+    Spare(FailureReason),
+}
+
+/// What a victim that is not killed at once goes by.
+pub(super) struct Sight {
+    /// Whether a hard threshold is met.
+    pub(super) hard: bool,
+    /// Whether what it is to give back is short.
+    pub(super) short: bool,
+    /// Why it must not be killed any more; none if it may.
+    pub(super) spared: Option<Spared>,
+    /// What is left of what was short, if that is known. Where half of it has gone, a hook is not waited for any longer: how
+    /// fast memory is filled is known after a quarter of a second, and in that time it can be full.
+    pub(super) available: Option<u64>,
+    /// When memory will be exhausted; none if that is not in sight.
+    pub(super) exhausted_in_ns: Option<u64>,
 }
 
 /// What a look at the victim showed.
@@ -120,7 +149,11 @@ impl Victim {
             cgroup: decision.cgroup,
             pod: decision.pod,
             signal: decision.shortage.signal,
-            stage: Stage::Deciding,
+            observed: decision.shortage.observed,
+            stage: match decision.hook {
+                HookPlan::Off | HookPlan::NoTime => Stage::Deciding,
+                HookPlan::Awaited { for_ns } => Stage::Hooking { until_ns: for_ns },
+            },
             grace_ns: decision.grace_ns,
             moments: Moments {
                 crossed_ns: decision.crossed_ns,
@@ -161,6 +194,14 @@ impl Victim {
         }
     }
 
+    /// What was run before has ended.
+    pub(super) fn hook_ended(&mut self, now_ns: u64) {
+        self.tick(now_ns);
+        if let Stage::Hooking { until_ns } = &mut self.stage {
+            *until_ns = 0;
+        }
+    }
+
     /// Whether it is to be signalled, and nothing has been sent to it as far as is known.
     pub(super) fn is_deciding(&self) -> bool {
         self.stage == Stage::Deciding
@@ -176,34 +217,53 @@ impl Victim {
         self.moments.terminated_ns
     }
 
-    /// Why it is to be killed now, if it is in its grace period or about to be asked. `hard` says whether a hard threshold
-    /// is met, and `exhausted_in_ns` when memory will be exhausted.
+    /// What is to be done now about one that is given time to end, or is about to be, or that a hook is run for.
     ///
-    /// To be asked it waits for a disk. What is urgent does not.
-    pub(super) fn is_due(
-        &mut self,
-        now_ns: u64,
-        hard: bool,
-        exhausted_in_ns: Option<u64>,
-    ) -> Option<KillReason> {
+    /// Who is spared since it was asked to end has its time, as SIGTERM cannot be taken back; and is not killed at its end.
+    pub(super) fn hurry(&mut self, now_ns: u64, sight: &Sight) -> Next {
         self.tick(now_ns);
-        let until_ns = match self.stage {
-            Stage::Terminating { until_ns } => Some(until_ns),
-            Stage::Deciding if self.grace_ns > 0 => None,
-            Stage::Deciding | Stage::Killing | Stage::Dying { .. } | Stage::Settling { .. } => return None,
+        let Sight { hard, short, spared, available, exhausted_in_ns } = *sight;
+        let is_halved = available.is_some_and(|available| available < self.observed / 2);
+        let is_too_late = is_too_late(exhausted_in_ns, self.memory.predicted);
+        let next = match self.stage {
+            Stage::Hooking { until_ns } => {
+                if let Some(spared) = spared {
+                    return Next::Spare(FailureReason::Spared(spared));
+                }
+                match (is_too_late, self.clock_ns < until_ns && !is_halved) {
+                    (true, _) => Next::Kill(KillReason::Exhausting),
+                    (false, true) => return Next::Wait,
+                    (false, false) if !short => return Next::Spare(FailureReason::Relieved),
+                    (false, false) if self.grace_ns == 0 => Next::Kill(KillReason::HookOver),
+                    (false, false) if hard => Next::Kill(KillReason::HardThreshold),
+                    (false, false) => Next::Ask,
+                }
+            }
+            // What asks it waits for the disk, and what is urgent waits for none.
+            Stage::Deciding if self.grace_ns == 0 => return Next::Wait,
+            Stage::Deciding | Stage::Terminating { .. } => {
+                let is_over =
+                    matches!(self.stage, Stage::Terminating { until_ns } if self.clock_ns >= until_ns);
+                let due = if hard {
+                    KillReason::HardThreshold
+                } else if is_too_late {
+                    KillReason::Exhausting
+                } else if is_over {
+                    KillReason::GracePassed
+                } else {
+                    return Next::Wait;
+                };
+                match spared {
+                    None => Next::Kill(due),
+                    // Whether it was asked is not known yet: then it is seen at the next look.
+                    Some(_) if self.moments.terminated_ns.is_none() => return Next::Wait,
+                    Some(spared) => return Next::Spare(FailureReason::Spared(spared)),
+                }
+            }
+            Stage::Killing | Stage::Dying { .. } | Stage::Settling { .. } => return Next::Wait,
         };
-        if hard {
-            Some(KillReason::HardThreshold)
-        } else if is_too_late(exhausted_in_ns, self.memory.predicted) {
-            Some(KillReason::Exhausting)
-        } else {
-            until_ns.is_some_and(|until_ns| self.clock_ns >= until_ns).then_some(KillReason::GracePassed)
-        }
-    }
-
-    /// It is to be killed, and the executor asked to.
-    pub(super) fn kill(&mut self) {
-        self.stage = Stage::Killing;
+        self.stage = if matches!(next, Next::Ask) { Stage::Deciding } else { Stage::Killing };
+        next
     }
 
     /// Takes in how far it has died; the amounts are none once the cgroup is gone, or were not read.
@@ -222,14 +282,16 @@ impl Victim {
         let clock_ns = self.clock_ns;
         match self.stage {
             Stage::Deciding => return Look::Wait,
-            Stage::Terminating { .. } | Stage::Killing if populated => return Look::Wait,
+            Stage::Hooking { .. } | Stage::Terminating { .. } | Stage::Killing if populated => {
+                return Look::Wait;
+            }
             Stage::Dying { deadline_ns } if populated => {
                 if clock_ns < deadline_ns {
                     return Look::Wait;
                 }
                 return Look::Failed(self.failure(now_ns, FailureReason::StillPopulated));
             }
-            Stage::Terminating { .. } | Stage::Killing | Stage::Dying { .. } => {
+            Stage::Hooking { .. } | Stage::Terminating { .. } | Stage::Killing | Stage::Dying { .. } => {
                 self.moments.dead_ns = Some(now_ns);
                 self.stage = Stage::Settling { since_ns: clock_ns, moved_ns: clock_ns };
             }
@@ -250,7 +312,8 @@ impl Victim {
             {
                 Look::Completed(self.completion())
             }
-            Stage::Deciding
+            Stage::Hooking { .. }
+            | Stage::Deciding
             | Stage::Terminating { .. }
             | Stage::Killing
             | Stage::Dying { .. }
@@ -266,7 +329,11 @@ impl Victim {
     /// Whether it may still hold processes, so that nobody else is chosen.
     pub(super) fn is_alive(&self) -> bool {
         match self.stage {
-            Stage::Deciding | Stage::Terminating { .. } | Stage::Killing | Stage::Dying { .. } => true,
+            Stage::Hooking { .. }
+            | Stage::Deciding
+            | Stage::Terminating { .. }
+            | Stage::Killing
+            | Stage::Dying { .. } => true,
             Stage::Settling { .. } => false,
         }
     }
@@ -291,7 +358,7 @@ impl Victim {
     pub(super) fn awaited(&self) -> Option<(BrakeCause, u64)> {
         let release_ns = |bytes| scaled(RELEASE_BASE_NS, RELEASE_NS_PER_GIB, bytes);
         match self.stage {
-            Stage::Deciding => None,
+            Stage::Hooking { .. } | Stage::Deciding => None,
             Stage::Terminating { until_ns } => {
                 let left_ns = until_ns.saturating_sub(self.clock_ns);
                 Some((BrakeCause::Grace, left_ns.saturating_add(release_ns(self.memory.predicted))))
@@ -331,10 +398,15 @@ impl Victim {
     }
 }
 
-/// Whether memory is exhausted before that which so many bytes are predicted to come back from has given them back.
-pub(super) fn is_too_late(exhausted_in_ns: Option<u64>, predicted_freed_bytes: u64) -> bool {
+/// How long a kill can wait for so many bytes to come back before memory is exhausted; none if that is not in sight.
+pub(super) fn time_left_ns(exhausted_in_ns: Option<u64>, predicted_freed_bytes: u64) -> Option<u64> {
     let release_ns = scaled(RELEASE_BASE_NS, RELEASE_NS_PER_GIB, predicted_freed_bytes);
-    exhausted_in_ns.is_some_and(|in_ns| in_ns <= release_ns)
+    exhausted_in_ns.map(|in_ns| in_ns.saturating_sub(release_ns))
+}
+
+/// Whether it can wait no longer.
+pub(super) fn is_too_late(exhausted_in_ns: Option<u64>, predicted_freed_bytes: u64) -> bool {
+    time_left_ns(exhausted_in_ns, predicted_freed_bytes) == Some(0)
 }
 
 /// `base` and `per_gib` for each GiB of `bytes`, parts of it in proportion.
@@ -349,9 +421,10 @@ wire!(enum Stage {
     2 => Killing,
     3 => Dying { deadline_ns: u64 },
     4 => Settling { since_ns: u64, moved_ns: u64 },
+    5 => Hooking { until_ns: u64 },
 });
 wire!(struct Release { predicted, before, freed });
-wire!(struct Victim { number, cgroup, pod, signal, stage, grace_ns, moments, memory, pids, clock_ns, looked_ns });
+wire!(struct Victim { number, cgroup, pod, signal, observed, stage, grace_ns, moments, memory, pids, clock_ns, looked_ns });
 
 #[cfg(test)]
 mod tests {

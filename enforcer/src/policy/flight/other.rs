@@ -15,7 +15,7 @@ use crate::{
     model::CgroupId,
     policy::engine::{
         Action, Actions, CandidateFacts, Candidates, Completion, Containment, Decision, Engine,
-        EngineSettings, Input, Level, NodeSample, Outcome, Reading, Waiting,
+        EngineSettings, HookEnd, HookPlan, Input, Level, NodeSample, Outcome, Reading, Waiting,
     },
 };
 
@@ -261,6 +261,14 @@ impl World {
                             next = Some(self.kill(number, now_ns));
                         }
                     }
+                    Action::Ask { number } => {
+                        let asked = |action: &Action| matches!(action, Action::Ask { .. });
+                        if !(self.is_shared() && step.actions.iter().any(asked)) {
+                            part(now_ns, other);
+                            let outcome = Outcome::Terminated { number, now_ns };
+                            next = Some(self.engine.step(Input::Outcome(outcome)));
+                        }
+                    }
                     // Who is held back is of no account for who is chosen: where the recorded one asked for nothing, or
                     // what it heard is not known here, that is done at once.
                     Action::Contain(Containment { brake, .. }) => {
@@ -302,8 +310,12 @@ impl World {
         let modelled = other.parted_ns.is_some_and(|parted_ns| parted_ns < now_ns);
         let read_ns = self.known.get(&decision.cgroup).and_then(|known| known.read_ns);
         other.decisions.push(OtherDecision { decision, modelled, read_ns });
-        let acts_alike =
-            |recorded: Decision| !recorded.dry_run && (recorded.grace_ns > 0) == (decision.grace_ns > 0);
+        let hooks = |decision: Decision| matches!(decision.hook, HookPlan::Awaited { .. });
+        let acts_alike = |recorded: Decision| {
+            !recorded.dry_run
+                && (recorded.grace_ns > 0) == (decision.grace_ns > 0)
+                && hooks(recorded) == hooks(decision)
+        };
         if decision.dry_run {
             return None;
         }
@@ -312,6 +324,11 @@ impl World {
             return None;
         }
         part(now_ns, other);
+        if hooks(decision) {
+            // Nobody knows how long it would have run.
+            let outcome = Outcome::HookEnded { number: decision.number, now_ns, end: HookEnd::Exited(0) };
+            return Some(self.engine.step(Input::Outcome(outcome)));
+        }
         if decision.grace_ns > 0 {
             // It takes all of its grace, as far as anybody knows.
             let outcome = Outcome::Terminated { number: decision.number, now_ns };
@@ -399,6 +416,9 @@ impl World {
         Some(match outcome {
             Outcome::Terminated { number, now_ns } => Outcome::Terminated { number: about(number)?, now_ns },
             Outcome::Signalled { number, now_ns } => Outcome::Signalled { number: about(number)?, now_ns },
+            Outcome::HookEnded { number, now_ns, end } => {
+                Outcome::HookEnded { number: about(number)?, now_ns, end }
+            }
             Outcome::Refused { number, now_ns, reason } => {
                 Outcome::Refused { number: about(number)?, now_ns, reason }
             }

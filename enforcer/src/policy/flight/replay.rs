@@ -6,8 +6,8 @@ use crate::{
     model::CgroupId,
     policy::{
         engine::{
-            Action, Candidates, Completion, Decision, Engine, EngineSettings, Failure, KillReason, Outcome,
-            Returned, Shortage, Suppression,
+            Action, Candidates, Completion, Decision, Engine, EngineSettings, Failure, HookEnd, KillReason,
+            Outcome, Returned, Shortage, Suppression,
         },
         threshold::Signal,
         wire::Wire,
@@ -27,6 +27,13 @@ pub enum Happening {
         decision: Box<Decision>,
         /// What events call the eviction; none if that was not kept.
         id: Option<u128>,
+    },
+    /// What was run before has ended, or was not begun.
+    HookEnded {
+        /// Which eviction.
+        number: u64,
+        /// How.
+        end: HookEnd,
     },
     /// The victim was sent SIGTERM.
     Terminated {
@@ -212,6 +219,9 @@ impl Player {
         match step.given {
             Given::Outcome(Outcome::Terminated { number, .. }) => self.tell(Happening::Terminated { number }),
             Given::Outcome(Outcome::Signalled { number, .. }) => self.tell(Happening::Signalled { number }),
+            Given::Outcome(Outcome::HookEnded { number, end, .. }) => {
+                self.tell(Happening::HookEnded { number, end });
+            }
             Given::Outcome(
                 Outcome::Refused { .. }
                 | Outcome::Progress { .. }
@@ -238,6 +248,7 @@ impl Player {
                     Happening::StandsBack { signal, cgroup, returned }
                 }
                 Action::Conditions(_)
+                | Action::Ask { .. }
                 | Action::ReadUsages(_)
                 | Action::LookAgainWithin(_)
                 | Action::Contain(_)

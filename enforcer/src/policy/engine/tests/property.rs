@@ -10,8 +10,9 @@ use crate::{
     policy::{
         engine::{
             Action, Actions, BrakeRefusal, BreakerSettings, CandidateFacts, Candidates, Containment,
-            Decision, Engine, EngineSettings, FailureReason, Input, KillReason, Level, Mode, NodeSample,
-            Outcome, PodKey, Ranked, Reading, Refusal, Resource, Shortage, Spared, Standing, Usage, followed,
+            Decision, Engine, EngineSettings, FailureReason, HookEnd, HookPlan, Input, KillReason, Level,
+            Mode, NodeSample, Outcome, PodKey, Ranked, Reading, Refusal, Resource, Shortage, Spared,
+            Standing, Usage, followed,
         },
         rank::MemoryStanding,
         threshold::{Signal, Threshold, ThresholdValue},
@@ -54,6 +55,8 @@ enum Answer {
     Terminated,
     Signalled,
     Refused(Refusal),
+    /// What was run before has ended.
+    Hook,
     /// Of who was asked to end only after it had been killed, if anybody: whether it was asked.
     Late(bool),
     /// Of the brake that was asked for first and not answered yet: whether it was done.
@@ -132,6 +135,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         2 => Just(Answer::Terminated),
         2 => Just(Answer::Signalled),
         1 => refusal().prop_map(Answer::Refused),
+        1 => Just(Answer::Hook),
         1 => any::<bool>().prop_map(Answer::Late),
         2 => prop::bool::weighted(0.8).prop_map(Answer::Brake),
     ];
@@ -176,9 +180,11 @@ fn thresholds() -> impl Strategy<Value = Vec<Threshold>> {
 fn settings() -> impl Strategy<Value = EngineSettings> {
     let mode = prop_oneof![1 => Just(Mode::Observe), 1 => Just(Mode::DryRun), 3 => Just(Mode::Enforce)];
     let paused = prop::bool::weighted(0.2);
-    (mode, paused, thresholds(), any::<bool>(), 0_u16..5, 0_u64..10).prop_map(
-        |(mode, paused, thresholds, within, max_kills, grace)| EngineSettings {
+    let hook_ms = prop_oneof![Just(0_u64), 1_u64..5_000];
+    (mode, paused, thresholds(), any::<bool>(), 0_u16..5, 0_u64..10, hook_ms).prop_map(
+        |(mode, paused, thresholds, within, max_kills, grace, hook_ms)| EngineSettings {
             paused,
+            hook_timeout_ns: hook_ms * MS,
             mode,
             thresholds: followed(&thresholds),
             pressure_transition_period_ms: 1_000,
@@ -217,6 +223,8 @@ fn busy() -> impl Strategy<Value = (EngineSettings, Vec<CandidateFacts>)> {
 /// How far the one eviction that may be under way has come, as far as the outside has to know.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Course {
+    /// Something is run before.
+    Hooked { number: u64, grace: bool, left_ns: u64, is_over: bool },
     /// Asked for; `grace` says how.
     Asked { number: u64, grace: bool },
     /// Sent SIGTERM.
@@ -267,6 +275,8 @@ struct Watcher {
     kills_ns: Vec<u64>,
     /// Whether it decides by the readings that it was given just now.
     is_read: bool,
+    /// Whether the clock has jumped, so that nothing can be said of how long anything took.
+    has_jumped: bool,
     /// Of the latest victim.
     key: u64,
     /// As of the latest look.
@@ -289,6 +299,7 @@ impl Watcher {
         let actions: Actions = match happening {
             Happening::Look { after_ms, node } => {
                 self.now_ns += after_ms * MS;
+                self.wait_for_hook(after_ms * MS);
                 self.exhausted_in_ns = node.exhausted_in_ns();
                 self.engine.step(Input::Node(node.sample(self.now_ns)))
             }
@@ -303,6 +314,7 @@ impl Watcher {
             }
             Happening::Progress { after_ms, populated, current_mib } => {
                 self.now_ns += after_ms * MS;
+                self.wait_for_hook(after_ms * MS);
                 let asked = matches!(self.course, Some(Course::Asked { .. }));
                 if !populated && !asked {
                     self.course = None;
@@ -323,6 +335,7 @@ impl Watcher {
             Happening::Jump { back_ms, ahead_ms } => {
                 self.peak_ns = self.peak_ns.max(self.now_ns);
                 self.now_ns = self.now_ns.saturating_sub(back_ms * MS) + ahead_ms * MS;
+                self.has_jumped = true;
                 return;
             }
             Happening::Configure(settings) => {
@@ -340,11 +353,27 @@ impl Watcher {
             }
         };
         let commands = actions.iter().filter(|action| {
-            matches!(action, Action::ReadUsages(_) | Action::Evict | Action::Kill { .. } | Action::Contain(_))
+            matches!(
+                action,
+                Action::ReadUsages(_)
+                    | Action::Evict
+                    | Action::Ask { .. }
+                    | Action::Kill { .. }
+                    | Action::Contain(_)
+            )
         });
         assert!(commands.count() <= 1, "two that are to be answered: {actions:?}");
         for action in actions.iter() {
             self.check(action);
+        }
+        if matches!(happening, Happening::Look { .. })
+            && let Some(Course::Hooked { left_ns, is_over, .. }) = self.course
+            && !self.has_jumped
+        {
+            assert!(left_ns > 0 && !is_over, "it waits longer than it may");
+            let is_too_late = self.exhausted_in_ns.is_some_and(|in_ns| in_ns <= 200 * MS);
+            assert!(!is_too_late, "it waits until memory is exhausted");
+            assert!(self.acts(), "it waits though nobody is to be evicted");
         }
         let is_let_go_of = self.asked.iter().any(|asked| matches!(asked, Asked::Ease(_)));
         let on = self.held.is_some() || !self.asked.is_empty();
@@ -366,6 +395,10 @@ impl Watcher {
         let now_ns = self.now_ns;
         Some(match (answer, self.course) {
             (Answer::Brake(done), _) => return self.answer_of_brake(done),
+            (Answer::Hook, Some(Course::Hooked { number, grace, left_ns, is_over: _ })) => {
+                self.course = Some(Course::Hooked { number, grace, left_ns, is_over: true });
+                Outcome::HookEnded { number, now_ns, end: HookEnd::Exited(0) }
+            }
             (Answer::Terminated, Some(Course::Asked { number, grace: true })) => {
                 self.count_kill();
                 self.course = Some(Course::Terminated { number });
@@ -458,9 +491,15 @@ impl Watcher {
                         | Course::ToBeKilled { number, .. }
                         | Course::Killed { number },
                     ) => Some(number),
-                    // Spared since it was asked to end.
+                    // Spared since it was asked to end, or since something began to run before.
                     Some(Course::Terminated { number }) => match failure.reason {
                         FailureReason::Spared(_) => Some(number),
+                        FailureReason::Refused(_)
+                        | FailureReason::StillPopulated
+                        | FailureReason::Relieved => None,
+                    },
+                    Some(Course::Hooked { number, .. }) => match failure.reason {
+                        FailureReason::Spared(_) | FailureReason::Relieved => Some(number),
                         FailureReason::Refused(_) | FailureReason::StillPopulated => None,
                     },
                     None => None,
@@ -471,6 +510,16 @@ impl Watcher {
                 }
             }
             Action::Evict => self.check_decision(),
+            Action::Ask { number } => {
+                let Some(Course::Hooked { number: of, grace: true, .. }) = self.course else {
+                    panic!("nobody to be asked")
+                };
+                assert_eq!(of, *number);
+                self.course = Some(Course::Asked { number: of, grace: true });
+            }
+            Action::Kill { number, .. } if matches!(self.course, Some(Course::Hooked { .. })) => {
+                self.course = Some(Course::ToBeKilled { number: *number, terminated: false });
+            }
             Action::Kill { number, reason } => {
                 assert!(self.acts(), "killed by who only tells");
                 let (_, victim) = self.engine.victim().expect("somebody to kill");
@@ -525,6 +574,13 @@ impl Watcher {
             }
         }
         assert_eq!((self.held, self.engine.brake()), (None, None), "still held back");
+    }
+
+    /// So much of the time is gone that a hook may take; no gap counts for more than a second.
+    fn wait_for_hook(&mut self, ns: u64) {
+        if let Some(Course::Hooked { left_ns, .. }) = &mut self.course {
+            *left_ns = left_ns.saturating_sub(ns.min(1_000 * MS));
+        }
     }
 
     /// A kill has begun: it counts for the breaker, unless the pod is back within its back-off.
@@ -619,6 +675,7 @@ impl Watcher {
             assert!(used.map_or(facts.request_bytes == 0, |used| used > facts.request_bytes));
         }
         if decision.dry_run {
+            assert_eq!(decision.hook, HookPlan::Off);
             return;
         }
         assert_eq!(self.course, None, "a second victim");
@@ -635,7 +692,14 @@ impl Watcher {
         let alive = self.engine.candidates().known().filter(|(_, reading)| !empty(reading)).count();
         let share = recent * 1_000 < (recent + alive) * usize::from(self.settings.breaker.max_share_permille);
         assert!(recent < 10 || share, "beyond the breaker's share");
-        self.course = Some(Course::Asked { number: decision.number, grace: decision.grace_ns > 0 });
+        let (number, grace) = (decision.number, decision.grace_ns > 0);
+        self.course = Some(match decision.hook {
+            HookPlan::Off | HookPlan::NoTime => Course::Asked { number, grace },
+            HookPlan::Awaited { for_ns } => {
+                assert!(for_ns <= self.settings.hook_timeout_ns, "longer than is configured");
+                Course::Hooked { number, grace, left_ns: for_ns, is_over: false }
+            }
+        });
     }
 }
 
@@ -656,6 +720,7 @@ fn run(settings: &EngineSettings, first: &[CandidateFacts], happenings: &[Happen
         held: None,
         kills_ns: Vec::new(),
         is_read: false,
+        has_jumped: false,
         key: 0,
         exhausted_in_ns: None,
         back_offs: BTreeMap::new(),

@@ -6,8 +6,8 @@ use crate::{
     model::CgroupId,
     policy::{
         engine::{
-            BreakerSettings, CandidateFacts, Candidates, Engine, EngineSettings, Level, Mode, NodeSample,
-            Outcome, PodKey, Reading, Refusal, Usage, followed,
+            BreakerSettings, CandidateFacts, Candidates, Engine, EngineSettings, HookEnd, Level, Mode,
+            NodeSample, Outcome, PodKey, Reading, Refusal, Usage, followed,
         },
         flight::{
             Given, Member, Origin, Record, Recording, Writer, put_called, put_candidates, put_key, put_lost,
@@ -82,6 +82,11 @@ fn outcome() -> impl Strategy<Value = Outcome> {
             now_ns,
             reason
         }),
+        (number(), at(), any::<i32>()).prop_map(|(number, now_ns, status)| Outcome::HookEnded {
+            number,
+            now_ns,
+            end: HookEnd::Exited(status)
+        }),
         (number(), at(), any::<bool>(), prop::option::of(0_u64..1_000), prop::option::of(0_u64..10))
             .prop_map(|(number, now_ns, populated, current_bytes, process_count)| Outcome::Progress {
                 number,
@@ -134,6 +139,7 @@ pub(super) fn settings() -> impl Strategy<Value = EngineSettings> {
             EngineSettings {
                 mode,
                 paused,
+                hook_timeout_ns: grace_ms * 1_000_000,
                 thresholds: followed(&thresholds),
                 pressure_transition_period_ms: transition_ms,
                 max_pod_grace_period_ns: grace_ms * 1_000_000,

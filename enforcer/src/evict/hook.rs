@@ -1,0 +1,224 @@
+//! The helper thread that runs a program before a victim is signalled.
+//!
+//! The eviction waits for it, and for no longer than the engine says; the program is killed then, with everything that it
+//! started. Nothing that it does or says changes what becomes of the victim, except that nobody is signalled if the
+//! shortage is over by then.
+
+mod environment;
+mod pen;
+mod process;
+mod program;
+mod tail;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    io,
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU8, AtomicU64, Ordering},
+    },
+};
+
+use rustix::{event::EventfdFlags, io::Errno, time::ClockId};
+use ulid::Ulid;
+
+use self::process::{Run, Undead};
+pub use self::program::{HookProgram, UnsafeProgram};
+use super::{
+    candidate::Candidate,
+    queue::{Receiver, Sender},
+    report::Report,
+    turn::now_ns,
+};
+use crate::policy::engine::{Decision, HookEnd, Outcome};
+
+/// What the reflex hands over: the eviction that the program is to be run for.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) id: Ulid,
+    pub(super) decision: Decision,
+    pub(super) candidate: Arc<Candidate>,
+    /// When it must be over, in nanoseconds of `CLOCK_BOOTTIME`.
+    pub(super) deadline_ns: u64,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct HookRun {
+    /// How it ended.
+    pub end: HookEnd,
+    /// How long it ran, in nanoseconds.
+    pub ran_ns: u64,
+    /// The last of what it wrote to its standard output and error, bytes that are no text replaced.
+    pub output: String,
+    /// How many bytes that were in all.
+    pub output_bytes: u64,
+}
+
+impl HookRun {
+    fn nothing(end: HookEnd) -> Self {
+        Self { end, ran_ns: 0, output: String::new(), output_bytes: 0 }
+    }
+}
+
+/// What the helper does, as the reflex knows it.
+mod doing {
+    /// Nothing.
+    pub(super) const NOTHING: u8 = 0;
+    /// It was given a run and has not begun to follow it. It may be stuck in that: a program's file can be on a disk that
+    /// does not answer.
+    pub(super) const BEGINNING: u8 = 1;
+    /// It follows one, and can be told to end it.
+    pub(super) const FOLLOWING: u8 = 2;
+}
+
+/// What the helper shares with the reflex, and with whoever configures it.
+#[derive(Debug)]
+pub(super) struct Hooks {
+    /// The reflex never takes this lock.
+    program: Mutex<Option<HookProgram>>,
+    /// Where runs are told; none once nobody waits for the helper any more. The reflex never takes this lock.
+    teller: Mutex<Option<Sender<Report>>>,
+    /// Runs for evictions up to this number are to end now.
+    cut: AtomicU64,
+    doing: AtomicU8,
+    /// Reports that found no room.
+    dropped: AtomicU64,
+    bell: OwnedFd,
+}
+
+impl Hooks {
+    pub(super) fn new(program: Option<HookProgram>, teller: Option<Sender<Report>>) -> io::Result<Self> {
+        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self {
+            program: Mutex::new(program),
+            teller: Mutex::new(teller),
+            cut: AtomicU64::new(0),
+            doing: AtomicU8::new(doing::NOTHING),
+            dropped: AtomicU64::new(0),
+            bell,
+        })
+    }
+
+    pub(super) fn configure(&self, program: Option<HookProgram>) {
+        *self.program.lock().unwrap_or_else(PoisonError::into_inner) = program;
+    }
+
+    /// Whether the helper takes a run for this eviction now: it does not while it begins another. One that it follows is
+    /// ended. Allocates nothing and waits for nobody.
+    pub(super) fn take(&self, number: u64) -> bool {
+        let before = self.doing.swap(doing::BEGINNING, Ordering::AcqRel);
+        if before == doing::FOLLOWING {
+            self.cut(number.saturating_sub(1));
+        }
+        before != doing::BEGINNING
+    }
+
+    /// Has the run for that eviction ended, and those before; allocates nothing and waits for nobody.
+    pub(super) fn cut(&self, number: u64) {
+        self.cut.fetch_max(number, Ordering::Release);
+        // It can only fail when the counter is full, and then the helper is about to wake anyway.
+        let _rung = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    /// How many reports found no room.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Tells nothing any more: nobody waits for the helper.
+    pub(super) fn silence(&self) {
+        drop(self.teller.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    fn tell(&self, report: Report) {
+        let teller = self.teller.lock().unwrap_or_else(PoisonError::into_inner);
+        if teller.as_ref().is_some_and(|teller| teller.offer(report).is_err()) {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn follows(&self) {
+        self.doing.store(doing::FOLLOWING, Ordering::Release);
+    }
+
+    /// What was taken is not begun.
+    pub(super) fn gave_up(&self) {
+        self.doing.store(doing::NOTHING, Ordering::Release);
+    }
+
+    /// What is followed has been killed; the next that was taken meanwhile is begun in a moment.
+    fn is_done(&self) {
+        let (from, to) = (doing::FOLLOWING, doing::NOTHING);
+        // Otherwise the next is taken.
+        let _done = self.doing.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    fn is_cut(&self, number: u64) -> bool {
+        let mut rings = [0_u8; 8];
+        let _quiet = rustix::io::read(&self.bell, &mut rings);
+        self.cut.load(Ordering::Acquire) >= number
+    }
+
+    fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+/// Kills what a hook of an earlier daemon left; to be called before the first reflex is started.
+pub fn clear() {
+    pen::clear();
+}
+
+/// Works until the reflex is gone.
+pub(super) fn run(queue: &Receiver<Job>, hooks: &Hooks, mut answer: impl FnMut(Outcome)) {
+    let mut undead = Undead::default();
+    while let Some(job) = queue.next() {
+        let ran = run_one(&job, hooks, &mut undead);
+        let Job { id, decision, candidate, deadline_ns: _ } = job;
+        let (number, signal, end) = (decision.number, decision.shortage.signal, ran.end);
+        // Before the answer, which leads to the signal: what is told of that knows of this.
+        hooks.tell(Report::Hooked { id, signal, candidate, plan: decision.hook, ran });
+        answer(Outcome::HookEnded { number, now_ns: now_ns(ClockId::Boottime), end });
+    }
+}
+
+fn run_one(job: &Job, hooks: &Hooks, undead: &mut Undead) -> HookRun {
+    match begin(job, hooks, undead) {
+        Ok(run) => run.follow(job, hooks, undead),
+        Err(end) => {
+            hooks.gave_up();
+            HookRun::nothing(end)
+        }
+    }
+}
+
+fn begin(job: &Job, hooks: &Hooks, undead: &mut Undead) -> Result<Run, HookEnd> {
+    let program = hooks.program.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let program = program.ok_or(HookEnd::Unset)?;
+    program.check().map_err(|error| {
+        tracing::warn!(error = &error as &dyn std::error::Error, "preKillHook is not run");
+        match error {
+            UnsafeProgram::Unreadable { source, .. } => unstarted(&source),
+            UnsafeProgram::NotExecutable { .. } => HookEnd::Unstarted(Errno::ACCESS.raw_os_error()),
+            UnsafeProgram::NotReal { .. } | UnsafeProgram::Changeable { .. } => HookEnd::Unsafe,
+        }
+    })?;
+    let begun_ns = now_ns(ClockId::Boottime);
+    if undead.are_many() || begun_ns >= job.deadline_ns {
+        return Err(HookEnd::Busy);
+    }
+    if hooks.is_cut(job.decision.number) {
+        return Err(HookEnd::Cut);
+    }
+    Run::begin(&program, job, begun_ns).map_err(|error| {
+        tracing::warn!(%error, program = %program.path.display(), "preKillHook cannot be started");
+        unstarted(&error)
+    })
+}
+
+fn unstarted(error: &io::Error) -> HookEnd {
+    HookEnd::Unstarted(error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()))
+}

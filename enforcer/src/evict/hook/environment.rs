@@ -1,0 +1,55 @@
+//! What the program is told: the whole of its environment, and nothing of ours.
+
+use ulid::Ulid;
+
+use crate::{
+    evict::candidate::Candidate,
+    policy::engine::{Decision, Resource},
+};
+
+/// Where it finds other programs.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The variables by their names. Namespace, name and uid are what the API server takes, and so have no special characters;
+/// the path of an adopted cgroup is as it is.
+pub(super) fn environment(
+    id: Ulid,
+    decision: &Decision,
+    candidate: &Candidate,
+    allowed_ns: u64,
+) -> Vec<(&'static str, String)> {
+    let identity = candidate.identity();
+    let facts = candidate.facts();
+    let shortage = &decision.shortage;
+    let mut variables = vec![
+        ("PATH", PATH.to_owned()),
+        ("LANG", String::from("C.UTF-8")),
+        ("ENFORCER_EVICTION_ID", id.to_string()),
+        ("ENFORCER_SIGNAL", shortage.signal.as_str().to_owned()),
+        ("ENFORCER_HARD", shortage.hard.to_string()),
+        ("ENFORCER_THRESHOLD", shortage.threshold.to_string()),
+        ("ENFORCER_OBSERVED", shortage.observed.to_string()),
+        ("ENFORCER_NAMESPACE", identity.pod.namespace.clone()),
+        ("ENFORCER_POD", identity.pod.name.clone()),
+        ("ENFORCER_UID", identity.uid.as_str().to_owned()),
+        ("ENFORCER_QOS_CLASS", identity.qos_class.as_str().to_owned()),
+        ("ENFORCER_PRIORITY", facts.priority.to_string()),
+        ("ENFORCER_CGROUP", identity.cgroup.as_str().to_owned()),
+        ("ENFORCER_REQUEST_BYTES", facts.request_bytes.to_string()),
+        ("ENFORCER_GRACE_MS", (decision.grace_ns / 1_000_000).to_string()),
+        ("ENFORCER_TIMEOUT_MS", (allowed_ns / 1_000_000).to_string()),
+        ("ENFORCER_DRY_RUN", decision.dry_run.to_string()),
+    ];
+    if let Some(usage) = decision.reading.usage() {
+        variables.push(("ENFORCER_USAGE_BYTES", usage.working_set_bytes.to_string()));
+    }
+    if let (Resource::Pids, Some(count)) =
+        (shortage.resource(), decision.reading.usage().and_then(|usage| usage.process_count))
+    {
+        variables.push(("ENFORCER_PROCESS_COUNT", count.to_string()));
+    }
+    if let Some(limit_bytes) = identity.limit_bytes {
+        variables.push(("ENFORCER_LIMIT_BYTES", limit_bytes.to_string()));
+    }
+    variables
+}

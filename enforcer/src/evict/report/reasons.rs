@@ -1,0 +1,66 @@
+//! Reasons, by the words that events have for them.
+
+use serde_json::{Map, Value, json};
+
+use crate::policy::{
+    engine::{BrakeRefusal, Exclusion, KillReason, Resource, Suppression},
+    threshold::Signal,
+};
+
+pub(super) fn brake_refusal(reason: BrakeRefusal) -> Map<String, Value> {
+    let mut data = Map::new();
+    let (reason, message) = match reason {
+        BrakeRefusal::Gone => ("gone", String::from("its cgroup is gone")),
+        BrakeRefusal::Absent => ("absent", String::from("it has no memory.high")),
+        BrakeRefusal::Lower => ("lower", String::from("its memory.high is lower already")),
+        BrakeRefusal::Forbidden => ("forbidden", String::from("it holds what must never be held back")),
+        BrakeRefusal::Unwritten => (
+            "unwritten",
+            String::from(
+                "what it holds cannot be written down, and so would not be given back after a crash",
+            ),
+        ),
+        BrakeRefusal::Busy => ("busy", String::from("the helper thread has no room for it")),
+        BrakeRefusal::Kernel(errno) => {
+            data.insert("errno".into(), json!(errno));
+            ("refused", std::io::Error::from_raw_os_error(errno).to_string())
+        }
+    };
+    data.insert("reason".into(), json!(reason));
+    data.insert("message".into(), json!(message));
+    data
+}
+
+pub(super) fn kill_reason(reason: KillReason) -> &'static str {
+    match reason {
+        KillReason::GracePassed => "gracePassed",
+        KillReason::HardThreshold => "hardThreshold",
+        KillReason::Exhausting => "exhausting",
+        KillReason::HookOver => "hookOver",
+    }
+}
+
+pub(super) fn exclusion(reason: Exclusion) -> &'static str {
+    match reason {
+        Exclusion::Critical => "critical",
+        Exclusion::Protected => "protected",
+        Exclusion::Gone => "gone",
+        Exclusion::Empty => "empty",
+        Exclusion::WithinRequest => "withinRequest",
+        Exclusion::PassedOver => "passedOver",
+    }
+}
+
+pub(super) fn suppression(signal: Signal, reason: Suppression) -> (&'static str, &'static str) {
+    match reason {
+        Suppression::NoCandidate if Resource::of(signal) == Some(Resource::Pids) => {
+            ("noCandidate", "process ids are short and no pod may be evicted")
+        }
+        Suppression::NoCandidate => ("noCandidate", "memory is short and no pod may be evicted"),
+        Suppression::BreakerOpen => (
+            "breakerOpen",
+            "too many evictions within the breaker's window: from now on they are only decided, not carried out, until \
+             the configuration is loaded again",
+        ),
+    }
+}

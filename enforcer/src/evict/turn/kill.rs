@@ -1,0 +1,86 @@
+//! The signal, and the look at who was signalled.
+
+use std::sync::Arc;
+
+use rustix::{
+    event::epoll::{self, EventData, EventFlags},
+    time::ClockId,
+};
+
+use super::{Current, Turn, VICTIM, now_ns};
+use crate::{
+    evict::{candidate::Candidate, executor, reap::Work, report::Report},
+    policy::engine::{Actions, Decision, Input, KillReason, Moments, Outcome},
+};
+
+impl Turn {
+    /// Kills the victim of that eviction; `cut_short` says why, if it had been given time to end.
+    pub(super) fn kill(&mut self, number: u64, cut_short: Option<KillReason>) -> Option<Actions> {
+        self.end_hook(number);
+        // Then it was not given time to end.
+        let cut_short = cut_short.filter(|reason| *reason != KillReason::HookOver);
+        let Current { id, number, decision, ref candidate } =
+            *self.current.as_ref().filter(|current| current.number == number)?;
+        let candidate = Arc::clone(candidate);
+        let outcome = match executor::signal(&candidate) {
+            Ok(signalled) => {
+                let now_ns = signalled.at_ns;
+                self.watch(&candidate);
+                let Decision { crossed_ns, decided_ns, .. } = decision;
+                let moments = Moments {
+                    crossed_ns,
+                    decided_ns,
+                    terminated_ns: self.core.engine().terminated_ns(),
+                    signalled_ns: Some(now_ns),
+                    dead_ns: None,
+                    memory_back_ns: None,
+                };
+                let brakes_failed = signalled.brakes_failed;
+                // Reaping only makes it faster: if there is no room, the victim frees its memory itself.
+                let _queued = self.wiring.reaper.offer(Work::Reap(Arc::clone(&candidate)));
+                let signal = decision.shortage.signal;
+                self.tell(Report::Signalled {
+                    id,
+                    signal,
+                    number,
+                    candidate,
+                    cut_short,
+                    moments,
+                    brakes_failed,
+                });
+                Outcome::Signalled { number, now_ns }
+            }
+            Err(reason) => {
+                if self.core.engine().terminated_ns().is_none() {
+                    self.release_pledge(number);
+                }
+                Outcome::Refused { number, now_ns: now_ns(ClockId::Boottime), reason }
+            }
+        };
+        Some(self.core.step(Input::Outcome(outcome)))
+    }
+
+    /// Wakes us when the victim's last process is gone. A file that cannot be waited on is looked at by the timer.
+    ///
+    /// Once for each change: the file of a target that is gone stays ready, and would keep us awake until the last
+    /// of the others is dead.
+    pub(super) fn watch(&self, victim: &Candidate) {
+        for target in &victim.targets {
+            let _watched = epoll::add(
+                &self.epoll,
+                &target.events,
+                EventData::new_u64(VICTIM),
+                EventFlags::PRI | EventFlags::ET,
+            );
+        }
+    }
+
+    /// Ends the telling about an eviction, if it is the current one.
+    pub(super) fn bury(&mut self, number: u64) -> Option<Current> {
+        let current = self.current.take_if(|current| current.number == number)?;
+        for target in &current.candidate.targets {
+            let _unwatched = epoll::delete(&self.epoll, &target.events);
+        }
+        Some(current)
+    }
+}
