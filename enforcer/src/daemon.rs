@@ -470,7 +470,6 @@ fn start_reflex(
             | Report::Suppressed { .. }
             | Report::ToBeAsked { .. }
             | Report::Hooked { .. }
-            | Report::StandsBack { .. }
             | Report::Blind(..)
             | Report::Sighted(_) => None,
         };

@@ -183,17 +183,6 @@ pub enum Report {
         /// Why.
         reason: Suppression,
     },
-    /// Who would have been the victim has returned after an eviction, and stands back for another.
-    StandsBack {
-        /// What is short.
-        signal: Signal,
-        /// Who stands back.
-        candidate: Arc<Candidate>,
-        /// What is known of its evictions.
-        returned: Returned,
-        /// When it was decided, in nanoseconds of `CLOCK_BOOTTIME`.
-        now_ns: u64,
-    },
     /// What a signal measures cannot be read: until it can, nothing is decided for its sake.
     Blind(Signal, Blindness),
     /// It can be read again.
@@ -339,17 +328,6 @@ impl Teller {
                 let data = json!({"signal": signal.as_str(), "reason": reason, "message": message});
                 Event { kind: EventType::EvictionSuppressed, subject: Subject::Node, data }
             }
-            Report::StandsBack { signal, candidate, returned, now_ns } => {
-                let mut data = names(candidate.identity());
-                data.insert("uid".into(), json!(candidate.identity().uid.as_str()));
-                data.insert("signal".into(), json!(signal.as_str()));
-                data.insert("reason".into(), json!("backOff"));
-                data.append(&mut returned_data(*returned, *now_ns));
-                let message = "it came back after an eviction, and its death would not end the shortage: another goes \
-                               first; whoever starts it again should be stopped";
-                data.insert("message".into(), json!(message));
-                pod_event(EventType::EvictionSuppressed, candidate, data)
-            }
             Report::Blind(signal, why) => {
                 let data = json!({
                     "what": signal.as_str(),
@@ -479,12 +457,9 @@ pub(super) fn victim_data(victim: &Candidate, reading: &Reading, growth_bytes_pe
 }
 
 fn ranked_data(rank: u32, ranked: &Ranked, identity: &Identity) -> Value {
-    let Ranked { index: _, cgroup: _, standing, stands_back } = ranked;
+    let Ranked { index: _, cgroup: _, standing } = ranked;
     let mut data = names(identity);
     data.insert("rank".into(), json!(rank));
-    if *stands_back {
-        data.insert("backOff".into(), json!(true));
-    }
     data.insert("evictable".into(), json!(true));
     match standing {
         Standing::Memory(standing) => {

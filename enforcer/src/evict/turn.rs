@@ -427,11 +427,6 @@ impl Turn {
                     Action::Suppressed { now_ns, signal, reason } => {
                         self.tell(Report::Suppressed { now_ns, signal, reason });
                     }
-                    Action::StandsBack { now_ns, signal, index, cgroup: _, returned } => {
-                        if let Some(candidate) = self.set.members.get(index).map(Arc::clone) {
-                            self.tell(Report::StandsBack { signal, candidate, returned, now_ns });
-                        }
-                    }
                     Action::LookAgainWithin(within_ns) => self.look_within_ns = Some(within_ns),
                     Action::ReadUsages(resource) => next = self.read_usages(resource),
                     Action::Evict => next = self.evict(),

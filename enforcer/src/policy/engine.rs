@@ -301,7 +301,6 @@ impl Engine {
             self.told = None;
             self.quiet_until_ns = 0;
             self.candidates.forgive();
-            self.back_offs.forget_told();
         }
         if verdict.conditions != self.conditions {
             self.conditions = verdict.conditions;
@@ -413,13 +412,11 @@ impl Engine {
     fn take_first(&mut self, now_ns: u64, reclaim: Reclaim, actions: &mut Actions) {
         // Who was held back for the last one's sake may be the next.
         self.ease(actions);
-        self.stand_back(now_ns, &reclaim);
         self.candidates.order.sort_unstable_by(|left, right| left.compare(right).0);
         if self.mode() == Mode::Enforce && self.breaker.is_open(now_ns, self.candidates.alive()) {
             self.mode = Mode::DryRun;
             self.suppress(now_ns, &reclaim, Suppression::BreakerOpen, actions);
         }
-        self.tell_who_stands_back(now_ns, &reclaim, actions);
         let Some(decision) = self.draw_up(now_ns, reclaim) else {
             self.quiet_until_ns = now_ns.saturating_add(NOBODY_PAUSE_NS);
             self.suppress(now_ns, &reclaim, Suppression::NoCandidate, actions);

@@ -45,8 +45,6 @@ pub enum DecidedBy {
     ProcessCount,
     /// The keys are equal: the caller's order holds.
     Order,
-    /// Not by a key: only one of the two has returned after an eviction, and that one stands back.
-    BackOff,
 }
 
 impl DecidedBy {
@@ -60,7 +58,6 @@ impl DecidedBy {
             Self::AboveRequest => "aboveRequest",
             Self::ProcessCount => "processCount",
             Self::Order => "order",
-            Self::BackOff => "backOff",
         }
     }
 
@@ -140,7 +137,7 @@ fn first_unequal<const N: usize>(keys: [(Ordering, DecidedBy); N]) -> (Ordering,
 wire!(struct MemoryStanding { usage_bytes, request_bytes, priority, order });
 wire!(struct PidStanding { process_count, priority, order });
 wire!(enum DecidedBy {
-    0 => StatsMissing, 1 => ExceedsRequest, 2 => Priority, 3 => AboveRequest, 4 => ProcessCount, 5 => Order, 6 => BackOff,
+    0 => StatsMissing, 1 => ExceedsRequest, 2 => Priority, 3 => AboveRequest, 4 => ProcessCount, 5 => Order,
 });
 
 #[cfg(test)]

@@ -269,11 +269,6 @@ impl<'a> Teller<'a> {
                 let more = with(Map::new(), "signal", json!(signal.as_str()));
                 say("suppressed", with(more, "reason", json!(reason)));
             }
-            Happening::StandsBack { signal, cgroup, returned } => {
-                let more = with(self.names(*cgroup), "signal", json!(signal.as_str()));
-                let more = with(more, "evictedBefore", json!(returned.evictions));
-                say("suppressed", with(more, "reason", json!("backOff")));
-            }
             Happening::Configured(settings) => {
                 say("configured", with(Map::new(), "mode", json!(settings.mode.as_str())));
             }

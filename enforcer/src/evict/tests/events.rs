@@ -12,7 +12,7 @@ use crate::{
         engine::{
             Action, BrakeCause, BrakeRefusal, Candidates, Completion, Containment, Engine, EngineSettings,
             Failure, FailureReason, Input, KillReason, Mode, Moments, NodeSample, Outcome, Reading, Refusal,
-            Resource, Returned, Shortage, Suppression, followed,
+            Resource, Shortage, Suppression, followed,
         },
         threshold::{Signal, Threshold, ThresholdValue},
     },
@@ -135,7 +135,6 @@ fn the_course_of_an_eviction() {
         candidate: Arc::clone(&candidate),
         failure: failure(cgroup, reason),
     };
-    let returned = Returned { evictions: 3, until_ns: 35_000 * MS };
     let reports = vec![
         Report::Crossed { now_ns: MS, shortage: shortage(199 * MIB) },
         Report::Signalled {
@@ -195,12 +194,6 @@ fn the_course_of_an_eviction() {
             brakes_failed: 0,
         },
         Report::Suppressed { now_ns: MS, signal: Signal::PidAvailable, reason: Suppression::NoCandidate },
-        Report::StandsBack {
-            signal: Signal::MemoryAvailable,
-            candidate: Arc::clone(&candidate),
-            returned,
-            now_ns: MS,
-        },
         failed(FailureReason::Refused(Refusal::Unrecorded)),
         Report::Blind(Signal::MemoryAvailable, Blindness::Memory(MeminfoError::Malformed)),
         Report::Blind(Signal::PidAvailable, Blindness::Level(Missing::Failed(12))),

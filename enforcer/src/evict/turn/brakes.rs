@@ -74,7 +74,6 @@ impl Turn {
             | Action::Completed(_)
             | Action::Failed(_)
             | Action::Suppressed { .. }
-            | Action::StandsBack { .. }
             | Action::LookAgainWithin(_) => return,
         };
         if which == brake {

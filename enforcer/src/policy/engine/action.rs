@@ -42,14 +42,6 @@ impl Standing {
             (Self::Pids(_), Self::Memory(_)) => (Ordering::Greater, DecidedBy::Order),
         }
     }
-
-    /// Whether it is known to use no more memory than it requested: such a pod dies in nobody's place.
-    fn is_within_request(&self) -> bool {
-        match self {
-            Self::Memory(standing) => standing.usage_bytes.is_some() && !standing.exceeds_request(),
-            Self::Pids(_) => false,
-        }
-    }
 }
 
 /// A candidate with the keys that it is ranked by.
@@ -61,19 +53,12 @@ pub struct Ranked {
     pub cgroup: CgroupId,
     /// The keys.
     pub standing: Standing,
-    /// Whether it has returned after an eviction, and stands back behind those who have not and use more than they
-    /// request as well: its death would not end the shortage.
-    pub stands_back: bool,
 }
 
 impl Ranked {
     /// Which of the two is evicted first, and by which key.
     #[must_use]
     pub fn compare(&self, other: &Self) -> (Ordering, DecidedBy) {
-        let back = self.stands_back.cmp(&other.stands_back);
-        if back.is_ne() && self.standing.is_within_request() == other.standing.is_within_request() {
-            return (back, DecidedBy::BackOff);
-        }
         self.standing.compare(&other.standing)
     }
 }
@@ -408,19 +393,6 @@ pub enum Action {
         /// Why.
         reason: Suppression,
     },
-    /// Tell: one that would have been the victim has returned after an eviction, and stands back for another.
-    StandsBack {
-        /// When.
-        now_ns: u64,
-        /// For what.
-        signal: Signal,
-        /// Its place among the candidates.
-        index: usize,
-        /// Its cgroup.
-        cgroup: CgroupId,
-        /// What is known of its evictions.
-        returned: Returned,
-    },
     /// Look at the node, and at the victim if there is one, after this time at the latest; holds until the next
     /// `Input::Node` or `Input::Usages`, and instead of the sampler's own pace.
     LookAgainWithin(u64),
@@ -430,7 +402,7 @@ pub enum Action {
 pub type Actions = Few<Action, 16>;
 
 wire!(enum Standing { 0 => Memory(standing: MemoryStanding), 1 => Pids(standing: PidStanding) });
-wire!(struct Ranked { index, cgroup, standing, stands_back });
+wire!(struct Ranked { index, cgroup, standing });
 wire!(enum Exclusion { 0 => Critical, 1 => Protected, 2 => Gone, 3 => Empty, 4 => WithinRequest, 5 => PassedOver });
 wire!(struct Excluded { index, cgroup, reason });
 wire!(struct Shortage { signal, hard, threshold, observed });
@@ -469,6 +441,5 @@ wire!(enum Action {
     12 => Contained { now_ns: u64, containment: Containment },
     13 => Uncontained { now_ns: u64, containment: Containment, reason: BrakeRefusal },
     14 => Eased { now_ns: u64, containment: Containment, since_ns: u64, given_back: bool },
-    15 => StandsBack { now_ns: u64, signal: Signal, index: usize, cgroup: CgroupId, returned: Returned },
-    16 => Ask { number: u64 },
+    15 => Ask { number: u64 },
 });

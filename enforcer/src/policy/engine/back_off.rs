@@ -1,22 +1,15 @@
-//! What is remembered of pods that were evicted: who comes back soon is told, and stands back where its death would not
-//! help.
+//! What is remembered of pods that were evicted: who comes back soon is told, and is not one more for the breaker.
 //!
 //! A pod may come back by itself: whoever runs it starts it anew, in a cgroup that is adopted or under the same name. As
-//! long as its back-off lasts it has *returned*, and two things are different:
-//!
-//! - Its next eviction does not count for the breaker. That is there for an engine that kills too many, and the same pod
-//!   again is not one more.
-//! - It stands back behind those who have not returned, if the deaths of all that have would not end the shortage. Somebody
-//!   else must die anyway then, and a pod that is back at once, and small, would otherwise be the first of the ranking again
-//!   and again, with the one who fills the node never reached. Where their deaths do end it, the ranking holds: a hog that
-//!   comes back is evicted each time that it fills the node. A pod within its request is never put before one that
-//!   exceeds its own: what fills the node may not be among the candidates yet.
+//! long as its back-off lasts it has *returned*. Its next eviction does not count for the breaker: that is there for an
+//! engine that kills too many, and the same pod again is not one more. The ranking holds as for any other: a hog that comes
+//! back is evicted each time that it fills the node, and nobody dies in its place.
 //!
 //! The times are those of the kubelet's `CrashLoopBackOff` (`pkg/kubelet/kubelet.go`: `MaxCrashLoopBackOff`, and
 //! `initialCrashLoopBackOff`; forgotten after twice the longest, as in client-go's `flowcontrol.Backoff`).
 
-use super::{Action, Actions, Engine, Resource, push};
-use crate::policy::{few::Few, pressure::Reclaim, wire::wire};
+use super::Engine;
+use crate::policy::{few::Few, wire::wire};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -45,8 +38,6 @@ struct Entry {
     evictions: u32,
     evicted_ns: u64,
     until_ns: u64,
-    /// Whether it was told in this shortage that it stands back.
-    is_told: bool,
 }
 
 /// A pod that has returned.
@@ -76,7 +67,7 @@ pub(super) struct BackOffs {
 impl BackOffs {
     /// Takes note of an eviction. Answers whether it is the pod's first, or the first after its back-off.
     pub(super) fn note(&mut self, pod: PodKey, now_ns: u64) -> bool {
-        let mut fresh = Entry { pod, evictions: 1, evicted_ns: now_ns, until_ns: 0, is_told: false };
+        let mut fresh = Entry { pod, evictions: 1, evicted_ns: now_ns, until_ns: 0 };
         fresh.until_ns = now_ns.saturating_add(length_ns(1));
         if let Some(known) = self.entries.iter_mut().find(|entry| entry.pod == pod) {
             let has_returned = now_ns < known.until_ns;
@@ -105,24 +96,6 @@ impl BackOffs {
         let entry = self.entries.iter().find(|entry| entry.pod == pod && now_ns < entry.until_ns)?;
         Some(Returned { evictions: entry.evictions, until_ns: entry.until_ns })
     }
-
-    /// Whether nobody's back-off lasts.
-    fn is_quiet(&self, now_ns: u64) -> bool {
-        !self.entries.iter().any(|entry| now_ns < entry.until_ns)
-    }
-
-    /// Whether it is news that the pod stands back; from now on it is none.
-    fn tell(&mut self, pod: PodKey) -> bool {
-        let known = self.entries.iter_mut().find(|entry| entry.pod == pod);
-        known.is_some_and(|entry| !std::mem::replace(&mut entry.is_told, true))
-    }
-
-    /// The shortage is over: in the next one it is told again.
-    pub(super) fn forget_told(&mut self) {
-        for entry in self.entries.iter_mut() {
-            entry.is_told = false;
-        }
-    }
 }
 
 /// How long the back-off after so many evictions lasts.
@@ -146,58 +119,10 @@ impl Engine {
             self.breaker.record(now_ns);
         }
     }
-
-    /// Finds out who of the order stands back, because the deaths of all that have returned would not end the shortage.
-    pub(super) fn stand_back(&mut self, now_ns: u64, reclaim: &Reclaim) {
-        if self.back_offs.is_quiet(now_ns) {
-            for ranked in &mut self.candidates.order {
-                ranked.stands_back = false;
-            }
-            return;
-        }
-        let Some(resource) = Resource::of(reclaim.threshold.signal) else { return };
-        let mut order = std::mem::take(&mut self.candidates.order);
-        let mut back = 0_u64;
-        for ranked in &mut order {
-            let Some(slot) = self.candidates.slot(ranked.index) else { continue };
-            ranked.stands_back = self.back_offs.returned(slot.facts.pod, now_ns).is_some();
-            if ranked.stands_back {
-                // At the most: what is charged is known before what it consists of, and who fills fast is ahead of both.
-                let most = slot.reading.usage().and_then(|usage| match resource {
-                    Resource::Memory => Some(usage.current_bytes),
-                    Resource::Pids => usage.process_count,
-                });
-                back = back.saturating_add(most.unwrap_or(u64::MAX));
-            }
-        }
-        if reclaim.available.saturating_add(back) >= reclaim.target {
-            for ranked in &mut order {
-                ranked.stands_back = false;
-            }
-        }
-        self.candidates.order = order;
-    }
-
-    /// Tells who would have been the victim and stands back for the one that is; once in a shortage for each.
-    pub(super) fn tell_who_stands_back(&mut self, now_ns: u64, reclaim: &Reclaim, actions: &mut Actions) {
-        let mut order = self.candidates.order.iter();
-        let Some(first) = order.next().filter(|first| !first.stands_back) else { return };
-        let Some(back) = order.find(|ranked| ranked.stands_back) else { return };
-        if back.standing.compare(&first.standing).0.is_gt() {
-            return;
-        }
-        let Some(pod) = self.candidates.slot(back.index).map(|slot| slot.facts.pod) else { return };
-        if let Some(returned) = self.back_offs.returned(pod, now_ns)
-            && self.back_offs.tell(pod)
-        {
-            let (signal, index) = (reclaim.threshold.signal, back.index);
-            push(actions, Action::StandsBack { now_ns, signal, index, cgroup: back.cgroup, returned });
-        }
-    }
 }
 
 wire!(struct PodKey { hash });
-wire!(struct Entry { pod, evictions, evicted_ns, until_ns, is_told });
+wire!(struct Entry { pod, evictions, evicted_ns, until_ns });
 wire!(struct Returned { evictions, until_ns });
 wire!(struct BackOffs { entries });
 

@@ -240,7 +240,7 @@ impl Slot {
                 order,
             }),
         };
-        Ranked { index, cgroup: self.facts.cgroup, standing, stands_back: false }
+        Ranked { index, cgroup: self.facts.cgroup, standing }
     }
 }
 

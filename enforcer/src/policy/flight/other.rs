@@ -294,7 +294,6 @@ impl World {
                     | Action::Completed(_)
                     | Action::Failed(_)
                     | Action::Suppressed { .. }
-                    | Action::StandsBack { .. }
                     | Action::LookAgainWithin(_) => {}
                 }
             }

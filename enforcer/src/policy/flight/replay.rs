@@ -2,16 +2,13 @@ use super::{
     file::{Item, Recording},
     record::{Given, Record, Step},
 };
-use crate::{
-    model::CgroupId,
-    policy::{
-        engine::{
-            Action, Candidates, Completion, Decision, Engine, EngineSettings, Failure, HookEnd, KillReason,
-            Outcome, Returned, Shortage, Suppression,
-        },
-        threshold::Signal,
-        wire::Wire,
+use crate::policy::{
+    engine::{
+        Action, Candidates, Completion, Decision, Engine, EngineSettings, Failure, HookEnd, KillReason,
+        Outcome, Shortage, Suppression,
     },
+    threshold::Signal,
+    wire::Wire,
 };
 
 /// What happened, as the recording tells it.
@@ -62,15 +59,6 @@ pub enum Happening {
         signal: Signal,
         /// Why.
         reason: Suppression,
-    },
-    /// One that had returned stood back for another.
-    StandsBack {
-        /// For what.
-        signal: Signal,
-        /// Its cgroup.
-        cgroup: CgroupId,
-        /// What was known of its evictions.
-        returned: Returned,
     },
     /// Other settings came into force.
     Configured(Box<EngineSettings>),
@@ -244,9 +232,6 @@ impl Player {
                 Action::Completed(completion) => Happening::Completed(completion),
                 Action::Failed(failure) => Happening::Failed(failure),
                 Action::Suppressed { now_ns: _, signal, reason } => Happening::Suppressed { signal, reason },
-                Action::StandsBack { now_ns: _, signal, index: _, cgroup, returned } => {
-                    Happening::StandsBack { signal, cgroup, returned }
-                }
                 Action::Conditions(_)
                 | Action::Ask { .. }
                 | Action::ReadUsages(_)

@@ -126,11 +126,7 @@ fn is_ranked_as_upstream(engine: &Engine, decision: &Decision, fresh: bool) {
         .iter()
         .map(|ranked| {
             let (facts, reading) = all[ranked.index];
-            // Whether who has returned stands back is told a second time elsewhere.
-            let is_within = reading.usage().is_some_and(|usage| {
-                resource == Resource::Memory && usage.working_set_bytes <= facts.request_bytes
-            });
-            (is_within, ranked.stands_back, key(facts, reading, resource, ranked.index))
+            key(facts, reading, resource, ranked.index)
         })
         .collect();
     assert!(keys.is_sorted(), "{keys:?}");

@@ -11,8 +11,8 @@ use crate::{
         engine::{
             Action, Actions, BrakeRefusal, BreakerSettings, CandidateFacts, Candidates, Containment,
             Decision, Engine, EngineSettings, FailureReason, HookEnd, HookPlan, Input, KillReason, Level,
-            Mode, NodeSample, Outcome, PodKey, Ranked, Reading, Refusal, Resource, Shortage, Spared,
-            Standing, Usage, followed,
+            Mode, NodeSample, Outcome, PodKey, Ranked, Reading, Refusal, Resource, Spared, Standing, Usage,
+            followed,
         },
         rank::MemoryStanding,
         threshold::{Signal, Threshold, ThresholdValue},
@@ -274,7 +274,6 @@ struct Watcher {
     held: Option<u64>,
     kills_ns: Vec<u64>,
     /// Whether it decides by the readings that it was given just now.
-    is_read: bool,
     /// Whether the clock has jumped, so that nothing can be said of how long anything took.
     has_jumped: bool,
     /// Of the latest victim.
@@ -294,7 +293,6 @@ impl Watcher {
 
     fn feed(&mut self, happening: &Happening) {
         let number = self.engine.victim().map_or(0, |(number, _)| number);
-        self.is_read = matches!(happening, Happening::Usages { .. });
         let now_ns = self.now_ns;
         let actions: Actions = match happening {
             Happening::Look { after_ms, node } => {
@@ -543,7 +541,6 @@ impl Watcher {
             | Action::Conditions(_)
             | Action::ReadUsages(_)
             | Action::Suppressed { .. }
-            | Action::StandsBack { .. }
             | Action::LookAgainWithin(_) => {}
         }
     }
@@ -598,48 +595,22 @@ impl Watcher {
         self.back_offs.insert(self.key, (evictions, now_ns, until_ns));
     }
 
-    /// Who has returned is chosen before another who has not, only if the deaths of all that have could end it.
+    /// It is told who has returned; and nobody within its request dies in the place of one that is not.
     fn check_back_off(&self, decision: &Decision) {
-        let has_returned = |ranked: &&Ranked| {
-            let facts = self.set.iter().find(|facts| facts.cgroup == ranked.cgroup).unwrap();
-            let known = self.back_offs.get(&facts.pod.hash);
-            known.is_some_and(|(_, _, until_ns)| self.now_ns < *until_ns)
-        };
         assert!(decision.ranked_count <= decision.ranking.len(), "more pods than are shown");
         let first = decision.ranking.iter().next().expect("the victim");
-        assert_eq!(decision.returned.is_some(), has_returned(&first), "another's back-off");
-        let others = || decision.ranking.iter().filter(|ranked| !has_returned(ranked));
-        let is_within = |ranked: &&Ranked| match ranked.standing {
+        let facts = self.set.iter().find(|facts| facts.cgroup == first.cgroup).unwrap();
+        let known = self.back_offs.get(&facts.pod.hash);
+        let has_returned = known.is_some_and(|(_, _, until_ns)| self.now_ns < *until_ns);
+        assert_eq!(decision.returned.is_some(), has_returned, "another's back-off");
+        let is_within = |ranked: &Ranked| match ranked.standing {
             Standing::Memory(MemoryStanding { usage_bytes: Some(usage), request_bytes, .. }) => {
                 usage <= request_bytes
             }
             Standing::Memory(_) | Standing::Pids(_) => false,
         };
-        if first.stands_back {
-            let before = others().filter(|other| !is_within(other) || is_within(&first)).count();
-            assert_eq!(before, 0, "it was to stand back for another");
-        }
-        if is_within(&first) {
-            assert!(
-                decision.ranking.iter().all(|ranked| is_within(&ranked)),
-                "within its request, in another's place"
-            );
-        }
-        let returned = || decision.ranking.iter().filter(has_returned);
-        let stand_back = returned().filter(|ranked| ranked.stands_back).count();
-        assert!(stand_back == 0 || stand_back == returned().count(), "some of them");
-        // After a refusal the order is the one of before, and later readings count.
-        if stand_back > 0 && self.is_read {
-            let back: u64 = returned()
-                .map(|ranked| match ranked.standing {
-                    Standing::Memory(standing) => standing.usage_bytes.unwrap_or(0),
-                    Standing::Pids(standing) => standing.process_count.unwrap_or(0),
-                })
-                .sum();
-            let Shortage { observed, threshold, .. } = decision.shortage;
-            let reclaim =
-                self.settings.thresholds.iter().filter_map(|one| one.min_reclaim).map(|one| one.amount(0));
-            assert!(observed + back < threshold + reclaim.max().unwrap_or(0), "their deaths would do");
+        if is_within(first) {
+            assert!(decision.ranking.iter().all(is_within), "within its request, in another's place");
         }
     }
 
@@ -719,7 +690,6 @@ fn run(settings: &EngineSettings, first: &[CandidateFacts], happenings: &[Happen
         asked: VecDeque::new(),
         held: None,
         kills_ns: Vec::new(),
-        is_read: false,
         has_jumped: false,
         key: 0,
         exhausted_in_ns: None,
