@@ -141,7 +141,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let teller = Arc::new(Mutex::new(Teller::new(config.hash())));
     let mut recording = Recording::start(&config, &host, &journal);
     let mut desk = Desk::open(&config.state_dir, &host.boot_id, &journal);
-    let evictions = Evictions::new(&journal, &being_evicted, &sender);
+    let evictions = Evictions::new(&journal, &being_evicted, desk.view(), &sender);
     let (lookout, alarm) = Lookout::start(&config, host.node.max_pids, &journal);
     let telling = Telling { teller: teller.clone(), journal: journal.clone(), being_evicted, sender, alarm };
     let reflex =

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     journal::{Event, EventType, Subject},
-    policy::engine::{FailureReason, Reading, Refusal, Usage},
+    policy::engine::{FailureReason, Reading, Refusal, Spared, Usage},
 };
 
 /// Who ordered it.
@@ -78,9 +78,13 @@ impl ByHand {
     }
 
     /// Carries it out: SIGTERM, the grace, SIGKILL; each step is told. It waits for the end, and so must have a thread of
-    /// its own.
-    pub fn carry_out(&self, mut tell: impl FnMut(Event)) -> Result<Ending, EndError> {
-        let ended = gentle::end(&self.candidate, self.grace, |sent| tell(self.signalled(sent)));
+    /// its own. Who is `spared` by the end of its grace is not killed.
+    pub fn carry_out(
+        &self,
+        spared: impl Fn() -> Option<Spared>,
+        mut tell: impl FnMut(Event),
+    ) -> Result<Ending, EndError> {
+        let ended = gentle::end(&self.candidate, self.grace, spared, |sent| tell(self.signalled(sent)));
         tell(match &ended {
             Ok(ending) => self.completed(*ending),
             Err(error) => self.failed(error),
@@ -138,6 +142,7 @@ impl ByHand {
         let mut data = self.about();
         data.append(&mut match error {
             EndError::Undead => failure_reason(FailureReason::StillPopulated),
+            EndError::Spared(spared) => failure_reason(FailureReason::Spared(*spared)),
             EndError::Refused(refusal) => failure_reason(FailureReason::Refused(*refusal)),
             EndError::Forbidden(_) | EndError::Cgroup(_) => Map::from_iter([
                 (String::from("reason"), json!("refused")),

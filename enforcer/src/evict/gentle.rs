@@ -23,7 +23,7 @@ use crate::{
         self, Forbidden,
         guard::{self, each_process},
     },
-    policy::engine::{Outcome, Refusal, Resource},
+    policy::engine::{Outcome, Refusal, Resource, Spared},
 };
 
 /// How often it is looked whether the pod has ended.
@@ -48,7 +48,7 @@ fn try_ask(victim: &Candidate) -> Result<(), Refusal> {
     let refused = |error: EndError| match error {
         EndError::Refused(refusal) => refusal,
         EndError::Cgroup(error) if error.is_gone() => Refusal::Gone,
-        error @ (EndError::Forbidden(_) | EndError::Cgroup(_) | EndError::Undead) => {
+        error @ (EndError::Forbidden(_) | EndError::Cgroup(_) | EndError::Spared(_) | EndError::Undead) => {
             tracing::warn!(pod = %victim.identity.pod, error = &error as &dyn std::error::Error, "not asked to end");
             Refusal::Kernel(Errno::PERM.raw_os_error())
         }
@@ -92,6 +92,9 @@ pub enum EndError {
     /// The kernel did not take the kill.
     #[error("it cannot be killed: {0:?}")]
     Refused(Refusal),
+    /// It was asked to end, and has not, and must not be killed any more.
+    #[error("it was asked to end and has not, and is {} since", .0.as_str())]
+    Spared(Spared),
     /// Some of its processes do not die.
     #[error("some of its processes live on {} s after SIGKILL", DEATH.as_secs())]
     Undead,
@@ -100,8 +103,14 @@ pub enum EndError {
 /// Ends a pod: SIGTERM to each of its processes, and after `grace` SIGKILL to those that are there still.
 ///
 /// It waits for the end, and so must have a thread of its own. Nothing is signalled in a cgroup that could not be
-/// evicted; that is looked at before either signal. `sent` is called after each.
-pub fn end(candidate: &Candidate, grace: Duration, mut sent: impl FnMut(Sent)) -> Result<Ending, EndError> {
+/// evicted; that is looked at before either signal. `sent` is called after each. Who is `spared` by the end of its grace
+/// is not killed.
+pub fn end(
+    candidate: &Candidate,
+    grace: Duration,
+    spared: impl Fn() -> Option<Spared>,
+    mut sent: impl FnMut(Sent),
+) -> Result<Ending, EndError> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut is_empty = || !executor::progress(candidate, Resource::Memory, &mut buffer).populated;
     check(candidate)?;
@@ -118,6 +127,9 @@ pub fn end(candidate: &Candidate, grace: Duration, mut sent: impl FnMut(Sent)) -
         return Ok(Ending::OnTerm);
     }
     check(candidate)?;
+    if let Some(spared) = spared() {
+        return Err(EndError::Spared(spared));
+    }
     match executor::signal(candidate) {
         Ok(_) => sent(Sent::Kill),
         Err(Refusal::Empty | Refusal::Gone) => return Ok(Ending::OnTerm),

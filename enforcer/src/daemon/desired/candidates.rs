@@ -189,7 +189,7 @@ impl Desired {
         let Some(entry) = self.roster.get(uid) else { return };
         let grace = Duration::from_secs(entry.pod.termination_grace_period_seconds);
         let (name, journal) = (entry.pod.name.clone(), self.journal.clone());
-        let work = move || match evict::end(&candidate, grace, |_| ()) {
+        let work = move || match evict::end(&candidate, grace, || None, |_| ()) {
             Ok(ending) => tracing::info!(pod = %name, ?ending, "made way for a critical pod"),
             Err(error) => {
                 let message =

@@ -9,7 +9,7 @@ use std::{
 
 use tokio::{
     runtime::Handle,
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
 };
 
 use super::refuse;
@@ -24,7 +24,10 @@ use crate::{
     evict::{ByHand, EndError, Operator},
     journal::{EventType, Journal},
     model::{PodName, PodUid},
-    policy::order,
+    policy::{
+        engine::Spared,
+        order::{self, Order, What},
+    },
     serve::{Done, No},
 };
 
@@ -48,6 +51,8 @@ type Answer = oneshot::Sender<Result<Done, No>>;
 pub(in crate::daemon) struct Evictions {
     journal: Journal,
     being_evicted: BeingEvicted,
+    /// What else is ordered, at any time.
+    orders: watch::Receiver<Vec<Order>>,
     /// Where it is told that a pod was asked to end.
     reflexions: mpsc::UnboundedSender<Reflexion>,
     /// How many are under way.
@@ -58,11 +63,13 @@ impl Evictions {
     pub(in crate::daemon) fn new(
         journal: &Journal,
         being_evicted: &BeingEvicted,
+        orders: watch::Receiver<Vec<Order>>,
         reflexions: &mpsc::UnboundedSender<Reflexion>,
     ) -> Self {
         Self {
             journal: journal.clone(),
             being_evicted: being_evicted.clone(),
+            orders,
             reflexions: reflexions.clone(),
             under_way: Arc::default(),
         }
@@ -111,6 +118,7 @@ impl Evictions {
         }
         let (journal, reflexions, runtime) =
             (self.journal.clone(), self.reflexions.clone(), Handle::current());
+        let orders = self.orders.clone();
         let (being_evicted, under_way) = (self.being_evicted.clone(), Arc::clone(&self.under_way));
         let work = move || {
             let sequence = journal.append(by_hand.decided(false, &config_hash));
@@ -118,7 +126,7 @@ impl Evictions {
                 let (cgroup, path) =
                     (by_hand.candidate.facts().cgroup, by_hand.candidate.identity().cgroup.clone());
                 being_evicted.add(cgroup, path);
-                follow(&uid, &by_hand, &journal, &reflexions, done, answer);
+                follow(&uid, &by_hand, &orders, &journal, &reflexions, done, answer);
                 being_evicted.remove(cgroup);
             } else {
                 journal.append(by_hand.unrecorded());
@@ -144,13 +152,16 @@ impl Evictions {
 fn follow(
     uid: &PodUid,
     by_hand: &ByHand,
+    orders: &watch::Receiver<Vec<Order>>,
     journal: &Journal,
     reflexions: &mpsc::UnboundedSender<Reflexion>,
     done: Done,
     answer: Answer,
 ) {
     let mut waiting = Some((done, answer));
-    let ended = by_hand.carry_out(|event| {
+    let protection = What::protect(&by_hand.candidate.identity().pod);
+    let spared = || orders.borrow().iter().any(|order| order.what == protection).then_some(Spared::Protected);
+    let ended = by_hand.carry_out(spared, |event| {
         if event.kind == EventType::EvictionSignalled {
             // The daemon is stopping when nobody listens.
             drop(reflexions.send(Reflexion::Evicted { uid: uid.clone(), number: 0 }));
@@ -170,7 +181,11 @@ fn follow(
             drop(answer.send(Ok(Done { message, ..done })));
         }
         Err(
-            error @ (EndError::Forbidden(_) | EndError::Refused(_) | EndError::Cgroup(_) | EndError::Undead),
+            error @ (EndError::Forbidden(_)
+            | EndError::Refused(_)
+            | EndError::Cgroup(_)
+            | EndError::Spared(_)
+            | EndError::Undead),
         ) => {
             refuse(answer, No::Refused(format!("it is not evicted: {}", crate::chain(&error))));
         }

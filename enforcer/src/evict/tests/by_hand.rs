@@ -34,7 +34,7 @@ fn each_step_is_told_with_who_ordered_it_and_why() {
     assert_eq!((&decided.data["dryRun"], &decided.data["graceMs"]), (&json!(false), &json!(50)));
     let mut events = Vec::new();
     let ending = thread::scope(|scope| {
-        let ending = scope.spawn(|| by_hand.carry_out(|event| events.push(event)));
+        let ending = scope.spawn(|| by_hand.carry_out(|| None, |event| events.push(event)));
         while !node.killed("a") {
             thread::sleep(Duration::from_millis(5));
         }
@@ -66,7 +66,7 @@ fn whoever_holds_the_daemon_is_not_signalled() {
     // It came in after the decision.
     node.write("a", "cgroup.procs", &format!("{}\n", std::process::id()));
     let mut events = Vec::new();
-    by_hand.carry_out(|event| events.push(event)).unwrap_err();
+    by_hand.carry_out(|| None, |event| events.push(event)).unwrap_err();
     assert_eq!(told(&events), [("eviction.failed", json!("refused"))]);
     assert!(events[0].data["message"].as_str().unwrap().contains("this daemon"));
     assert!(!node.killed("a"));

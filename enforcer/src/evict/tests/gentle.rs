@@ -9,7 +9,8 @@ use std::{
 use super::node::{MIB, Node, Pod};
 use crate::{
     cgroup::Forbidden,
-    evict::{EndError, Ending, end},
+    evict::{EndError, Ending, Sent, end},
+    policy::engine::Spared,
 };
 
 const LONG: Duration = Duration::from_secs(20);
@@ -34,7 +35,7 @@ fn each_process_gets_sigterm_and_nobody_else_does() {
     node.write("a", "app/cgroup.procs", &format!("{}\n", container.id()));
     let candidate = node.open(&pod).unwrap();
     let ending = thread::scope(|scope| {
-        let ending = scope.spawn(|| end(&candidate, LONG, |_| ()));
+        let ending = scope.spawn(|| end(&candidate, LONG, || None, |_| ()));
         assert_eq!(own.wait().unwrap().signal(), Some(15));
         assert_eq!(container.wait().unwrap().signal(), Some(15));
         node.write("a", "cgroup.events", "populated 0\nfrozen 0\n");
@@ -52,7 +53,7 @@ fn who_does_not_end_within_the_grace_is_killed() {
     let (node, pod) = scene();
     let candidate = node.open(&pod).unwrap();
     let ending = thread::scope(|scope| {
-        let ending = scope.spawn(|| end(&candidate, SHORT, |_| ()));
+        let ending = scope.spawn(|| end(&candidate, SHORT, || None, |_| ()));
         while !node.killed("a") {
             thread::sleep(Duration::from_millis(5));
         }
@@ -66,7 +67,7 @@ fn who_does_not_end_within_the_grace_is_killed() {
 fn an_empty_pod_has_ended_already() {
     let (node, pod) = scene();
     node.write("a", "cgroup.events", "populated 0\nfrozen 0\n");
-    assert_eq!(end(&node.open(&pod).unwrap(), LONG, |_| ()).unwrap(), Ending::OnTerm);
+    assert_eq!(end(&node.open(&pod).unwrap(), LONG, || None, |_| ()).unwrap(), Ending::OnTerm);
     assert!(!node.killed("a"));
 }
 
@@ -79,7 +80,7 @@ fn what_holds_init_or_the_daemon_gets_no_signal() {
     for (pid, expected) in [(1, Forbidden::HoldsInit), (std::process::id(), Forbidden::HoldsDaemon)] {
         node.write("a", "app/cgroup.procs", &format!("{}\n{pid}\n", neighbour.id()));
         assert!(
-            matches!(end(&candidate, SHORT, |_| ()), Err(EndError::Forbidden(reason)) if reason == expected)
+            matches!(end(&candidate, SHORT, || None, |_| ()), Err(EndError::Forbidden(reason)) if reason == expected)
         );
     }
     assert!(!node.killed("a"));
@@ -93,11 +94,22 @@ fn one_that_comes_in_during_the_grace_stops_the_kill() {
     let (node, pod) = scene();
     let candidate = node.open(&pod).unwrap();
     let ending = thread::scope(|scope| {
-        let ending = scope.spawn(|| end(&candidate, Duration::from_secs(1), |_| ()));
+        let ending = scope.spawn(|| end(&candidate, Duration::from_secs(1), || None, |_| ()));
         thread::sleep(Duration::from_millis(300));
         node.write("a", "cgroup.procs", "1\n");
         ending.join().unwrap()
     });
     assert!(matches!(ending, Err(EndError::Forbidden(Forbidden::HoldsInit))));
+    assert!(!node.killed("a"));
+}
+
+#[test]
+fn who_is_spared_within_the_grace_was_asked_and_is_not_killed() {
+    let (node, pod) = scene();
+    let candidate = node.open(&pod).unwrap();
+    let mut sent = Vec::new();
+    let ending = end(&candidate, SHORT, || Some(Spared::Protected), |what| sent.push(what));
+    assert!(matches!(ending, Err(EndError::Spared(Spared::Protected))));
+    assert_eq!(sent, [Sent::Term]);
     assert!(!node.killed("a"));
 }

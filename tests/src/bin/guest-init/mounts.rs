@@ -1,5 +1,5 @@
 //! The file systems of the guest.
-use std::{ffi::CString, fs};
+use std::{ffi::CString, fs, os::unix::fs::PermissionsExt as _};
 
 use rustix::mount::{MountFlags, mount};
 
@@ -35,6 +35,10 @@ const MOUNTS: &[Mount] = &[
 /// Mounts the table and answers what failed.
 pub(crate) fn mount_all() -> Vec<String> {
     let mut failures = Vec::new();
+    // An initramfs gives everybody its root to write to, and no host does.
+    if let Err(error) = fs::set_permissions("/", fs::Permissions::from_mode(0o755)) {
+        failures.push(format!("cannot change the mode of /: {error}"));
+    }
     for Mount { kind, target, flags, options } in MOUNTS {
         // Those under /sys exist already, and sysfs allows no others.
         if let Err(error) = fs::create_dir_all(target) {

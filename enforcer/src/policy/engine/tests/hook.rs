@@ -111,9 +111,9 @@ fn who_is_spared_meanwhile_is_not_signalled() {
         }
         drop(rig.engine.replace(Candidates::new(&facts)));
     };
-    let changes: [(&dyn Fn(&mut Rig), Spared); 3] =
-        [(&paused, Spared::Paused), (&dry, Spared::NotEnforcing), (&protected, Spared::Protected)];
-    for (change, spared) in changes {
+    let changes: [&dyn Fn(&mut Rig); 3] = [&paused, &dry, &protected];
+    let reasons = [Spared::Paused, Spared::NotEnforcing, Spared::Protected];
+    for (change, spared) in changes.into_iter().zip(reasons) {
         let mut rig = hooked();
         let first = rig.engine.decision().unwrap().cgroup;
         change(&mut rig);
