@@ -10,6 +10,7 @@ pub mod btf;
 mod edge;
 mod edge_ring;
 mod error;
+mod free_lists;
 mod guard;
 mod histogram;
 mod hugepages;
@@ -38,6 +39,7 @@ pub use self::{
     edge::{EdgeSource, Readiness, SourceState},
     edge_ring::EdgeRing,
     error::SenseError,
+    free_lists::FreeLists,
     guard::{
         ForeignWrite, Guard, GuardCounts, GuardError, GuardEvent, Kept, KindCounts, PidNamespace, Process,
         ScoreCause, Sight, WrongScore,

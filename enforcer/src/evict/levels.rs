@@ -8,7 +8,7 @@ use crate::{
         threshold::Signal,
     },
     sense::{
-        AvailableMemory, PodsMemory, Sampler, TaskCount, Tasks,
+        AvailableMemory, FreeLists, PodsMemory, Sampler, TaskCount, Tasks,
         snapshot::{Missing, Seen},
     },
 };
@@ -40,6 +40,7 @@ const SIGNALS: [Signal; 2] = [Signal::AllocatableMemoryAvailable, Signal::PidAva
 #[derive(Debug)]
 pub(super) struct Levels {
     tasks: Seen<Tasks>,
+    free_lists: Seen<FreeLists>,
     pods: Option<Box<PodsMemory>>,
     pods_read: Option<PodsRead>,
     tasks_level: Option<Level>,
@@ -57,8 +58,15 @@ struct PodsRead {
 }
 
 impl Levels {
-    pub(super) fn new(tasks: Seen<Tasks>) -> Self {
-        Self { tasks, pods: None, pods_read: None, tasks_level: None, blind: [(None, None); SIGNALS.len()] }
+    pub(super) fn new(tasks: Seen<Tasks>, free_lists: Seen<FreeLists>) -> Self {
+        Self {
+            tasks,
+            free_lists,
+            pods: None,
+            pods_read: None,
+            tasks_level: None,
+            blind: [(None, None); SIGNALS.len()],
+        }
     }
 
     /// Takes the files of another kubepods, and gives back the former ones, to be closed elsewhere.
@@ -102,6 +110,14 @@ impl Levels {
         self.blind[0].0 = missing;
         self.pods_read = Some(PodsRead { at_ns: now_ns, level, node_bytes });
         level
+    }
+
+    /// What lies free on the kernel's per-CPU lists, in bytes; 0 where it does not matter, or cannot be read.
+    pub(super) fn free_lists(&mut self, now_ns: u64, engine: &Engine) -> u64 {
+        match &mut self.free_lists {
+            Ok(lists) if engine.counts_free_lists(now_ns) => lists.read().unwrap_or(0),
+            Ok(_) | Err(_) => 0,
+        }
     }
 
     /// How many tasks there can still be.

@@ -30,7 +30,9 @@ use crate::{
     config::PreKillHook,
     policy::engine::{Candidates, EngineSettings, Few, Outcome, Past, Reading},
     recorder::Tap,
-    sense::{Available, EdgeSource, MeminfoError, PROC_MEMINFO, PodsMemory, Tasks, WakeStats, Wakes},
+    sense::{
+        Available, EdgeSource, FreeLists, MeminfoError, PROC_MEMINFO, PodsMemory, Tasks, WakeStats, Wakes,
+    },
 };
 
 /// The process file system, in its usual place.
@@ -288,7 +290,13 @@ impl Reflex {
             memory_locked,
         };
         let cpus = config.cpus;
-        let levels = Levels::new(Tasks::open(&config.proc));
+        let free_lists = FreeLists::open(&config.proc).inspect_err(|error| {
+            tracing::warn!(
+                path = %config.proc.join("zoneinfo").display(), %error,
+                "what a victim gave back to per-CPU lists is not seen: another may be evicted before it is"
+            );
+        });
+        let levels = Levels::new(Tasks::open(&config.proc), free_lists);
         let wiring = Wiring {
             shared,
             available,

@@ -375,6 +375,7 @@ impl Turn {
                 let (levels, engine) = (&mut self.wiring.levels, self.core.engine());
                 let allocatable = levels.pods(now_ns, available_bytes, engine, fresh, &mut self.buffer);
                 let pids = levels.tasks(engine);
+                let free_lists_bytes = levels.free_lists(now_ns, engine);
                 for (signal, missing) in levels.news().iter() {
                     self.tell(match missing {
                         Some(missing) => Report::Blind(*signal, Blindness::Level(*missing)),
@@ -384,6 +385,7 @@ impl Turn {
                 Some(NodeSample {
                     allocatable,
                     pids,
+                    free_lists_bytes,
                     fill_bytes_per_second: self.sampler.fill_bytes_per_second(),
                     ..NodeSample::memory(now_ns, available_bytes, total_bytes)
                 })

@@ -206,6 +206,7 @@ mod tests {
                 allocatable: None,
                 pids: None,
                 fill_bytes_per_second: 0,
+                free_lists_bytes: 0,
             },
         }
     }

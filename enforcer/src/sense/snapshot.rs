@@ -5,7 +5,7 @@
 
 mod cgroup;
 mod charge;
-mod node;
+pub(in crate::sense) mod node;
 mod observer;
 mod pace;
 mod slope;

@@ -131,7 +131,7 @@ fn buffer() -> [u8; stat::BUFFER_BYTES] {
 fn at_rest_the_pods_share_is_read_seldom_and_close_to_its_threshold_always() {
     let node = Node::new(0);
     node.set_pods(100 * MIB, "1073741824\n");
-    let mut levels = Levels::new(Err(Missing::Absent));
+    let mut levels = Levels::new(Err(Missing::Absent), Err(Missing::Absent));
     let dir = CgroupDir::unchecked(&node.kubepods()).unwrap();
     assert!(levels.replace_pods(Box::new(PodsMemory::open(&dir).unwrap())).is_none());
     let mut engine = Engine::new(&settings(&[(Signal::AllocatableMemoryAvailable, 100 * MIB)]));
@@ -172,7 +172,7 @@ fn what_no_threshold_asks_for_is_not_read() {
     let node = Node::new(0);
     node.set_tasks(10, 100);
     node.set_pods(100 * MIB, "1073741824\n");
-    let mut levels = Levels::new(Tasks::open(&node.proc()));
+    let mut levels = Levels::new(Tasks::open(&node.proc()), Err(Missing::Absent));
     let dir = CgroupDir::unchecked(&node.kubepods()).unwrap();
     assert!(levels.replace_pods(Box::new(PodsMemory::open(&dir).unwrap())).is_none());
     let engine = Engine::new(&settings(&[(Signal::MemoryAvailable, 1)]));
@@ -184,10 +184,8 @@ fn what_no_threshold_asks_for_is_not_read() {
 #[test]
 fn the_next_look_comes_before_a_fork_bomb_is_there() {
     let node = Node::new(0);
-    let mut levels = Levels::new({
-        node.set_tasks(2_000, 32_000);
-        Tasks::open(&node.proc())
-    });
+    node.set_tasks(2_000, 32_000);
+    let mut levels = Levels::new(Tasks::open(&node.proc()), Err(Missing::Absent));
     let mut engine = Engine::new(&settings(&[(Signal::PidAvailable, 2_000)]));
     let pids = levels.tasks(&engine);
     assert_eq!(pids, Some(Level { available: 30_000, capacity: 32_000 }));

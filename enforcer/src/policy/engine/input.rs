@@ -136,6 +136,9 @@ pub struct NodeSample {
     pub pids: Option<Level>,
     /// How fast memory is being filled at the moment; 0 if it is not, or not known yet.
     pub fill_bytes_per_second: u64,
+    /// Free pages on the kernel's per-CPU lists, in bytes, which `MemAvailable` leaves out. Read as long as
+    /// [`Engine::counts_free_lists`](super::Engine::counts_free_lists); 0 where they were not.
+    pub free_lists_bytes: u64,
 }
 
 impl NodeSample {
@@ -148,6 +151,7 @@ impl NodeSample {
             allocatable: None,
             pids: None,
             fill_bytes_per_second: 0,
+            free_lists_bytes: 0,
         }
     }
 
@@ -318,7 +322,7 @@ wire!(struct CandidateFacts { cgroup, pod, priority, request_bytes, critical, pr
 wire!(struct Usage { current_bytes, working_set_bytes, anon_bytes, file_bytes, shmem_bytes, process_count });
 wire!(enum Reading { 0 => Missing, 1 => Gone, 2 => Usage(usage: Usage) });
 wire!(struct Level { available, capacity });
-wire!(struct NodeSample { now_ns, memory, allocatable, pids, fill_bytes_per_second });
+wire!(struct NodeSample { now_ns, memory, allocatable, pids, fill_bytes_per_second, free_lists_bytes });
 wire!(enum Refusal { 0 => Gone, 1 => Empty, 2 => Replaced, 3 => Unrecorded, 4 => Kernel(errno: i32) });
 wire!(enum BrakeRefusal {
     0 => Gone, 1 => Absent, 2 => Lower, 3 => Forbidden, 4 => Unwritten, 5 => Busy, 6 => Kernel(errno: i32),

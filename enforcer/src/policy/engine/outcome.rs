@@ -49,7 +49,9 @@ impl Engine {
             Outcome::Progress { number, now_ns, populated, current_bytes, process_count }
                 if number == victim.number =>
             {
-                match victim.look(now_ns, populated, current_bytes, process_count) {
+                let look = victim.look(now_ns, populated, current_bytes, process_count);
+                self.died_ns = victim.dead_ns().or(self.died_ns);
+                match look {
                     Look::Wait => self.victim = Some(victim),
                     Look::Completed(completion) => {
                         self.victim = None;
@@ -77,7 +79,9 @@ impl Engine {
         let is_gone = matches!(reason, Refusal::Gone | Refusal::Empty);
         if victim.terminated_ns().is_some() && is_gone {
             // It ended by itself while it was given the time to. What it used may still be coming back.
-            self.victim = match victim.look(now_ns, false, None, None) {
+            let look = victim.look(now_ns, false, None, None);
+            self.died_ns = victim.dead_ns().or(self.died_ns);
+            self.victim = match look {
                 Look::Wait => Some(victim),
                 Look::Completed(completion) => {
                     push(actions, Action::Completed(completion));

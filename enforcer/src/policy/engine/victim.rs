@@ -338,6 +338,11 @@ impl Victim {
         }
     }
 
+    /// When it was seen to have died, if it has.
+    pub(super) fn dead_ns(&self) -> Option<u64> {
+        self.moments.dead_ns
+    }
+
     /// How long its grace still lasts, if it has one.
     pub(super) fn grace_left_ns(&self) -> Option<u64> {
         let Stage::Terminating { until_ns } = self.stage else { return None };

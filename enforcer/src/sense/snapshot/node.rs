@@ -128,22 +128,27 @@ impl NodeFiles {
 
     /// How large a buffer must be for every file: the zones of a machine with many processors are the longest by far.
     pub(super) fn buffer_bytes(&self) -> usize {
-        let least = 8 * 1_024;
-        let Some(fd) = &self.zoneinfo else { return least };
-        let mut room = vec![0; least];
-        while room.len() < MAX_BUFFER_BYTES && read_whole(fd, &mut room) == Err(Missing::Malformed) {
-            room.resize(room.len() * 2, 0);
-        }
-        // It grows a little with the counters.
-        if room.len() == least { least } else { room.len() + least }
+        self.zoneinfo.as_ref().map_or(LEAST_BUFFER_BYTES, room_for)
     }
+}
+
+const LEAST_BUFFER_BYTES: usize = 8 * 1_024;
+
+/// How large a buffer must be for the whole of that file.
+pub(in crate::sense) fn room_for(file: &OwnedFd) -> usize {
+    let mut room = vec![0; LEAST_BUFFER_BYTES];
+    while room.len() < MAX_BUFFER_BYTES && read_whole(file, &mut room) == Err(Missing::Malformed) {
+        room.resize(room.len() * 2, 0);
+    }
+    // It grows a little with the counters.
+    if room.len() == LEAST_BUFFER_BYTES { room.len() } else { room.len() + LEAST_BUFFER_BYTES }
 }
 
 /// A machine with more to tell about its zones tells nothing about them.
 const MAX_BUFFER_BYTES: usize = 1 << 20;
 
 /// Reads a file that the kernel gives piece by piece; malformed if it does not fit.
-fn read_whole<'a>(fd: &OwnedFd, buffer: &'a mut [u8]) -> Seen<&'a [u8]> {
+pub(in crate::sense) fn read_whole<'a>(fd: &OwnedFd, buffer: &'a mut [u8]) -> Seen<&'a [u8]> {
     let mut end = 0;
     loop {
         let Some(room) = buffer.get_mut(end..).filter(|room| !room.is_empty()) else {

@@ -70,8 +70,7 @@ impl Scene {
     /// A pod that takes the node slowly below the threshold, so that there are seconds for a hook.
     fn creep(&self) -> (Process, Process) {
         let filler = self.fill(&to_leave(THRESHOLD_BYTES + 60 * MIB));
-        super::at_rest_bytes();
-        (filler, self.start("hog", &["workload", "ramp", "--rate", "20Mi", "--to", "110Mi"]))
+        (filler, self.start("hog", &["workload", "ramp", "--rate", "20Mi", "--to", "200Mi"]))
     }
 
     /// The cgroups that runs of hooks are kept in.

@@ -9,7 +9,7 @@ use enforcer_tests::{
 };
 use serde_json::Value;
 
-use super::{MIB, Scene, THRESHOLD_BYTES, at_rest_bytes, to_leave};
+use super::{MIB, Scene, THRESHOLD_BYTES, to_leave};
 
 const SOFT: &str = "evictionHard: {memory.available: 200Mi}\nevictionSoft: {memory.available: 600Mi}\n\
                     evictionSoftGracePeriod: {memory.available: 1s}\n";
@@ -21,17 +21,13 @@ fn a_crash_loop_evicts_no_more_than_the_breaker_allows() {
         "evictionHard: {{memory.available: {}Mi}}\nbreaker: {{maxKills: {KILLS}, window: 10m}}",
         THRESHOLD_BYTES / MIB
     );
-    let mut at_first_bytes = 0;
+    let mut filler = None;
     for life in 0..=KILLS {
         let mut scene = Scene::open_with("restart-loop", &settings);
+        filler.get_or_insert_with(|| scene.fill(&to_leave(THRESHOLD_BYTES + 80 * MIB)));
         let name = format!("hog-{life}");
-        // What the one before held is given back a while after its end.
-        wait_until("what the one before held", || at_rest_bytes() + 16 * MIB >= at_first_bytes);
-        if life == 0 {
-            at_first_bytes = at_rest_bytes();
-        }
-        let size = to_leave(THRESHOLD_BYTES - 60 * MIB);
-        let mut hog = scene.start(&name, &["workload", "hold", "--size", &size]);
+        // It fills on where nobody ends it, and so it does not matter how much the machine has by now.
+        let mut hog = scene.start(&name, &["workload", "ramp", "--rate", "40Mi", "--to", "320Mi"]);
         let decided = scene.wait("eviction.decided", &name);
         assert_eq!(decided["data"]["dryRun"], life == KILLS, "{decided}");
         if life < KILLS {
@@ -46,7 +42,8 @@ fn a_crash_loop_evicts_no_more_than_the_breaker_allows() {
         scene.stream.wait_for("the breaker", PATIENCE, open).unwrap();
         assert!(hog.lives().unwrap());
         drop(hog);
-        scene.clear(&[&name]);
+        assert!(filler.take().unwrap().lives().unwrap());
+        scene.clear(&[&name, "filler"]);
         assert!(scene.daemon.stop_and_replay().unwrap() > 0, "no decision was recorded");
     }
 }

@@ -70,6 +70,7 @@ struct Node {
     allocatable_mib: Option<u64>,
     pids: Option<u64>,
     fill_mib: u64,
+    free_lists_mib: u64,
 }
 
 impl Node {
@@ -81,6 +82,7 @@ impl Node {
             allocatable: self.allocatable_mib.map(|mib| level(mib * MIB, 4_096 * MIB)),
             pids: self.pids.map(|pids| level(pids, 32_768)),
             fill_bytes_per_second: self.fill_mib * MIB,
+            free_lists_bytes: self.free_lists_mib * MIB,
         }
     }
 
@@ -93,8 +95,15 @@ impl Node {
 fn node() -> impl Strategy<Value = Node> {
     let allocatable = prop::option::weighted(0.3, 0_u64..400);
     let pids = prop::option::weighted(0.3, 0_u64..3_000);
-    (0_u64..600, allocatable, pids, prop_oneof![0_u64..200, 0_u64..4_000]).prop_map(
-        |(memory_mib, allocatable_mib, pids, fill_mib)| Node { memory_mib, allocatable_mib, pids, fill_mib },
+    let free_lists = prop_oneof![3 => Just(0), 1 => 0_u64..300];
+    (0_u64..600, allocatable, pids, prop_oneof![0_u64..200, 0_u64..4_000], free_lists).prop_map(
+        |(memory_mib, allocatable_mib, pids, fill_mib, free_lists_mib)| Node {
+            memory_mib,
+            allocatable_mib,
+            pids,
+            fill_mib,
+            free_lists_mib,
+        },
     )
 }
 
@@ -273,7 +282,6 @@ struct Watcher {
     asked: VecDeque<Asked>,
     held: Option<u64>,
     kills_ns: Vec<u64>,
-    /// Whether it decides by the readings that it was given just now.
     /// Whether the clock has jumped, so that nothing can be said of how long anything took.
     has_jumped: bool,
     /// Of the latest victim.
@@ -282,6 +290,10 @@ struct Watcher {
     exhausted_in_ns: Option<u64>,
     /// Each pod's evictions so far, the latest, and the end of its back-off.
     back_offs: BTreeMap<u64, (u32, u64, u64)>,
+    /// When the latest victim that was told as dead had died.
+    died_ns: Option<u64>,
+    /// As of the latest look.
+    free_lists_bytes: u64,
     oracle: Oracle,
     all: Vec<Vec<Action>>,
 }
@@ -299,10 +311,12 @@ impl Watcher {
                 self.now_ns += after_ms * MS;
                 self.wait_for_hook(after_ms * MS);
                 self.exhausted_in_ns = node.exhausted_in_ns();
+                self.free_lists_bytes = node.free_lists_mib * MIB;
                 self.engine.step(Input::Node(node.sample(self.now_ns)))
             }
             Happening::Usages { node, used } => {
                 self.exhausted_in_ns = node.exhausted_in_ns();
+                self.free_lists_bytes = node.free_lists_mib * MIB;
                 let readings: Vec<_> = used.iter().copied().map(reading).collect();
                 self.engine.step(Input::Usages { node: node.sample(now_ns), readings: &readings })
             }
@@ -481,7 +495,10 @@ impl Watcher {
                 let was = self.crossed.insert((shortage.signal, shortage.hard), false);
                 assert_eq!(was, Some(true), "cleared before it was crossed");
             }
-            Action::Completed(_) => assert_eq!(self.course, None, "completed while it lives"),
+            Action::Completed(completion) => {
+                assert_eq!(self.course, None, "completed while it lives");
+                self.died_ns = completion.moments.dead_ns.or(self.died_ns);
+            }
             Action::Failed(failure) => {
                 let number = match self.course.take() {
                     Some(
@@ -561,8 +578,13 @@ impl Watcher {
 
     /// The shortage ends, and the helper answers: nobody is held back any more.
     fn settle(&mut self) {
-        let plenty =
-            Node { memory_mib: 4_096, allocatable_mib: Some(4_096), pids: Some(32_768), fill_mib: 0 };
+        let plenty = Node {
+            memory_mib: 4_096,
+            allocatable_mib: Some(4_096),
+            pids: Some(32_768),
+            fill_mib: 0,
+            free_lists_mib: 0,
+        };
         self.now_ns = self.now_ns.max(self.peak_ns);
         for _ in 0..2 {
             self.feed(&Happening::Look { after_ms: 2_000, node: plenty });
@@ -627,6 +649,12 @@ impl Watcher {
             .expect("one of the thresholds");
         let reclaim = threshold.min_reclaim.map_or(0, |reclaim| reclaim.amount(0));
         assert!(shortage.observed < shortage.threshold + reclaim, "not short");
+        let is_after_death =
+            self.died_ns.is_some_and(|died_ns| self.now_ns.saturating_sub(died_ns) < 20_000 * MS);
+        if is_after_death && shortage.signal == Signal::MemoryAvailable {
+            let freed = self.free_lists_bytes.min(shortage.threshold / 2);
+            assert!(shortage.observed + freed < shortage.threshold + reclaim, "for what is free already");
+        }
         let waited_ns = decision.decided_ns.saturating_sub(decision.crossed_ns);
         assert!(self.peak_ns > 0 || waited_ns >= threshold.grace_period_ms * MS, "before its grace period");
         let facts = self.set.iter().find(|facts| facts.cgroup == decision.cgroup).unwrap();
@@ -694,6 +722,8 @@ fn run(settings: &EngineSettings, first: &[CandidateFacts], happenings: &[Happen
         key: 0,
         exhausted_in_ns: None,
         back_offs: BTreeMap::new(),
+        died_ns: None,
+        free_lists_bytes: 0,
         oracle: Oracle::default(),
         all: Vec::new(),
     };
@@ -730,7 +760,7 @@ proptest! {
         settings_between in prop::option::weighted(0.3, (0_usize..30, 5_u16..40)),
         waits in prop::collection::vec(0_u64..600, 30),
     ) {
-        let short = Node { memory_mib: 10, allocatable_mib: None, pids: None, fill_mib: 0 };
+        let short = Node { memory_mib: 10, allocatable_mib: None, pids: None, fill_mib: 0, free_lists_mib: 0 };
         let mut happenings = Vec::new();
         for (place, after_ms) in waits.into_iter().enumerate() {
             if let Some((_, max_kills)) = settings_between.filter(|(between, _)| *between == place) {

@@ -6,7 +6,7 @@ use crate::{
     policy::{
         engine::{
             Action, BreakerSettings, CandidateFacts, Candidates, Completion, EngineSettings, Exclusion,
-            FailureReason, Mode, Outcome, Reading, Refusal, Suppression,
+            FailureReason, Mode, NodeSample, Outcome, Reading, Refusal, Suppression,
         },
         rank::DecidedBy,
         threshold::Signal,
@@ -362,4 +362,57 @@ fn memory_that_comes_back_slowly_is_counted_on_for_as_long_as_dying_may_take() {
     rig.pass(400 * MS);
     assert!(matches!(rig.progress(false, 4 * GIB - 15 * MIB)[..], [Action::Completed(_)]));
     assert!(evicts(&rig.look(MIB)));
+}
+
+/// The first victim is dead and its memory back, and most of it lies where `MemAvailable` does not count it.
+fn buried() -> Rig {
+    let pods = [(candidate(1, -1, 0), using(150 * MIB)), (candidate(2, 0, 2 * GIB), using(GIB))];
+    let mut rig = Rig::new(&enforcing(200 * MIB, 0), &pods);
+    assert!(evicts(&rig.look(199 * MIB)));
+    assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(1));
+    rig.dies();
+    rig.readings[0] = using(0);
+    rig
+}
+
+fn with_free(rig: &Rig, available_mib: u64, free_lists_mib: u64) -> NodeSample {
+    let node = NodeSample::memory(rig.now_ns, available_mib * MIB, 16 * GIB);
+    NodeSample { free_lists_bytes: free_lists_mib * MIB, ..node }
+}
+
+#[test]
+fn nobody_dies_for_memory_that_the_first_gave_back_to_per_cpu_lists() {
+    let mut rig = buried();
+    assert!(rig.engine.counts_free_lists(rig.now_ns));
+    let node = with_free(&rig, 198, 150);
+    assert!(!evicts(&rig.pass(MS).see(node)));
+    // Where that is not so, the shortage is real.
+    let node = with_free(&rig, 198, 1);
+    assert!(evicts(&rig.pass(MS).see(node)));
+}
+
+#[test]
+fn no_more_than_half_of_the_threshold_is_trusted_to_per_cpu_lists() {
+    let mut rig = buried();
+    let node = with_free(&rig, 100, 1_000);
+    assert!(!evicts(&rig.pass(MS).see(node)));
+    let node = with_free(&rig, 99, 1_000);
+    assert!(evicts(&rig.pass(MS).see(node)));
+}
+
+#[test]
+fn per_cpu_lists_count_for_a_while_after_a_death_and_otherwise_not() {
+    let mut rig = buried();
+    let died_ns = rig.now_ns;
+    rig.now_ns = died_ns + 20 * SECOND - MS;
+    let node = with_free(&rig, 198, 150);
+    assert!(!evicts(&rig.see(node)));
+    assert!(rig.engine.counts_free_lists(rig.now_ns) && !rig.engine.counts_free_lists(died_ns + 20 * SECOND));
+    rig.now_ns = died_ns + 20 * SECOND;
+    let node = with_free(&rig, 198, 150);
+    assert!(evicts(&rig.see(node)));
+    let mut first = Rig::upstream(&enforcing(GIB, 0));
+    let node = with_free(&first, 1_023, 500);
+    assert!(evicts(&first.see(node)), "nobody has died");
+    assert!(!first.engine.counts_free_lists(first.now_ns));
 }

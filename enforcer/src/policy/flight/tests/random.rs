@@ -38,6 +38,7 @@ fn sample() -> impl Strategy<Value = NodeSample> {
     let now_ns = prop_oneof![9 => (0_u64..20).prop_map(|step| step * 50_000_000), 1 => any::<u64>()];
     (now_ns, level(), prop::option::of(level()), prop::option::of(level()), 0_u64..2_000).prop_map(
         |(now_ns, memory, allocatable, pids, fill_bytes_per_second)| NodeSample {
+            free_lists_bytes: fill_bytes_per_second / 7,
             now_ns,
             memory,
             allocatable,

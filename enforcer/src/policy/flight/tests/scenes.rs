@@ -59,6 +59,7 @@ impl Scene {
             allocatable: None,
             pids: None,
             fill_bytes_per_second: 500 * MIB,
+            free_lists_bytes: 0,
         }
     }
 
