@@ -82,7 +82,10 @@ impl Unthrottled {
 impl Drop for Unthrottled {
     fn drop(&mut self) {
         for (path, value) in self.0.iter().rev() {
-            fs::write(path, value.trim()).unwrap();
+            if let Err(error) = fs::write(path, value.trim()) {
+                // A second panic would end all tests, and not this one.
+                assert!(thread::panicking(), "{}: {error}", path.display());
+            }
         }
     }
 }
