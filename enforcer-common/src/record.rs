@@ -7,7 +7,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Length of a kernel task name with its terminating zero (`TASK_COMM_LEN`).
 pub const COMM_LEN: usize = 16;
 
-/// Version of the record layouts. It rises with every change that is not a new kind.
+/// Version of the record layouts. It rises with every change that is neither a new kind nor a member at the end of a
+/// [`ProcessExit`], whose size tells which members it has.
 pub const VERSION: u16 = 2;
 
 /// [`Header::kind`] of [`MarkVictim`].
@@ -184,6 +185,8 @@ pub struct ProcessExit {
     pub exit_code: u32,
     /// The flags below.
     pub flags: u32,
+    /// When the process started: with its id, a key that pid reuse cannot break. 0 if unknown.
+    pub start_boottime_ns: u64,
 }
 
 /// [`ProcessExit::exit_code`] was read.
@@ -198,7 +201,10 @@ pub const FREED: u32 = 1 << 3;
 
 impl ProcessExit {
     /// Size of the record.
-    pub const SIZE_BYTES: u16 = 48;
+    pub const SIZE_BYTES: u16 = 56;
+
+    /// Size of a record of earlier builds, which did not tell when the process started.
+    pub const STARTLESS_BYTES: u16 = 48;
 
     /// A record with its header and nothing else.
     pub const EMPTY: Self = Self {
@@ -210,7 +216,19 @@ impl ProcessExit {
         tgid: 0,
         exit_code: 0,
         flags: 0,
+        start_boottime_ns: 0,
     };
+
+    /// Reads a whole record, of this build or of an earlier one; none if it is as long as neither.
+    #[must_use]
+    pub fn read(record: &[u8]) -> Option<Self> {
+        if record.len() != usize::from(Self::STARTLESS_BYTES) {
+            return Self::read_from_bytes(record).ok();
+        }
+        let mut whole = [0; Self::SIZE_BYTES as usize];
+        whole.get_mut(..record.len())?.copy_from_slice(record);
+        Self::read_from_bytes(&whole).ok()
+    }
 }
 
 /// Memory became short enough for the kernel to act: a wake-up for the sampler, not a measurement.

@@ -173,7 +173,8 @@ fn finish<C: EbpfContext>(ctx: &C, mark: &mut MarkVictim, victim: Option<u64>) {
     let key = if mark.tgid == 0 { mark.tid } else { mark.tgid };
     // Whose exit was awaited from the kill on, and is awaited no more, has exited.
     let awaited = killed_it && mark.tgid != 0 && mark.oom_since_ns != 0;
-    let start_boottime_ns = mark.start_boottime_ns;
+    // Its first thread's, as its exit is told by: the marked one may be another.
+    let start_boottime_ns = victim.map_or(0, process_start_ns);
     let entry = Awaited { marked_ns: mark.time_ns, start_boottime_ns };
     let noted = MARKED.insert(key, entry, if awaited { BPF_EXIST } else { 0 });
     if noted.is_err() && !awaited {

@@ -47,10 +47,12 @@ fn try_process_exit<C: EbpfContext>(ctx: &C) {
         },
     };
     let task = current_task();
-    if !awaited.is(process_start_ns(task)) {
+    let start_boottime_ns = process_start_ns(task);
+    if !awaited.is(start_boottime_ns) {
         return;
     }
     let mut exit = ProcessExit::EMPTY;
+    exit.start_boottime_ns = start_boottime_ns;
     exit.marked_ns = awaited.marked_ns;
     exit.tid = tid;
     exit.tgid = tgid;
@@ -75,8 +77,10 @@ fn try_process_exit<C: EbpfContext>(ctx: &C) {
     }
     exit.time_ns = now_ns();
     exit.cgroup_id = current_cgroup_id().unwrap_or(0);
-    // It was there a moment ago; another exit of this process that took it first tells the same.
-    let _ = MARKED.remove(key);
+    // Of threads that end at once each may find that none is left: who takes it out tells.
+    if MARKED.remove(key).is_err() {
+        return;
+    }
     saw(seen::PROCESS_EXIT);
     tell(&EVENTS, &exit, drops::PROCESS_EXIT);
     say!(ctx, "exit of marked tid {} tgid {}", tid, tgid);
@@ -101,11 +105,13 @@ pub fn process_freed(ctx: RawTracePointContext) -> i32 {
     }
     // SAFETY: the value is copied at once.
     let Some(awaited) = (unsafe { MARKED.get(tgid) }).copied() else { return 0 };
+    let start_boottime_ns = process_start_ns(task);
     // Numbers are free before structures are.
-    if !awaited.is(process_start_ns(task)) || MARKED.remove(tgid).is_err() {
+    if !awaited.is(start_boottime_ns) || MARKED.remove(tgid).is_err() {
         return 0;
     }
     let mut exit = ProcessExit::EMPTY;
+    exit.start_boottime_ns = start_boottime_ns;
     exit.time_ns = now_ns();
     exit.marked_ns = awaited.marked_ns;
     exit.tid = tid;

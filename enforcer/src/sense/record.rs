@@ -229,7 +229,7 @@ pub fn decode(bytes: &[u8]) -> Decoded {
     let kind = header(bytes)?.kind;
     match kind {
         KIND_MARK_VICTIM => Ok(Record::Mark(mark(&body::<MarkVictim>(kind, bytes)?))),
-        KIND_PROCESS_EXIT => Ok(Record::Exit(exit(&body::<ProcessExit>(kind, bytes)?))),
+        KIND_PROCESS_EXIT => Ok(Record::Exit(exit(&process_exit(bytes)?))),
         incident::KIND_SHARER => Ok(Record::Sharer(sharer(&body::<incident::Sharer>(kind, bytes)?))),
         incident::KIND_MEMORY_BACK => {
             let incident::MemoryBack { header: _, time_ns, marked_ns, memory } = body(kind, bytes)?;
@@ -273,6 +273,15 @@ pub(super) fn body<T: FromBytes>(kind: u32, bytes: &[u8]) -> Result<T, Undecodab
     let wrong =
         |_| Undecodable::WrongSize { kind, actual_bytes: bytes.len(), expected_bytes: size_of::<T>() };
     T::read_from_bytes(bytes).map_err(wrong)
+}
+
+/// An exit of this build, or of an earlier one.
+fn process_exit(bytes: &[u8]) -> Result<ProcessExit, Undecodable> {
+    ProcessExit::read(bytes).ok_or(Undecodable::WrongSize {
+        kind: KIND_PROCESS_EXIT,
+        actual_bytes: bytes.len(),
+        expected_bytes: size_of::<ProcessExit>(),
+    })
 }
 
 fn mark(raw: &MarkVictim) -> Mark {

@@ -15,7 +15,7 @@ use std::{
 };
 
 use aya::{
-    maps::loaded_maps,
+    maps::{HashMap, Map, MapData, loaded_maps},
     programs::{loaded_links, loaded_programs},
 };
 use enforcer::sense::{
@@ -64,10 +64,25 @@ fn small_pod(daemon: &Daemon, name: &str) -> PathBuf {
     app
 }
 
+/// A process that takes memory in that cgroup until it is killed.
+fn eater_in(cgroup: &Path) -> Process {
+    let script = format!("echo $$ > {}/cgroup.procs; exec tail /dev/zero", cgroup.display());
+    Process::new(Command::new("sh").args(["-c", &script]).spawn().unwrap())
+}
+
+/// A cgroup of a small limit, beside all pods.
+fn small_cgroup(name: &str) -> PathBuf {
+    let cgroup = Path::new("/sys/fs/cgroup").join(name);
+    fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+memory").unwrap();
+    fs::create_dir(&cgroup).unwrap();
+    fs::write(cgroup.join("memory.max"), "4M").unwrap();
+    fs::write(cgroup.join("memory.swap.max"), "0").unwrap();
+    cgroup
+}
+
 /// Has the kernel kill a process in that cgroup; its id.
 fn killed_in(cgroup: &Path) -> u32 {
-    let script = format!("echo $$ > {}/cgroup.procs; exec tail /dev/zero", cgroup.display());
-    let mut eater = Process::new(Command::new("sh").args(["-c", &script]).spawn().unwrap());
+    let mut eater = eater_in(cgroup);
     let pid = eater.id();
     let status = eater.wait_for_end(PATIENCE).unwrap();
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "{status}");
@@ -257,13 +272,9 @@ impl Drop for Storm {
 #[test]
 fn a_storm_through_a_change_of_versions_is_read_once() {
     drop(unpin());
-    let cgroup = Path::new("/sys/fs/cgroup/pins-swap");
-    fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+memory").unwrap();
-    fs::create_dir(cgroup).unwrap();
-    fs::write(cgroup.join("memory.max"), "4M").unwrap();
-    fs::write(cgroup.join("memory.swap.max"), "0").unwrap();
+    let cgroup = small_cgroup("pins-swap");
     leave(1);
-    let storm = Storm::begin(cgroup);
+    let storm = Storm::begin(&cgroup);
     let mut again = Again::default();
     let mut marks: Vec<u32> = Vec::new();
     let mut exits: Vec<u32> = Vec::new();
@@ -317,6 +328,48 @@ fn a_storm_through_a_change_of_versions_is_read_once() {
     assert_eq!(marks, expected);
     exits.sort_unstable();
     assert_eq!(exits, expected);
+    drop(attached);
+    fs::remove_dir(cgroup).unwrap();
+    assert!(unpin().status.success());
+}
+
+/// What the old programs tell as a victim exits, the new ones may tell when it is freed: where the kernel did not run them
+/// at the exit, or where the victim went just as the new ones were told of it. As then, it is among the awaited after it
+/// has exited.
+#[test]
+fn an_exit_that_the_next_version_tells_much_later_is_read_once() {
+    drop(unpin());
+    let cgroup = small_cgroup("pins-late");
+    leave(1);
+    let mut eater = eater_in(&cgroup);
+    let pid = eater.id();
+    wait_until("the victim's end", || {
+        fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))
+    });
+    let awaited = Path::new(PINS).join(versions().pop().unwrap()).join("map_MARKED");
+    let awaited = Map::from_map_data(MapData::from_pin(awaited).unwrap()).unwrap();
+    let mut awaited = HashMap::<_, u32, [u64; 2]>::try_from(awaited).unwrap();
+    assert!(awaited.get(&pid, 0).is_err(), "it has been told");
+    awaited.insert(pid, [1, 0], 0).unwrap();
+
+    let mut again = Again::default();
+    let mut told = Vec::new();
+    let mut attached = Programs::load_pinned(&choice(), pins(), Version::numbered(2), &mut |record| {
+        again.note(record);
+        told.push(decode(record).unwrap());
+    })
+    .unwrap();
+    let exited = |record: &Record| matches!(record, Record::Exit(exit) if exit.pid == pid);
+    assert_eq!(told.iter().filter(|record| exited(record)).count(), 1, "{told:?}");
+    thread::sleep(Duration::from_secs(2));
+    assert!(attached.events.next().is_none(), "its parent has not asked for it");
+    eater.wait_for_end(PATIENCE).unwrap();
+    wait_until("the exit, once more", || {
+        attached.events.next().is_some_and(|record| {
+            assert!(again.is_one(&record), "{:?} after {told:?}", decode(&record));
+            exited(&decode(&record).unwrap())
+        })
+    });
     drop(attached);
     fs::remove_dir(cgroup).unwrap();
     assert!(unpin().status.success());

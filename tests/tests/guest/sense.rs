@@ -72,9 +72,9 @@ fn process_without_a_main_thread_is_told_by_its_id() {
     let mut tracer = Tracer::start();
     let container = Cgroup::root("headless").limited("32M");
     let mut eater = container.run("exec workload headless --size 128Mi");
-    let marks = tracer.marks(1, PATIENCE);
-    let mark = &marks[0];
+    let (mark, exit) = tracer.victim(PATIENCE);
     assert_eq!((mark.pid, mark.cgroup, mark.killed), (Some(eater.id()), Some(container.id()), Some(true)));
+    assert_eq!((exit.pid, exit.marked_ns), (eater.id(), mark.time_ns));
     assert_eq!(mark.trigger.pid, eater.id());
     assert_ne!(mark.tid, eater.id(), "the kernel marks a thread that lives");
     assert!(mark.memory.unwrap().anon_bytes > 24 << 20, "{mark:?}");

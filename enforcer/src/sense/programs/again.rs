@@ -1,21 +1,29 @@
 //! Recognises a record that was read before.
-use std::collections::HashMap;
+//!
+//! A thread is marked once in its life (`mark_oom_victim` in `mm/oom_kill.c`), a process exits once, and either is told by
+//! its number and its start: so two records of one are known however far apart they were told. One version may tell an
+//! exit as it happens and another when the process is freed, which is when its parent asks for it.
+use std::{collections::HashMap, num::NonZeroU64};
 
-use enforcer_common::record::{Header, KIND_MARK_VICTIM, KIND_PROCESS_EXIT, MarkVictim, ProcessExit};
+use enforcer_common::{
+    incident::{KIND_SHARER, Sharer},
+    record::{Header, KIND_MARK_VICTIM, KIND_PROCESS_EXIT, MarkVictim, ProcessExit},
+};
 use zerocopy::FromBytes as _;
 
-/// Two versions' programs tell of one event a little apart.
-const APART_NS: u64 = 5_000_000;
+/// Where a record does not have the start: two versions' programs see one event less than this apart, though the machine
+/// keep one of them waiting, and no number is another's so soon, as the kernel goes through all others first.
+const APART_NS: u64 = 1_000_000_000;
 
 /// The records that were read, but were in a ring after that as well: a daemon was killed between reading one and taking
 /// it out, or two versions' programs told the same while one took over from the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Again {
-    /// When each was told.
-    read: HashMap<What, Vec<u64>>,
+    /// Which of that kind and number.
+    read: HashMap<What, Vec<Which>>,
 }
 
-/// Of what it tells, but for the time.
+/// What a record tells, and by whose number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum What {
     Marked {
@@ -24,28 +32,48 @@ enum What {
     Exited {
         tgid: u32,
     },
-    /// By its kind and all its bytes.
+    Shared {
+        tgid: u32,
+    },
+    /// By its kind and all its bytes, but for the time.
     Other {
         kind: u32,
         crc: u32,
     },
 }
 
+/// Which of those that have the number, one after another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Which {
+    /// The one that started then.
+    start_ns: Option<NonZeroU64>,
+    /// The one of whom the OOM killer took notice then: an exit may be told much later.
+    noticed_ns: u64,
+}
+
+impl Which {
+    fn is(self, other: Self) -> bool {
+        match (self.start_ns, other.start_ns) {
+            (Some(one), Some(another)) => one == another,
+            // Of an earlier layout, or of a kernel that does not tell its types.
+            (None, _) | (_, None) => self.noticed_ns.abs_diff(other.noticed_ns) <= APART_NS,
+        }
+    }
+}
+
 impl Again {
     /// Notes a record as read.
     pub fn note(&mut self, record: &[u8]) {
-        if let Some((what, time_ns)) = told(record) {
-            self.read.entry(what).or_default().push(time_ns);
+        if let Some((what, which)) = told(record) {
+            self.read.entry(what).or_default().push(which);
         }
     }
 
     /// Whether a record tells what one that was noted told.
     #[must_use]
     pub fn is_one(&self, record: &[u8]) -> bool {
-        let Some((what, time_ns)) = told(record) else { return false };
-        self.read
-            .get(&what)
-            .is_some_and(|times| times.iter().any(|read_ns| read_ns.abs_diff(time_ns) <= APART_NS))
+        let Some((what, which)) = told(record) else { return false };
+        self.read.get(&what).is_some_and(|read| read.iter().any(|read| read.is(which)))
     }
 
     /// Whether none was noted.
@@ -55,46 +83,107 @@ impl Again {
     }
 }
 
-/// What a record tells of, and when; none if it is too short to be one.
-fn told(record: &[u8]) -> Option<(What, u64)> {
+/// What a record tells, and of which; none if it is too short to be one.
+fn told(record: &[u8]) -> Option<(What, Which)> {
     let (header, rest) = Header::read_from_prefix(record).ok()?;
     // Every record has its time right after the header.
     let (time_ns, rest) = u64::read_from_prefix(rest).ok()?;
-    let what = match header.kind {
-        KIND_MARK_VICTIM => What::Marked { tid: MarkVictim::read_from_prefix(record).ok()?.0.tid },
-        KIND_PROCESS_EXIT => What::Exited { tgid: ProcessExit::read_from_prefix(record).ok()?.0.tgid },
-        kind => What::Other { kind, crc: crc32fast::hash(rest) },
+    let (what, start_ns, noticed_ns) = match header.kind {
+        KIND_MARK_VICTIM => {
+            let mark = MarkVictim::read_from_prefix(record).ok()?.0;
+            (What::Marked { tid: mark.tid }, mark.start_boottime_ns, mark.time_ns)
+        }
+        KIND_PROCESS_EXIT => {
+            let exit = ProcessExit::read(record)?;
+            (What::Exited { tgid: exit.tgid }, exit.start_boottime_ns, exit.marked_ns)
+        }
+        KIND_SHARER => {
+            let sharer = Sharer::read_from_prefix(record).ok()?.0;
+            (What::Shared { tgid: sharer.tgid }, sharer.start_boottime_ns, sharer.marked_ns)
+        }
+        kind => (What::Other { kind, crc: crc32fast::hash(rest) }, 0, time_ns),
     };
-    Some((what, time_ns))
+    Some((what, Which { start_ns: NonZeroU64::new(start_ns), noticed_ns }))
 }
 
 #[cfg(test)]
 mod tests {
-    use enforcer_common::record::{EDGE_DIRECT_RECLAIM, Edge};
+    use enforcer_common::record::{EDGE_DIRECT_RECLAIM, Edge, FREED};
     use zerocopy::IntoBytes as _;
 
     use super::*;
 
-    fn mark(tid: u32, time_ns: u64, anon_bytes: u64) -> MarkVictim {
-        MarkVictim { tid, time_ns, anon_bytes, ..MarkVictim::EMPTY }
+    const S: u64 = 1_000_000_000;
+
+    fn mark(tid: u32, start_boottime_ns: u64, time_ns: u64) -> MarkVictim {
+        MarkVictim { tid, start_boottime_ns, time_ns, ..MarkVictim::EMPTY }
+    }
+
+    fn exit(tgid: u32, start_boottime_ns: u64, marked_ns: u64) -> ProcessExit {
+        let time_ns = marked_ns + 1;
+        ProcessExit { tid: tgid, tgid, start_boottime_ns, marked_ns, time_ns, ..ProcessExit::EMPTY }
+    }
+
+    /// As builds before told it.
+    fn startless(exit: ProcessExit) -> Vec<u8> {
+        let size_bytes = ProcessExit::STARTLESS_BYTES;
+        let exit = ProcessExit { header: Header::new(KIND_PROCESS_EXIT, size_bytes), ..exit };
+        exit.as_bytes()[..usize::from(size_bytes)].to_vec()
     }
 
     #[test]
-    fn a_mark_is_known_by_its_thread_at_about_that_time() {
+    fn a_mark_is_known_by_its_thread_however_late_it_is_told() {
         let mut again = Again::default();
         assert!(again.is_empty());
-        again.note(mark(7, 10_000_000, 1).as_bytes());
-        again.note(mark(7, 90_000_000, 1).as_bytes());
+        again.note(mark(7, 5, 10 * S).as_bytes());
         let is_one = |mark: MarkVictim| again.is_one(mark.as_bytes());
-        assert!(is_one(mark(7, 10_000_000, 1)));
-        assert!(is_one(mark(7, 10_400_000, 2)), "another program's account of it");
-        assert!(is_one(mark(7, 89_999_000, 2)));
-        assert!(!is_one(mark(7, 16_000_000, 1)), "marked again");
-        assert!(!is_one(mark(8, 10_000_000, 1)));
-        let exit = ProcessExit { tid: 7, tgid: 7, time_ns: 10_000_000, ..ProcessExit::EMPTY };
-        assert!(!again.is_one(exit.as_bytes()));
-        again.note(exit.as_bytes());
-        assert!(again.is_one(ProcessExit { marked_ns: 5, ..exit }.as_bytes()));
+        assert!(is_one(mark(7, 5, 10 * S)));
+        assert!(
+            is_one(MarkVictim { anon_bytes: 2, ..mark(7, 5, 99 * S) }),
+            "another program's account of it"
+        );
+        assert!(!is_one(mark(7, 6, 10 * S)), "another thread of the same number");
+        assert!(!is_one(mark(8, 5, 10 * S)));
+    }
+
+    #[test]
+    fn an_exit_is_known_by_its_process_though_it_is_told_when_that_is_freed() {
+        let mut again = Again::default();
+        again.note(mark(7, 5, 10 * S).as_bytes());
+        assert!(!again.is_one(exit(7, 5, 10 * S).as_bytes()), "a mark is no exit");
+        again.note(exit(7, 5, 10 * S).as_bytes());
+        let freed = ProcessExit { time_ns: 99 * S, flags: FREED, ..exit(7, 5, 10 * S) };
+        assert!(again.is_one(freed.as_bytes()));
+        let of_another_thread = ProcessExit { tid: 9, ..exit(7, 5, 10 * S) };
+        assert!(again.is_one(of_another_thread.as_bytes()));
+        assert!(!again.is_one(exit(7, 6, 10 * S).as_bytes()), "another process of the same number");
+    }
+
+    #[test]
+    fn without_a_start_it_is_one_that_was_marked_at_about_that_time() {
+        let mut again = Again::default();
+        again.note(mark(7, 0, 10 * S).as_bytes());
+        again.note(&startless(exit(7, 0, 10 * S)));
+        again.note(&startless(exit(7, 0, 90 * S)));
+        assert!(again.is_one(mark(7, 0, 10 * S + S / 2).as_bytes()), "a program that was kept waiting");
+        assert!(!again.is_one(mark(7, 0, 12 * S).as_bytes()), "marked again");
+        for marked_ns in [10 * S, 10 * S + S / 2, 90 * S] {
+            let late = ProcessExit { time_ns: 200 * S, ..exit(7, 5, marked_ns) };
+            assert!(again.is_one(late.as_bytes()), "{marked_ns}: told by the build after");
+            assert!(again.is_one(&startless(late)));
+        }
+        assert!(!again.is_one(exit(7, 5, 12 * S).as_bytes()));
+        assert!(!again.is_one(&exit(7, 5, 10 * S).as_bytes()[..40]), "it is none");
+    }
+
+    #[test]
+    fn who_dies_with_a_victim_is_told_once() {
+        let sharer = Sharer { tgid: 7, start_boottime_ns: 5, marked_ns: S, time_ns: S, ..Sharer::EMPTY };
+        let mut again = Again::default();
+        again.note(sharer.as_bytes());
+        assert!(again.is_one(Sharer { marked_ns: S + 9, time_ns: 3 * S, ..sharer }.as_bytes()));
+        assert!(!again.is_one(Sharer { start_boottime_ns: 6, ..sharer }.as_bytes()));
+        assert!(!again.is_one(exit(7, 5, S).as_bytes()));
     }
 
     #[test]

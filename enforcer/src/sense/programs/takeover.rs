@@ -101,10 +101,16 @@ fn copy_marked(old: &VersionDir, marked: &mut HashMap<MapData, u32, Victim>) -> 
         }
         before => before?,
     };
+    let Some(before) = before else { return Ok(()) };
     // One that goes while it is looked at has exited.
-    for (pid, victim) in before.iter().flat_map(|before| before.iter().flatten()) {
+    for (pid, victim) in before.iter().flatten() {
         // One that the new programs have marked is theirs.
-        let _known = marked.insert(pid, victim, NO_EXIST);
+        if marked.insert(pid, victim, NO_EXIST).is_ok()
+            && matches!(before.get(&pid, 0), Err(MapError::KeyNotFound))
+        {
+            // It exited meanwhile, which the old programs told. The new ones would tell it when it is freed.
+            let _gone = marked.remove(&pid);
+        }
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 use enforcer_common::record::{
-    CGROUP_KNOWN, CONTAINER_INIT, Edge, Header, INIT_KNOWN, KILL_WATCHED, KIND_MARK_VICTIM, LIMIT_KNOWN,
-    MEMORY_KNOWN, MarkVictim, ProcessExit, VICTIM_KILLED,
+    CGROUP_KNOWN, CONTAINER_INIT, Edge, Header, INIT_KNOWN, KILL_WATCHED, KIND_MARK_VICTIM,
+    KIND_PROCESS_EXIT, LIMIT_KNOWN, MEMORY_KNOWN, MarkVictim, ProcessExit, VICTIM_KILLED,
 };
 use proptest::prelude::*;
 use zerocopy::IntoBytes as _;
@@ -71,6 +71,10 @@ fn an_exit_and_the_edges() {
     let Ok(Record::Exit(exit)) = decode(raw.as_bytes()) else { panic!("no exit") };
     assert_eq!((exit.pid, exit.marked_ns, exit.cgroup), (10, 3, Some(CgroupId(77))));
     assert_eq!((exit.exit_code, exit.group_dead), (None, false));
+    // Builds before did not tell when the process started.
+    let size_bytes = ProcessExit::STARTLESS_BYTES;
+    let before = ProcessExit { header: Header::new(KIND_PROCESS_EXIT, size_bytes), ..raw };
+    assert_eq!(decode(&before.as_bytes()[..usize::from(size_bytes)]), Ok(Record::Exit(exit)));
     assert_eq!(decode(Edge::new(0, 1, 9).as_bytes()), Ok(Record::KswapdWoke { time_ns: 9, node: 1 }));
     assert_eq!(decode(Edge::new(1, 42, 9).as_bytes()), Ok(Record::DirectReclaim { time_ns: 9, tid: 42 }));
     assert_eq!(decode(Edge::new(2, 42, 9).as_bytes()), Err(Undecodable::UnknownEdge(2)));
