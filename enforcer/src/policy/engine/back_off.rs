@@ -110,6 +110,8 @@ impl Engine {
     pub fn remember(&mut self, past: &[Past]) {
         for Past { pod, at_ns } in past {
             self.count(*pod, *at_ns);
+            // When it died nobody saw, but it was not before.
+            self.died_ns = self.died_ns.max(Some(*at_ns));
         }
     }
 

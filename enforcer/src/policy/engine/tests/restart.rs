@@ -3,8 +3,8 @@ use super::rig::*;
 use crate::{
     model::CgroupId,
     policy::engine::{
-        Action, BreakerSettings, CandidateFacts, Candidates, EngineSettings, Exclusion, Past, PodKey,
-        Reading, Suppression, Usage,
+        Action, BreakerSettings, CandidateFacts, Candidates, EngineSettings, Exclusion, NodeSample, Past,
+        PodKey, Reading, Suppression, Usage,
     },
 };
 
@@ -144,4 +144,19 @@ fn one_that_was_no_candidate_when_it_did_not_die_is_passed_over_when_it_is_back(
     rig.pass(MINUTE).look(2 * GIB);
     rig.pass(2 * SECOND).look(2 * GIB);
     assert!(is_first(&mut rig));
+}
+
+#[test]
+fn what_the_last_one_killed_gave_back_to_per_cpu_lists_counts_for_the_next() {
+    let pods = [(candidate(2, 0, 2 * GIB), using(GIB))];
+    let node = |rig: &Rig| {
+        let node = NodeSample::memory(rig.now_ns, 190 * MIB, 16 * GIB);
+        NodeSample { free_lists_bytes: 100 * MIB, ..node }
+    };
+    let mut rig = Rig::new(&enforcing(200 * MIB, 0), &pods);
+    rig.engine.remember(&[past(1, rig.now_ns)]);
+    rig.pass(SECOND);
+    assert!(!evicts(&rig.see(node(&rig))));
+    let mut rig = Rig::new(&enforcing(200 * MIB, 0), &pods);
+    assert!(evicts(&rig.see(node(&rig))), "nobody has died");
 }
