@@ -161,7 +161,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let mut watched = Watched(watched);
     let mut guarded = Guarded(guard);
     desired.set_sight(guarded.sight());
-    let woken = desired.woken();
+    let (woken, stirred) = (desired.woken(), lookout.stirred());
     loop {
         let due = desired.due().min(edges.due());
         tokio::select! {
@@ -190,6 +190,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                 desired.set_sight(guarded.sight());
             }
             () = woken.notified() => desired.reconcile().await?,
+            () = stirred.notified() => desired.stir(),
             () = tokio::time::sleep_until(due.into()) => desired.look().await?,
         }
         if let Guarded(Some(guard)) = &mut guarded {

@@ -35,6 +35,7 @@ use crate::{
 };
 
 use serde_json::{Map, Value, json};
+use tokio::sync::Notify;
 
 /// How often it looks: at rest, and while little time is left.
 const AT_REST: Duration = Duration::from_secs(10);
@@ -99,6 +100,7 @@ pub(super) struct Lookout {
     thread: Option<JoinHandle<()>>,
     /// That the reflex wants it to look.
     rung: Arc<AtomicBool>,
+    stirred: Arc<Notify>,
 }
 
 impl Lookout {
@@ -107,18 +109,19 @@ impl Lookout {
     pub(super) fn start(config: &Config, max_pids: Option<u64>, journal: &Journal) -> (Self, Option<Alarm>) {
         let (sender, inbox) = channel();
         let (events, rung) = (journal.clone(), Arc::new(AtomicBool::new(false)));
-        let heard = Arc::clone(&rung);
+        let (heard, stirred) = (Arc::clone(&rung), Arc::new(Notify::new()));
+        let stir = Arc::clone(&stirred);
         let started = Eye::open(config, max_pids).map_err(|error| error.to_string()).and_then(|eye| {
             let mut watch = Watch::new(eye, events);
             let builder = thread::Builder::new().name(String::from("enforcer-look")).stack_size(STACK_BYTES);
-            builder.spawn(move || watch.run(&inbox, &heard)).map_err(|error| error.to_string())
+            builder.spawn(move || watch.run(&inbox, &heard, &stir)).map_err(|error| error.to_string())
         });
         let lookout = match started {
-            Ok(thread) => Self { sender: Some(sender), thread: Some(thread), rung },
+            Ok(thread) => Self { sender: Some(sender), thread: Some(thread), rung, stirred },
             Err(error) => {
                 let message = format!("thresholds that come near are not warned of: {error}");
                 telling::degraded(journal, "outlook", &message);
-                Self { sender: None, thread: None, rung }
+                Self { sender: None, thread: None, rung, stirred }
             }
         };
         lookout.configure(config);
@@ -136,6 +139,11 @@ impl Lookout {
     /// Looks at these pods from now on.
     pub(super) fn look_at(&self, sights: Sights) {
         self.send(Message::Sights(sights));
+    }
+
+    /// Told each time that something begins to run short fast.
+    pub(super) fn stirred(&self) -> Arc<Notify> {
+        Arc::clone(&self.stirred)
     }
 
     fn alarm(&self) -> Option<Alarm> {
@@ -182,13 +190,16 @@ impl Watch {
         Self { eye, outlook: Outlook::default(), growth: Growth::default(), journal }
     }
 
-    fn run(&mut self, inbox: &Receiver<Message>, rung: &AtomicBool) {
+    fn run(&mut self, inbox: &Receiver<Message>, rung: &AtomicBool, stirred: &Notify) {
         let mut due = Instant::now();
         let mut hurry = Hurry::default();
         while self.take(inbox) {
             let now = Instant::now();
-            if rung.swap(false, Ordering::AcqRel) && hurry.begin(now) {
-                due = now;
+            if rung.swap(false, Ordering::AcqRel) {
+                stirred.notify_one();
+                if hurry.begin(now) {
+                    due = now;
+                }
             }
             if let Some(left) = due.checked_duration_since(now).filter(|left| !left.is_zero()) {
                 thread::park_timeout(left);

@@ -71,6 +71,12 @@ impl Aligning {
         self.next = self.next.min(Instant::now() + SOON);
     }
 
+    /// Takes note that something runs short fast: whoever takes it is weighed at once, however long all were at rest.
+    fn stir(&mut self) {
+        let now = Instant::now();
+        (self.next, self.lively_until) = (now, now + LIVELY);
+    }
+
     /// Within what the scores of a pod's containers are held, if they are.
     pub(super) fn band(&self, uid: &PodUid) -> Option<Band> {
         self.aligner.set().get(uid).copied()
@@ -120,6 +126,11 @@ impl Desired {
             self.apply_alignment(permit).await?;
         }
         Ok(())
+    }
+
+    /// Has the pods weighed at once, where scores follow the ranking: something runs short fast.
+    pub(in crate::daemon) fn stir(&mut self) {
+        self.aligning.stir();
     }
 
     /// Gives all containers their planned scores.
@@ -263,5 +274,20 @@ pub(super) fn tell_hindrances(policy: OomScorePolicy, journal: &Journal) {
             "oomScorePolicy",
             "vm.oom_kill_allocating_task is set: the kernel kills whoever asks for memory, whatever its score; set it to 0",
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stir_has_the_pods_weighed_at_once_and_often_for_a_while() {
+        let start = Instant::now();
+        let mut aligning =
+            Aligning { next: start + AT_REST, lively_until: start, is_stale: false, ..Aligning::default() };
+        aligning.stir();
+        assert!(aligning.next <= Instant::now());
+        assert!(aligning.lively_until >= start + LIVELY);
     }
 }
