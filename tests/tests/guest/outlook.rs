@@ -97,7 +97,7 @@ fn names(event: &Value) -> Vec<&str> {
 }
 
 fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
+    value.as_u64().unwrap()
 }
 
 fn sequence(event: &Value) -> &str {

@@ -193,7 +193,7 @@ fn a_pod_is_evicted_by_order_with_its_grace_and_what_is_spared_is_not() {
 #[test]
 fn an_eviction_by_order_that_the_daemon_did_not_finish_is_told_and_can_be_ordered_again() {
     const NAME: &str = "orders-unfinished";
-    let mut scene = Scene::open(NAME);
+    let scene = Scene::open(NAME);
     scene.manifest("web", 0, "", "");
     let mut web = scene.ignoring("web");
     let evict = ["evict", "default/web", "--reason", "it hangs"];

@@ -219,3 +219,17 @@ fn what_is_not_needed_any_more_before_it_is_done_is_undone_after() {
     let told = rig.hear(Outcome::Eased { brake: 1, now_ns, given_back: false });
     assert!(matches!(told[..], [Action::Eased { given_back: false, .. }]), "{told:?}");
 }
+
+/// Found by the property test: it had been asked to be let go of before it was known that it was never held back.
+#[test]
+fn one_that_could_not_be_held_back_while_it_was_to_be_let_go_of_is_no_brake_any_more() {
+    let mut rig = asked(&pods());
+    assert!(contains(&fills(&mut rig, 1_500 * MIB, 100 * MIB, 1_100 * MIB)).is_some());
+    let told = rig.progress(false, 0);
+    assert_eq!(eases(&told), Some(1), "{told:?}");
+    let now_ns = rig.now_ns;
+    rig.hear(Outcome::Uncontained { brake: 1, now_ns, reason: BrakeRefusal::Unwritten });
+    assert_eq!(rig.engine.brake(), None);
+    let told = rig.hear(Outcome::Eased { brake: 1, now_ns, given_back: true });
+    assert!(told.is_empty() && rig.engine.brake().is_none(), "{told:?}");
+}
