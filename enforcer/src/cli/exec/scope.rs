@@ -11,8 +11,10 @@ use crate::{
     model::CgroupPath,
 };
 
-/// How long systemd may take to have this process in its scope.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long systemd may take to have this process in its scope: as long as D-Bus waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(25);
+/// How long it may take after systemd's answer, until it is asked again: the scope may have ended in between.
+const SETTLING: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(10);
 
 /// Moves this process into the scope at that path, which systemd makes for it unless it is there; answers its cgroup.
@@ -28,19 +30,16 @@ pub(super) async fn enter(root: &CgroupDir, path: &CgroupPath) -> Result<CgroupD
             result => result,
         };
         match entered {
-            Ok(()) => {
-                // A new scope has it a moment after the answer.
-                while start.elapsed() < PATIENCE {
-                    if is_in(path)? {
-                        return Ok(root.open(path).context("cannot open the container's cgroup")?);
-                    }
-                    tokio::time::sleep(POLL).await;
-                }
+            Ok(()) if has_come(path).await? => {
+                return Ok(root.open(path).context("cannot open the container's cgroup")?);
+            }
+            Ok(()) if start.elapsed() >= PATIENCE => {
                 return Err(Failure::from(anyhow!(
                     "systemd did not take this process into {scope} within {} s: see `systemctl status {scope}`",
                     PATIENCE.as_secs()
                 )));
             }
+            Ok(()) => {}
             Err(error) if start.elapsed() >= PATIENCE || !error.is_refusal() => {
                 return Err(anyhow::Error::new(error).context("cannot enter the container's scope").into());
             }
@@ -48,6 +47,18 @@ pub(super) async fn enter(root: &CgroupDir, path: &CgroupPath) -> Result<CgroupD
             Err(_) => tokio::time::sleep(POLL).await,
         }
     }
+}
+
+/// Waits for a while until this process is in the cgroup: a new scope has it a moment after the answer.
+async fn has_come(path: &CgroupPath) -> anyhow::Result<bool> {
+    let start = Instant::now();
+    while start.elapsed() < SETTLING {
+        if is_in(path)? {
+            return Ok(true);
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    Ok(false)
 }
 
 /// Whether this process is in the cgroup, by what the kernel says of it.

@@ -96,12 +96,16 @@ fn exec_passes_everything_on() {
 /// Under pressure who requests nothing does not start, and is told so in the kubelet's words; others do.
 #[test]
 fn exec_of_besteffort_is_refused_under_memory_pressure() {
-    // More than this node has: the condition is there from the start, and nobody is there to be evicted for it.
-    let scene = Scene::open("pressure", "evictionHard: {memory.available: 1900Mi}");
+    // More than this node has: the condition is there from the start, and nobody is evicted for it.
+    let settings = "evictionHard: {memory.available: 1900Mi}\nevictWithinRequest: false";
+    let scene = Scene::open("pressure", settings);
     let mut stream = scene.daemon.follow().unwrap();
     stream.wait_for("the crossing", PATIENCE, |event| is(event, "threshold.crossed")).unwrap();
     scene.daemon.manifest("besteffort.yaml", &pod("besteffort", "{}")).unwrap();
-    scene.daemon.manifest("burstable.yaml", &pod("burstable", "{requests: {cpu: 10m}}")).unwrap();
+    scene
+        .daemon
+        .manifest("burstable.yaml", &pod("burstable", "{requests: {cpu: 10m, memory: 64Mi}}"))
+        .unwrap();
     let refused = |target: &str| {
         let output = exec(&scene.daemon, target).arg("true").output().unwrap();
         (output.status.code(), text(&output.stderr))
