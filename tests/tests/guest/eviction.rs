@@ -142,8 +142,14 @@ impl Scene {
     /// Removes the manifests and waits until their cgroups are gone.
     fn clear(&mut self, names: &[&str]) {
         for name in names {
+            let folder = self.folder(name).filter(|folder| folder.exists());
+            if let Some(folder) = &folder {
+                // Whoever is killed may leave children, and these the cgroup to the next scene.
+                fs::write(folder.join("cgroup.kill"), "1").unwrap();
+            }
             self.daemon.remove_manifest(&format!("{name}.yaml")).unwrap();
             self.stream.wait_for_pod("pod.removed", &format!("default/{name}"), PATIENCE).unwrap();
+            wait_until("the end of its cgroup", || folder.as_ref().is_none_or(|folder| !folder.exists()));
         }
         self.stream.seen.clear();
     }

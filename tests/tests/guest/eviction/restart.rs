@@ -43,7 +43,7 @@ fn a_crash_loop_evicts_no_more_than_the_breaker_allows() {
         assert!(hog.lives().unwrap());
         drop(hog);
         assert!(filler.take().unwrap().lives().unwrap());
-        scene.clear(&[&name, "filler"]);
+        scene.clear(&["hog-0", "hog-1", &name, "filler"]);
         assert!(scene.daemon.stop_and_replay().unwrap() > 0, "no decision was recorded");
     }
 }
