@@ -4,7 +4,10 @@ use std::{
     io::{self, Write},
     path::PathBuf,
     process::{Child, Stdio},
-    sync::mpsc::{Receiver, RecvTimeoutError, channel},
+    sync::{
+        atomic::{AtomicU32, Ordering},
+        mpsc::{Receiver, RecvTimeoutError, channel},
+    },
     time::{Duration, Instant},
 };
 
@@ -161,6 +164,9 @@ struct Console {
     path: PathBuf,
 }
 
+/// More than one guest of a kernel may run at a time.
+static CONSOLES: AtomicU32 = AtomicU32::new(1);
+
 impl Console {
     fn create(guests: &Guests, kernel: &Kernel, init: Init) -> anyhow::Result<Self> {
         let folder = guests.places.target.join("guests");
@@ -169,7 +175,8 @@ impl Console {
             Init::Own => "",
             Init::Systemd => "-systemd",
         };
-        let path = folder.join(format!("console-{}{init}-{}.log", kernel.name, std::process::id()));
+        let (own, count) = (std::process::id(), CONSOLES.fetch_add(1, Ordering::Relaxed));
+        let path = folder.join(format!("console-{}{init}-{own}-{count}.log", kernel.name));
         fs::write(&path, []).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self { path })
     }
@@ -183,7 +190,8 @@ impl Console {
     fn close(self, end: End, run: &Run<'_>) -> anyhow::Result<u8> {
         let (status, what) = match end {
             End::Exit(status) => {
-                fs::remove_file(&self.path)?;
+                let removed = fs::remove_file(&self.path);
+                removed.with_context(|| format!("cannot remove {}", self.path.display()))?;
                 return Ok(status);
             }
             End::Broken(error) => return Err(error),

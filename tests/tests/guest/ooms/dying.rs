@@ -29,9 +29,12 @@ fn by_another_hand_is_no_kill() {
     let pod = "/kubepods/burstable/podp";
     let mut victim = scene.ready("default/p/c1", &["workload", "hold", "--size", "48Mi"]);
     let pid = victim.pid().to_string();
+    // In what is left to it the victim would get on with its end, and the kernel would look for another.
+    let unthrottled = Unthrottled::new(1);
     // Together they are too much; alone, each fits.
     let usurp = ["workload", "usurp", "--victim", &pid, "--size", "40Mi", "--cpu", "1"];
     let mut usurper = scene.ready("default/p/c2", &usurp);
+    drop(unthrottled);
     victim.killed();
 
     let averted = scene.averted("default/p");

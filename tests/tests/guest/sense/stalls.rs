@@ -12,6 +12,10 @@ use enforcer_tests::{
     trace::{Seen, Trace, Watched},
     wait::wait_until,
 };
+use rustix::{
+    process::Pid,
+    thread::{CpuSet, sched_setaffinity},
+};
 use tokio::{runtime::Runtime, time::timeout};
 
 use super::{PATIENCE, tracer};
@@ -206,6 +210,11 @@ fn sleeps_of_memory_high_are_what_the_cgroups_own_pressure_says() {
     let mut watch = Watch::start();
     let cgroup = Cgroup::create("stalls-high").unwrap();
     let mut load = sleeper(&cgroup);
+    // Pressure is no sum: what is stalled on one cpu and on another in the same two seconds is averaged among them
+    // (`collect_percpu_times` in kernel/sched/psi.c), and so lost for who moves.
+    let mut first = CpuSet::new();
+    first.set(0);
+    sched_setaffinity(Pid::from_raw(load.pid().try_into().unwrap()), &first).unwrap();
     let end = std::time::Instant::now() + PATIENCE;
     while watch.of(&cgroup, StallKind::MemoryHigh).iter().map(|stall| stall.total_ns).sum::<u64>()
         < 3_000_000_000
