@@ -12,10 +12,7 @@ use enforcer_tests::{
     trace::{Seen, Trace, Watched},
     wait::wait_until,
 };
-use rustix::{
-    process::Pid,
-    thread::{CpuSet, sched_setaffinity},
-};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::{runtime::Runtime, time::timeout};
 
 use super::{PATIENCE, tracer};
@@ -209,12 +206,14 @@ fn sleeper(cgroup: &Cgroup) -> Load {
 fn sleeps_of_memory_high_are_what_the_cgroups_own_pressure_says() {
     let mut watch = Watch::start();
     let cgroup = Cgroup::create("stalls-high").unwrap();
-    let mut load = sleeper(&cgroup);
-    // Pressure is no sum: what is stalled on one cpu and on another in the same two seconds is averaged among them
-    // (`collect_percpu_times` in kernel/sched/psi.c), and so lost for who moves.
+    // Pressure is no sum: what is stalled on one cpu counts less as long as another runs something of the same cgroup
+    // (`collect_percpu_times` in kernel/sched/psi.c). So all its threads stay on one, which they inherit.
+    let everywhere = sched_getaffinity(None).unwrap();
     let mut first = CpuSet::new();
     first.set(0);
-    sched_setaffinity(Pid::from_raw(load.pid().try_into().unwrap()), &first).unwrap();
+    sched_setaffinity(None, &first).unwrap();
+    let mut load = sleeper(&cgroup);
+    sched_setaffinity(None, &everywhere).unwrap();
     let end = std::time::Instant::now() + PATIENCE;
     while watch.of(&cgroup, StallKind::MemoryHigh).iter().map(|stall| stall.total_ns).sum::<u64>()
         < 3_000_000_000
