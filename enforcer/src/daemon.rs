@@ -26,20 +26,21 @@ mod problems;
 mod recording;
 mod recovery;
 mod reload;
+mod reports;
 mod schedule;
 mod stalls;
 mod standing;
+mod start;
 mod telling;
 mod unfit;
+mod watching;
 
 use std::{
-    future,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    sync::{Arc, Mutex, atomic::AtomicU64},
     time::Duration,
 };
 
 use anyhow::Context as _;
-use serde_json::json;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::{mpsc, watch},
@@ -49,28 +50,31 @@ use tokio::{
 use self::{
     backlog::Backlog,
     claim::Claim,
-    desired::{Desired, Permits},
+    desired::Desired,
     edges::Edges,
     host::Host,
     lookout::Lookout,
     ooms::{BeingEvicted, Ooms},
     orders::{Desk, Evictions},
     recording::Recording,
+    reports::{Telling, lock, start_reflex},
+    start::{open_journal, permits, tell_start},
+    watching::{Guarded, Watched},
 };
 pub use self::{reload::Load, unfit::Unfit};
 use crate::{
-    cgroup::{Changes, Index, Permit, WatchEvents},
-    config::{Config, MemoryAvailableSource, Mode},
-    evict::{self, Alarm, Pledges, Reflex, ReflexConfig, Report, Teller},
-    journal::{Event, EventType, Journal, StoreError, Subject},
+    cgroup::Index,
+    config::Config,
+    evict::{Reflex, Teller},
+    journal::Journal,
     model::PodUid,
     policy::{
         engine::{self, EngineSettings},
         pressure::Conditions,
-        threshold::{NodeCondition, Signal},
+        threshold::NodeCondition,
     },
     raw,
-    sense::{self, EdgeSource, Guard, GuardEvent, HostFacts, ROOT_MEMORY_STAT, Sight},
+    sense::{self, HostFacts},
     serve::{self, Admin, Observe, View},
     source::StaticDir,
 };
@@ -302,92 +306,6 @@ fn sd_notify(state: &[sd_notify::NotifyState<'_>]) {
     }
 }
 
-/// The log in the state directory; in memory alone where there can be none.
-fn open_journal(config: &Config, host: &Host) -> anyhow::Result<Journal> {
-    let (journal, recovered) =
-        match Journal::open(&host.name, &host.boot_id, &config.state_dir, &config.run_dir) {
-            Ok(opened) => opened,
-            Err(error @ StoreError::Locked { .. }) => return Err(error.into()),
-            Err(error) => {
-                let journal = Journal::new(&host.name, &host.boot_id);
-                let message = format!(
-                    "events are kept in memory alone, and end with this process: {}",
-                    crate::chain(&error)
-                );
-                telling::degraded(&journal, "journal", &message);
-                return Ok(journal);
-            }
-        };
-    tracing::info!(?recovered, "the journal is open");
-    if recovered.damaged > 0 || !recovered.set_aside.is_empty() {
-        let names: Vec<_> = recovered.set_aside.iter().map(|path| path.display().to_string()).collect();
-        let message = format!(
-            "the journal was damaged: {} events cannot be read, and these files were set aside: [{}]",
-            recovered.damaged,
-            names.join(", ")
-        );
-        telling::degraded(&journal, "journal", &message);
-    }
-    Ok(journal)
-}
-
-fn tell_start(journal: &Journal, config: &Config, host: &Host, facts: &HostFacts) {
-    let threshold = config.settings.eviction.hard(Signal::MemoryAvailable);
-    let threshold = threshold.map(|threshold| threshold.value.amount(host.node.memory_bytes));
-    journal.append(Event {
-        kind: EventType::ConfigLoaded,
-        subject: Subject::Node,
-        data: json!({
-            "mode": config.mode.as_str(),
-            "configHash": config.hash(),
-            "staticPodPath": config.static_pod_path,
-            "memoryAvailableThresholdBytes": threshold,
-            "memoryBytes": host.node.memory_bytes,
-            "message": format!("mode {}", config.mode),
-        }),
-    });
-    for message in config.unwatched() {
-        telling::degraded(journal, "threshold", &message);
-    }
-    for lost in sense::host_lost(facts) {
-        telling::degraded(journal, lost.what, &lost.message());
-    }
-    if let Err(error) = open_files::allow(host.node.pods) {
-        telling::degraded(journal, "openFiles", &error.to_string());
-    }
-    // Of this thread, and of those that it starts: all that matters are younger.
-    if let Err(error) = rustix::process::setpriority_process(None, NICE) {
-        telling::degraded(
-            journal,
-            "priority",
-            &format!("the daemon's nice value cannot be {NICE}, so on a busy node it may be late: {error}"),
-        );
-    }
-    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", "-999") {
-        telling::degraded(
-            journal,
-            "oomScoreAdj",
-            &format!(
-                "the daemon's own oom_score_adj cannot be -999, so the kernel may kill it under pressure: {error}"
-            ),
-        );
-    }
-}
-
-/// The leave to write, if the mode is `enforce`: everything if the cgroups are ours, else what `oomScorePolicy: ranked` needs.
-fn permits(config: &Config, kubelets: bool, journal: &Journal) -> Permits {
-    if kubelets {
-        telling::degraded(
-            journal,
-            "ownership",
-            "the kubelet owns the pods' cgroups here: nothing is written, and only pods of staticPodPath are known; \
-             where no kubelet is, set ownership: enforcer",
-        );
-    }
-    let permit = |may: bool| (config.mode == Mode::Enforce && may).then(Permit::for_enforce_mode);
-    Permits { all: permit(!kubelets), scores: permit(true) }
-}
-
 /// What the eviction engine is to do.
 pub(crate) fn engine_settings(config: &Config) -> EngineSettings {
     let eviction = &config.settings.eviction;
@@ -400,156 +318,5 @@ pub(crate) fn engine_settings(config: &Config) -> EngineSettings {
         evict_within_request: eviction.evict_within_request,
         breaker: eviction.breaker,
         ..EngineSettings::default()
-    }
-}
-
-/// Where the reflex's reports go.
-struct Telling {
-    teller: Arc<Mutex<Teller>>,
-    journal: Journal,
-    being_evicted: BeingEvicted,
-    sender: mpsc::UnboundedSender<Reflexion>,
-    /// Whom it wakes when what is left begins to fall fast.
-    alarm: Option<Alarm>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Waits until a power cut cannot take that event any more; not for ever, as a disk may take nothing at all. A journal
-/// without a disk has told so, and keeps nobody.
-async fn is_durable(journal: &Journal, sequence: u64) -> bool {
-    let mut durable = journal.durable();
-    let reached = durable.wait_for(|durable| *durable >= sequence);
-    !journal.has_disk() || tokio::time::timeout(RECORDING, reached).await.is_ok_and(|reached| reached.is_ok())
-}
-
-fn start_reflex(
-    config: &Config,
-    settings: &EngineSettings,
-    host: &Host,
-    telling: Telling,
-    pledges: Option<Pledges>,
-    edges: Vec<Box<dyn EdgeSource>>,
-    recording: &mut Recording,
-) -> anyhow::Result<Reflex> {
-    let Telling { teller, journal, being_evicted, sender, alarm } = telling;
-    let root_stat = match config.memory_available_source {
-        MemoryAvailableSource::MemAvailable => None,
-        MemoryAvailableSource::Kubelet => Some(ROOT_MEMORY_STAT.into()),
-    };
-    let (events, asker) = (journal.clone(), recording.asker());
-    let runtime = tokio::runtime::Handle::current();
-    let reports = move |report: Report| {
-        let event = lock(&teller).event(&report);
-        let sequence = event.map(|event| events.append(event));
-        if let Some(asker) = &asker {
-            recording::follow(asker, &report);
-        }
-        let reflexion = match &report {
-            Report::Conditions(conditions) => Some(Reflexion::Conditions(*conditions)),
-            Report::Decided { id: _, decision, members } if !decision.dry_run => {
-                if let Some(victim) = members.get(decision.index) {
-                    being_evicted.add(decision.cgroup, victim.identity().cgroup.clone());
-                }
-                None
-            }
-            Report::Signalled { number, candidate, .. } | Report::Terminated { number, candidate, .. } => {
-                Some(Reflexion::Evicted { uid: candidate.identity().uid.clone(), number: *number })
-            }
-            Report::Completed { candidate, .. } | Report::Failed { candidate, .. } => {
-                being_evicted.remove(candidate.facts().cgroup);
-                None
-            }
-            Report::Decided { .. }
-            | Report::Crossed { .. }
-            | Report::Cleared { .. }
-            | Report::Contained { .. }
-            | Report::Uncontained { .. }
-            | Report::Eased { .. }
-            | Report::Suppressed { .. }
-            | Report::ToBeAsked { .. }
-            | Report::Hooked { .. }
-            | Report::Blind(..)
-            | Report::Sighted(_) => None,
-        };
-        if let Some(reflexion) = reflexion {
-            // The daemon is stopping when nobody listens.
-            drop(sender.send(reflexion));
-        }
-        match (&report, sequence) {
-            // A soft eviction waits for the journal, a hard one never waits for a disk.
-            (Report::Decided { decision, .. }, Some(sequence)) if decision.grace_ns > 0 => {
-                runtime.block_on(is_durable(&events, sequence))
-            }
-            _ => true,
-        }
-    };
-    let reflex_config = ReflexConfig {
-        settings: *settings,
-        root_stat,
-        hook: config.pre_kill_hook.as_ref().map(|hook| hook.program.clone()),
-        cpus: host.node.cpu_milli / 1_000,
-        alarm,
-        past: past::read(&journal),
-        ..ReflexConfig::default()
-    };
-    evict::clear_hooks();
-    let reflex = Reflex::spawn_recorded(&reflex_config, pledges, edges, recording.tap(), reports);
-    let reflex = reflex.context("cannot start eviction")?;
-    if let Err(error) = reflex.memory_locked() {
-        telling::degraded(
-            &journal,
-            "memoryLock",
-            &format!("the daemon's memory cannot be locked, so it may react late under pressure: {error}"),
-        );
-    }
-    Ok(reflex)
-}
-
-/// Changes of the cgroups, where they can be had.
-struct Watched(Option<WatchEvents>);
-
-impl Watched {
-    /// The next changes; never, without inotify, and none once, when it ends. Safe to cancel.
-    async fn next(&mut self) -> Option<Changes> {
-        let Some(events) = &mut self.0 else { return future::pending().await };
-        match events.next().await {
-            Ok(changes) => Some(changes),
-            Err(error) => {
-                tracing::warn!(%error, "changes of cgroups are told no longer; they are looked for instead");
-                self.0 = None;
-                None
-            }
-        }
-    }
-}
-
-/// The guard of scores and files, where there is one.
-struct Guarded(Option<Guard>);
-
-impl Guarded {
-    /// What it has to tell, all at once; never, without one, and nothing once, when it ends. Safe to cancel.
-    async fn next(&mut self) -> Vec<GuardEvent> {
-        let Some(guard) = &mut self.0 else { return future::pending().await };
-        match guard.next().await {
-            Ok(event) => std::iter::once(event).chain(guard.take()).collect(),
-            Err(error) => {
-                tracing::warn!(%error, "wrong scores and foreign writes are told no longer; they are looked for instead");
-                self.0 = None;
-                Vec::new()
-            }
-        }
-    }
-
-    /// What has come by now.
-    fn take(&mut self) -> Vec<GuardEvent> {
-        self.0.as_mut().map(Guard::take).unwrap_or_default()
-    }
-
-    /// What it sees.
-    fn sight(&self) -> Sight {
-        self.0.as_ref().map(Guard::sight).unwrap_or_default()
     }
 }

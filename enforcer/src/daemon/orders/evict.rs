@@ -18,8 +18,8 @@ use crate::{
     daemon::{
         Reflexion,
         desired::{Desired, Evictable},
-        is_durable,
         ooms::BeingEvicted,
+        reports::is_durable,
     },
     evict::{ByHand, EndError, Operator},
     journal::{EventType, Journal},

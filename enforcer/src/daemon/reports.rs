@@ -1,0 +1,127 @@
+//! The reflex, and where its reports go: into the log, to the recorder, and to the desired state.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::Context as _;
+use tokio::sync::mpsc;
+
+use super::{
+    RECORDING, Reflexion,
+    host::Host,
+    ooms::BeingEvicted,
+    past,
+    recording::{self, Recording},
+    telling,
+};
+use crate::{
+    config::{Config, MemoryAvailableSource},
+    evict::{self, Alarm, Pledges, Reflex, ReflexConfig, Report, Teller},
+    journal::Journal,
+    policy::engine::EngineSettings,
+    sense::{EdgeSource, ROOT_MEMORY_STAT},
+};
+
+/// Where the reflex's reports go.
+pub(super) struct Telling {
+    pub(super) teller: Arc<Mutex<Teller>>,
+    pub(super) journal: Journal,
+    pub(super) being_evicted: BeingEvicted,
+    pub(super) sender: mpsc::UnboundedSender<Reflexion>,
+    /// Whom it wakes when what is left begins to fall fast.
+    pub(super) alarm: Option<Alarm>,
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until a power cut cannot take that event any more; not for ever, as a disk may take nothing at all. A journal
+/// without a disk has told so, and keeps nobody.
+pub(super) async fn is_durable(journal: &Journal, sequence: u64) -> bool {
+    let mut durable = journal.durable();
+    let reached = durable.wait_for(|durable| *durable >= sequence);
+    !journal.has_disk() || tokio::time::timeout(RECORDING, reached).await.is_ok_and(|reached| reached.is_ok())
+}
+
+pub(super) fn start_reflex(
+    config: &Config,
+    settings: &EngineSettings,
+    host: &Host,
+    telling: Telling,
+    pledges: Option<Pledges>,
+    edges: Vec<Box<dyn EdgeSource>>,
+    recording: &mut Recording,
+) -> anyhow::Result<Reflex> {
+    let Telling { teller, journal, being_evicted, sender, alarm } = telling;
+    let root_stat = match config.memory_available_source {
+        MemoryAvailableSource::MemAvailable => None,
+        MemoryAvailableSource::Kubelet => Some(ROOT_MEMORY_STAT.into()),
+    };
+    let (events, asker) = (journal.clone(), recording.asker());
+    let runtime = tokio::runtime::Handle::current();
+    let reports = move |report: Report| {
+        let event = lock(&teller).event(&report);
+        let sequence = event.map(|event| events.append(event));
+        if let Some(asker) = &asker {
+            recording::follow(asker, &report);
+        }
+        let reflexion = match &report {
+            Report::Conditions(conditions) => Some(Reflexion::Conditions(*conditions)),
+            Report::Decided { id: _, decision, members } if !decision.dry_run => {
+                if let Some(victim) = members.get(decision.index) {
+                    being_evicted.add(decision.cgroup, victim.identity().cgroup.clone());
+                }
+                None
+            }
+            Report::Signalled { number, candidate, .. } | Report::Terminated { number, candidate, .. } => {
+                Some(Reflexion::Evicted { uid: candidate.identity().uid.clone(), number: *number })
+            }
+            Report::Completed { candidate, .. } | Report::Failed { candidate, .. } => {
+                being_evicted.remove(candidate.facts().cgroup);
+                None
+            }
+            Report::Decided { .. }
+            | Report::Crossed { .. }
+            | Report::Cleared { .. }
+            | Report::Contained { .. }
+            | Report::Uncontained { .. }
+            | Report::Eased { .. }
+            | Report::Suppressed { .. }
+            | Report::ToBeAsked { .. }
+            | Report::Hooked { .. }
+            | Report::Blind(..)
+            | Report::Sighted(_) => None,
+        };
+        if let Some(reflexion) = reflexion {
+            // The daemon is stopping when nobody listens.
+            drop(sender.send(reflexion));
+        }
+        match (&report, sequence) {
+            // A soft eviction waits for the journal, a hard one never waits for a disk.
+            (Report::Decided { decision, .. }, Some(sequence)) if decision.grace_ns > 0 => {
+                runtime.block_on(is_durable(&events, sequence))
+            }
+            _ => true,
+        }
+    };
+    let reflex_config = ReflexConfig {
+        settings: *settings,
+        root_stat,
+        hook: config.pre_kill_hook.as_ref().map(|hook| hook.program.clone()),
+        cpus: host.node.cpu_milli / 1_000,
+        alarm,
+        past: past::read(&journal),
+        ..ReflexConfig::default()
+    };
+    evict::clear_hooks();
+    let reflex = Reflex::spawn_recorded(&reflex_config, pledges, edges, recording.tap(), reports);
+    let reflex = reflex.context("cannot start eviction")?;
+    if let Err(error) = reflex.memory_locked() {
+        telling::degraded(
+            &journal,
+            "memoryLock",
+            &format!("the daemon's memory cannot be locked, so it may react late under pressure: {error}"),
+        );
+    }
+    Ok(reflex)
+}
