@@ -567,16 +567,7 @@ fn scale(value: u64, by: u64, of: u64) -> u64 {
 
 /// Whether none of the actions is one whose answer is awaited before anything else is asked for.
 fn is_free(actions: &Actions) -> bool {
-    !actions.iter().any(|action| {
-        matches!(
-            action,
-            Action::ReadUsages(_)
-                | Action::Evict
-                | Action::Ask { .. }
-                | Action::Kill { .. }
-                | Action::Contain(_)
-        )
-    })
+    !actions.iter().any(Action::is_question)
 }
 
 /// No step can want more than [`Actions`] has room for; the tests count.

@@ -425,6 +425,29 @@ wire!(struct Containment {
     brake, number, index, cgroup, decided_ns, cause, usage_bytes, high_bytes, fill_bytes_per_second, headroom_bytes,
     awaited_ns,
 });
+impl Action {
+    /// Whether its answer is awaited before anything else is asked for.
+    #[must_use]
+    pub fn is_question(&self) -> bool {
+        match self {
+            Self::ReadUsages(_) | Self::Evict | Self::Ask { .. } | Self::Kill { .. } | Self::Contain(_) => {
+                true
+            }
+            Self::Crossed { .. }
+            | Self::Cleared { .. }
+            | Self::Conditions(_)
+            | Self::Ease { .. }
+            | Self::Contained { .. }
+            | Self::Uncontained { .. }
+            | Self::Eased { .. }
+            | Self::Completed(_)
+            | Self::Failed(_)
+            | Self::Suppressed { .. }
+            | Self::LookAgainWithin(_) => false,
+        }
+    }
+}
+
 wire!(enum Action {
     0 => Crossed { now_ns: u64, shortage: Shortage },
     1 => Cleared { now_ns: u64, shortage: Shortage, crossed_ns: u64 },
