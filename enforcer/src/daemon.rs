@@ -182,7 +182,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                 }
             }
             turn = desk.next() => desk.take(turn, &desired, &config, &evictions),
-            Some(reflexion) = reflexions.recv() => heed(reflexion, &mut desired).await?,
+            Some(reflexion) = reflexions.recv() => heed(reflexion, &mut desired),
             loaded = pods.next() => desired.load(loaded).await?,
             changes = watched.next() => {
                 // The programs told of it before, and they know who it was.
@@ -244,11 +244,11 @@ async fn farewell(server: JoinHandle<Result<(), serve::Error>>, journal: &Journa
 }
 
 /// Has the desired state follow what the reflex did.
-async fn heed(reflexion: Reflexion, desired: &mut Desired) -> anyhow::Result<()> {
+fn heed(reflexion: Reflexion, desired: &mut Desired) {
     match reflexion {
-        Reflexion::Evicted { uid, number } => desired.evicted(&uid, number).await,
+        Reflexion::Evicted { uid, number } => desired.evicted(&uid, number),
         Reflexion::Conditions(conditions) => {
-            desired.set_pressure(conditions.has(NodeCondition::MemoryPressure)).await
+            desired.set_pressure(conditions.has(NodeCondition::MemoryPressure));
         }
     }
 }

@@ -238,15 +238,17 @@ impl Desired {
     }
 
     /// Takes note that a pod was evicted: it stays so until its manifest changes or goes.
-    pub(super) async fn evicted(&mut self, uid: &PodUid, number: u64) -> anyhow::Result<()> {
+    ///
+    /// Its cgroups are looked at a moment later: they wait, its death does not.
+    pub(super) fn evicted(&mut self, uid: &PodUid, number: u64) {
         self.eviction = self.eviction.max(number);
         if self.roster.evict(uid) {
             self.decide();
-            return self.reconcile().await;
+            self.schedule.owe_look(Instant::now());
+        } else {
+            // What was left of one that is evicted or deleted already: nothing is to be kept but that it was told.
+            self.keep_ended();
         }
-        // What was left of one that is evicted or deleted already: nothing is to be kept but that it was told.
-        self.keep_ended();
-        Ok(())
     }
 
     /// Goes on with another configuration: decides anew who may run, and brings the cgroups in line.
@@ -354,13 +356,15 @@ impl Desired {
     }
 
     /// The node's condition, as it is told.
-    pub(super) async fn set_pressure(&mut self, pressure: bool) -> anyhow::Result<()> {
+    pub(super) fn set_pressure(&mut self, pressure: bool) {
         if self.view.memory_pressure == pressure {
-            return Ok(());
+            return;
         }
         self.view.memory_pressure = pressure;
         // Who was kept out by it is looked at again; who runs stays.
-        if self.decide() { self.reconcile().await } else { Ok(()) }
+        if self.decide() {
+            self.schedule.owe_look(Instant::now());
+        }
     }
 
     /// Where kubepods is, or would be.

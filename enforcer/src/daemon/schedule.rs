@@ -10,6 +10,9 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// What waits to be tried again is not tried more often than this.
 const RETRY: Duration = Duration::from_millis(100);
 
+/// After a kill the cpus are the victim's, so that its memory comes back soon: what follows from it for the cgroups waits.
+const AFTER_A_KILL: Duration = Duration::from_millis(250);
+
 /// When the desired state is looked at though nothing tells of a change.
 #[derive(Debug)]
 pub(super) struct Schedule {
@@ -52,6 +55,11 @@ impl Schedule {
             self.look = now;
         }
         self.files_are_told = told;
+    }
+
+    /// Has everything looked at soon, but not while a victim dies.
+    pub(super) fn owe_look(&mut self, now: Instant) {
+        self.look = self.look.min(now + AFTER_A_KILL);
     }
 
     /// Notes whether the kernel tells of processes that have not their score.
@@ -132,6 +140,21 @@ mod tests {
         assert_eq!((schedule.next(), schedule.due(start)), (start, Some(Due::Sweep)));
         schedule.swept(start);
         assert_eq!(schedule.due(start + SWEEP), None);
+    }
+
+    #[test]
+    fn what_follows_from_a_kill_waits_a_moment() {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(true, start);
+        schedule.looked(start);
+        schedule.scores_are_told(true);
+        schedule.owe_look(start);
+        assert_eq!((schedule.next(), schedule.due(start)), (start + AFTER_A_KILL, None));
+        // A second one does not put it off.
+        schedule.owe_look(start + AFTER_A_KILL / 2);
+        assert_eq!(schedule.due(start + AFTER_A_KILL), Some(Due::Look));
+        schedule.looked(start + AFTER_A_KILL);
+        assert_eq!(schedule.due(start + AFTER_A_KILL), None);
     }
 
     #[test]
