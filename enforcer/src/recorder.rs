@@ -20,17 +20,18 @@ mod tap;
 mod tests;
 
 use std::{
+    collections::BTreeMap,
     io,
-    os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
+    time::{Duration, Instant},
 };
 
-use rustix::{event::EventfdFlags, time::ClockId};
+use rustix::time::ClockId;
 use ulid::Ulid;
 
 pub use self::{
@@ -42,10 +43,17 @@ use self::{
     ring::{RING_BYTES, ring},
     store::{Extent, Store},
 };
-use crate::policy::flight::{Member, Origin};
+use crate::{
+    bell::Bell,
+    policy::flight::{Member, Origin},
+};
 
 /// The thread's stack: nothing here is deep.
 const STACK_BYTES: usize = 256 * 1024;
+
+/// How long after a decision, or its end, its file is written: until then the cpus are the victim's, so that it dies
+/// soon, and mostly one file tells both.
+const LATER: Duration = Duration::from_millis(500);
 
 /// What the recordings are told to come from.
 #[derive(Clone, Debug, Default)]
@@ -58,24 +66,24 @@ pub struct Provenance {
     pub config_hash: String,
 }
 
-/// Wakes the recorder's thread.
-#[derive(Debug)]
-pub(crate) struct Bell(OwnedFd);
-
-impl Bell {
-    pub(crate) fn ring(&self) {
-        // It can only fail when the counter is full, and then the thread is about to wake anyway.
-        let _rung = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
-    }
-}
-
 /// What the thread is asked to write down.
 #[derive(Debug, Default)]
 struct Desk {
-    /// Evictions whose file is to be written, the oldest first.
-    due: Vec<Ulid>,
+    /// Evictions whose file is to be written, and when.
+    due: BTreeMap<Ulid, Instant>,
     /// The latest eviction whose end is not recorded yet.
     open: Option<Ulid>,
+}
+
+impl Desk {
+    /// Takes what is to be written now, the oldest first; at the end all that there is.
+    fn take(&mut self, stop: bool) -> Vec<Ulid> {
+        let now = Instant::now();
+        let open = self.open.take_if(|_| stop);
+        self.due.extend(open.map(|open| (open, now)));
+        let due = self.due.extract_if(.., |_, when| stop || *when <= now);
+        due.map(|(eviction, _)| eviction).collect()
+    }
 }
 
 #[derive(Debug)]
@@ -107,7 +115,7 @@ impl Recorder {
         provenance: Provenance,
         failed: impl Fn(&str) + Send + 'static,
     ) -> io::Result<(Self, Tap)> {
-        let bell = Arc::new(Bell(rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?));
+        let bell = Arc::new(Bell::new()?);
         let (producer, consumer) = ring(RING_BYTES);
         let tap = Tap::new(producer, Arc::clone(&bell));
         let shared = Arc::new(Shared {
@@ -154,13 +162,14 @@ impl Drop for Recorder {
 }
 
 impl Asker {
-    /// An eviction was decided: its file is written now, and again at its end, if there is one to come.
+    /// An eviction was decided: its file is written in a moment, and again at its end, if there is one to come.
     pub fn decided(&self, eviction: Ulid, goes_on: bool) {
+        let later = Instant::now() + LATER;
         let mut desk = lock(&self.0.desk);
         // One at a time is under way: what is still open of another will not be told any more.
         let before = std::mem::replace(&mut desk.open, goes_on.then_some(eviction));
-        desk.due.extend(before);
-        desk.due.push(eviction);
+        desk.due.extend(before.map(|before| (before, later)));
+        desk.due.insert(eviction, later);
         drop(desk);
         self.0.bell.ring();
     }
@@ -169,7 +178,7 @@ impl Asker {
     pub fn ended(&self, eviction: Ulid) {
         let mut desk = lock(&self.0.desk);
         desk.open.take_if(|open| *open == eviction);
-        desk.due.push(eviction);
+        desk.due.insert(eviction, Instant::now() + LATER);
         drop(desk);
         self.0.bell.ring();
     }
@@ -205,16 +214,7 @@ impl Shared {
             if lost > 0 && !std::mem::replace(&mut has_lost, true) {
                 failed("the flight recorder does not keep up: its recordings have gaps, and say where");
             }
-            let mut due = {
-                let mut desk = lock(&self.desk);
-                if stop {
-                    let open = desk.open.take();
-                    desk.due.extend(open);
-                }
-                std::mem::take(&mut desk.due)
-            };
-            due.sort_unstable();
-            due.dedup();
+            let due = lock(&self.desk).take(stop);
             for eviction in due {
                 let write = |file: &mut dyn io::Write| self.write(Extent::Recent, file);
                 if let Err(error) = folder::keep(&self.state_dir, eviction, write) {
@@ -228,8 +228,9 @@ impl Shared {
             if stop {
                 return;
             }
-            let mut count = [0_u8; 8];
-            if let Err(error) = rustix::io::retry_on_intr(|| rustix::io::read(&self.bell.0, &mut count)) {
+            let next = lock(&self.desk).due.values().min().copied();
+            let left = next.map(|next| next.saturating_duration_since(Instant::now()));
+            if let Err(error) = self.bell.wait(left) {
                 tracing::error!(%error, "the recorder cannot wait, and ends");
                 return;
             }

@@ -4,46 +4,39 @@
 
 use std::{
     io,
-    os::fd::OwnedFd,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
         mpsc::{self, TryRecvError, TrySendError},
     },
+    time::Instant,
 };
 
-use rustix::event::EventfdFlags;
+use crate::bell::Bell;
 
+/// The queue's bell, and how many may still ring it.
 #[derive(Debug)]
-struct Bell {
-    fd: OwnedFd,
+struct Line {
+    bell: Bell,
     senders: AtomicUsize,
-}
-
-impl Bell {
-    fn ring(&self) {
-        // It can only fail when the counter is full, and then the receiver is about to wake anyway.
-        let _rung = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
-    }
 }
 
 #[derive(Debug)]
 pub(super) struct Sender<T> {
     channel: mpsc::SyncSender<T>,
-    bell: Arc<Bell>,
+    line: Arc<Line>,
 }
 
 #[derive(Debug)]
 pub(super) struct Receiver<T> {
     channel: mpsc::Receiver<T>,
-    bell: Arc<Bell>,
+    line: Arc<Line>,
 }
 
 pub(super) fn queue<T>(capacity: usize) -> io::Result<(Sender<T>, Receiver<T>)> {
-    let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?;
-    let bell = Arc::new(Bell { fd, senders: AtomicUsize::new(1) });
+    let line = Arc::new(Line { bell: Bell::new()?, senders: AtomicUsize::new(1) });
     let (sender, receiver) = mpsc::sync_channel(capacity);
-    Ok((Sender { channel: sender, bell: Arc::clone(&bell) }, Receiver { channel: receiver, bell }))
+    Ok((Sender { channel: sender, line: Arc::clone(&line) }, Receiver { channel: receiver, line }))
 }
 
 impl<T> Sender<T> {
@@ -51,7 +44,7 @@ impl<T> Sender<T> {
     pub(super) fn offer(&self, value: T) -> Result<(), T> {
         match self.channel.try_send(value) {
             Ok(()) => {
-                self.bell.ring();
+                self.line.bell.ring();
                 Ok(())
             }
             Err(TrySendError::Full(value) | TrySendError::Disconnected(value)) => Err(value),
@@ -61,37 +54,62 @@ impl<T> Sender<T> {
 
 impl<T> Clone for Sender<T> {
     fn clone(&self) -> Self {
-        self.bell.senders.fetch_add(1, Ordering::AcqRel);
-        Self { channel: self.channel.clone(), bell: Arc::clone(&self.bell) }
+        self.line.senders.fetch_add(1, Ordering::AcqRel);
+        Self { channel: self.channel.clone(), line: Arc::clone(&self.line) }
     }
 }
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
-        if self.bell.senders.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.bell.ring();
+        if self.line.senders.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.line.bell.ring();
         }
     }
+}
+
+/// What waiting came to.
+#[derive(Debug)]
+pub(super) enum Next<T> {
+    /// Something was sent.
+    Value(T),
+    /// The moment has come, and nothing was sent.
+    Late,
+    /// Every sender is gone and everything was taken.
+    End,
 }
 
 impl<T> Receiver<T> {
     /// Waits for the next value; none once every sender is gone and everything was taken.
     pub(super) fn next(&self) -> Option<T> {
         loop {
+            match self.next_until(None) {
+                Next::Value(value) => return Some(value),
+                Next::Late => {}
+                Next::End => return None,
+            }
+        }
+    }
+
+    /// Waits for the next value, but not beyond that moment.
+    pub(super) fn next_until(&self, until: Option<Instant>) -> Next<T> {
+        loop {
             // Read before the queue is: what was sent before the closing is then seen below.
-            let closed = self.bell.senders.load(Ordering::Acquire) == 0;
+            let closed = self.line.senders.load(Ordering::Acquire) == 0;
             match self.channel.try_recv() {
-                Ok(value) => return Some(value),
-                Err(TryRecvError::Disconnected) => return None,
-                Err(TryRecvError::Empty) if closed => return None,
+                Ok(value) => return Next::Value(value),
+                Err(TryRecvError::Disconnected) => return Next::End,
+                Err(TryRecvError::Empty) if closed => return Next::End,
                 Err(TryRecvError::Empty) => {}
             }
-            let mut count = [0_u8; 8];
-            match rustix::io::retry_on_intr(|| rustix::io::read(&self.bell.fd, &mut count)) {
-                Ok(_) => {}
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Next::Late;
+            }
+            match self.line.bell.wait(left) {
+                Ok(()) => {}
                 Err(error) => {
                     tracing::error!(%error, "a helper's queue cannot be waited on");
-                    return None;
+                    return Next::End;
                 }
             }
         }

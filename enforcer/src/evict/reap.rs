@@ -1,10 +1,19 @@
 //! The helper thread for what is slow after a kill: freeing the victim's memory from another CPU, and closing files.
 
-use std::{fmt, os::fd::AsFd as _, sync::Arc};
+use std::{
+    fmt,
+    os::fd::AsFd as _,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use rustix::process::{Pid, PidfdFlags};
 
-use super::{candidate::Candidate, queue::Receiver, reflex::PreparedSet};
+use super::{
+    candidate::Candidate,
+    queue::{Next, Receiver},
+    reflex::PreparedSet,
+};
 use crate::{
     cgroup::guard::each_process,
     raw,
@@ -34,24 +43,47 @@ impl fmt::Debug for Work {
     }
 }
 
+/// A process that holds so much is freed from another CPU at once. Below, the victim is as fast alone: measured on Linux
+/// 6.18 with busy CPUs, 256 MiB are gone after 32 to 38 ms without help and 45 to 48 ms with it, as both stand in each
+/// other's way at the page tables' locks, and the second CPU is taken from those who are to live. On idle ones a GiB
+/// takes 92 to 129 ms alone and 64 to 73 ms with help.
+const LARGE_BYTES: u64 = 512 << 20;
+
+/// A smaller one that still has its memory after so long does not die by itself: it waits for a disk, or for a CPU.
+const PATIENCE: Duration = Duration::from_millis(50);
+
 /// Works until the reflex is gone.
 pub(super) fn run(queue: &Receiver<Work>) {
-    while let Some(work) = queue.next() {
-        match work {
-            Work::Reap(candidate) => reap(&candidate),
-            Work::Drop(set) => drop(set),
-            Work::Close(source) => drop(source),
-            Work::ClosePods(pods) => drop(pods),
+    let mut slow: Option<(Instant, Arc<Candidate>)> = None;
+    loop {
+        match queue.next_until(slow.as_ref().map(|(due, _)| *due)) {
+            Next::Value(Work::Reap(candidate)) => {
+                if !reap(&candidate, LARGE_BYTES) {
+                    // One victim at a time: that of before has been left behind.
+                    slow = Some((Instant::now() + PATIENCE, candidate));
+                }
+            }
+            Next::Value(Work::Drop(set)) => drop(set),
+            Next::Value(Work::Close(source)) => drop(source),
+            Next::Value(Work::ClosePods(pods)) => drop(pods),
+            Next::Late => {
+                if let Some((_, candidate)) = slow.take() {
+                    reap(&candidate, 0);
+                }
+            }
+            Next::End => return,
         }
     }
 }
 
-/// Halves the time until the memory is back (`process_mrelease`); without it the victim frees it itself.
-fn reap(candidate: &Candidate) {
+/// Frees the memory of its largest process (`process_mrelease`) if it holds that much; whether it does.
+fn reap(candidate: &Candidate, at_least_bytes: u64) -> bool {
     let pod = &candidate.identity.pod;
-    let Some(largest) = largest_process(candidate) else {
-        tracing::debug!(%pod, "nothing left to reap");
-        return;
+    let largest =
+        largest_process(candidate).filter(|(pages, _)| pages.saturating_mul(page_bytes()) >= at_least_bytes);
+    let Some((_, largest)) = largest else {
+        tracing::debug!(%pod, at_least_bytes, "nothing to reap");
+        return false;
     };
     let released = rustix::process::pidfd_open(largest, PidfdFlags::empty())
         .map_err(std::io::Error::from)
@@ -60,9 +92,15 @@ fn reap(candidate: &Candidate) {
         Ok(()) => tracing::debug!(%pod, pid = %largest, "released its memory"),
         Err(error) => tracing::debug!(%pod, pid = %largest, %error, "did not release its memory"),
     }
+    true
 }
 
-fn largest_process(candidate: &Candidate) -> Option<Pid> {
+fn page_bytes() -> u64 {
+    u64::try_from(rustix::param::page_size()).unwrap_or(u64::MAX)
+}
+
+/// How many pages it has, and which it is.
+fn largest_process(candidate: &Candidate) -> Option<(u64, Pid)> {
     let mut largest: Option<(u64, Pid)> = None;
     for target in &candidate.targets {
         let visited = each_process(&target.dir, 0, &mut |number| {
@@ -77,7 +115,7 @@ fn largest_process(candidate: &Candidate) -> Option<Pid> {
             tracing::debug!(%error, "cannot list a victim's processes");
         }
     }
-    largest.map(|(_, pid)| pid)
+    largest
 }
 
 /// The second field of `/proc/<pid>/statm`; none if the process has no memory any more.

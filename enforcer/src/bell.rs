@@ -1,0 +1,56 @@
+//! A bell that one thread rings and another waits for: an eventfd. To ring it takes no lock and allocates nothing.
+
+use std::{io, os::fd::OwnedFd, time::Duration};
+
+use rustix::{
+    event::{EventfdFlags, PollFd, PollFlags, Timespec},
+    io::Errno,
+};
+
+/// Wakes who waits for it, now or next time.
+#[derive(Debug)]
+pub(crate) struct Bell(OwnedFd);
+
+impl Bell {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    pub(crate) fn ring(&self) {
+        // It can only fail when the counter is full, and then the other is about to wake anyway.
+        let _rung = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// Waits until it rings, or for that long. It may come back early.
+    pub(crate) fn wait(&self, at_most: Option<Duration>) -> rustix::io::Result<()> {
+        // What is no time that the kernel takes is far off.
+        let timeout = at_most.and_then(|time| Timespec::try_from(time).ok());
+        match rustix::event::poll(&mut [PollFd::new(&self.0, PollFlags::IN)], timeout.as_ref()) {
+            Ok(0) | Err(Errno::INTR) => return Ok(()),
+            Ok(_) => {}
+            Err(errno) => return Err(errno),
+        }
+        match rustix::io::read(&self.0, &mut [0_u8; 8]) {
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn it_wakes_once_and_not_before_its_time() {
+        let bell = Bell::new().unwrap();
+        bell.ring();
+        bell.ring();
+        bell.wait(None).unwrap();
+        let start = Instant::now();
+        bell.wait(Some(Duration::from_millis(20))).unwrap();
+        assert!(start.elapsed() >= Duration::from_millis(20));
+    }
+}
