@@ -259,7 +259,16 @@ impl CgroupDir {
 
     /// Opens one of its files for writing, to be written later without a look-up. It is never created or truncated.
     pub fn open_write(&self, file: &str) -> Result<OwnedFd, Error> {
-        self.open_file(file, OFlags::WRONLY).map_err(|errno| Error::Write {
+        self.open_for(file, OFlags::WRONLY)
+    }
+
+    /// Opens a file to read and to write it.
+    pub fn open_change(&self, file: &str) -> Result<OwnedFd, Error> {
+        self.open_for(file, OFlags::RDWR)
+    }
+
+    fn open_for(&self, file: &str, flags: OFlags) -> Result<OwnedFd, Error> {
+        self.open_file(file, flags).map_err(|errno| Error::Write {
             path: self.path.to_string(),
             file: file.to_owned(),
             value: String::new(),

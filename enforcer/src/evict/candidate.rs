@@ -262,7 +262,7 @@ fn open_count(dir: &CgroupDir, counted: &mut Vec<OwnedFd>) -> Result<(), cgroup:
 
 fn open_brakes(dir: &CgroupDir, brakes: &mut Vec<OwnedFd>) -> Result<(), cgroup::Error> {
     for file in ["cpu.max", "memory.high"] {
-        match dir.open_write(file) {
+        match dir.open_change(file) {
             Ok(fd) => brakes.push(fd),
             // Its controller is not enabled here: then there is no brake either.
             Err(error) if error.is_gone() => {}
