@@ -10,15 +10,20 @@
 mod disk;
 mod event;
 mod intent;
+mod kmsg;
 mod log;
+mod medium;
 mod offline;
 mod record;
+mod retention;
 mod segment;
 mod store;
 mod tail;
 #[cfg(test)]
 mod tests;
+mod trouble;
 mod untold;
+mod writer;
 
 pub use self::{
     disk::folder,
@@ -27,6 +32,7 @@ pub use self::{
     log::{Batch, Journal, Range, Reader, Stale},
     offline::Offline,
     record::{Cursor, Filter, Record},
+    retention::Limits,
     store::{Recovered, StoreError},
     untold::Untold,
 };

@@ -1,99 +1,159 @@
-//! Whatever a reader saw is in the log after the process was killed, once, and the sequence goes on without a gap.
+//! Whatever a reader saw is in the log after the process was killed, once, and the sequence goes on without a gap; a
+//! reader that comes back with its cursor misses nothing and gets nothing twice.
 
 use std::{
     collections::BTreeMap,
     env,
     io::{BufRead as _, BufReader, Write as _},
     path::Path,
-    process::{Command, Stdio},
-    time::{Duration, Instant},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use enforcer::journal::{Batch, Event, EventType, Filter, Journal, Subject};
+use enforcer::journal::{Batch, Cursor, Event, EventType, Filter, Journal, Limits, Subject};
 use serde_json::{Value, json};
 
 const DIR: &str = "ENFORCER_TEST_JOURNAL_DIR";
-const ROUNDS: u32 = 15;
+const AFTER: &str = "ENFORCER_TEST_JOURNAL_AFTER";
+const SEED: &str = "ENFORCER_TEST_SEED";
+const ROUNDS: u32 = 100;
 
-fn open(dir: &Path) -> anyhow::Result<Journal> {
-    Ok(Journal::open("n1", "b1", &dir.join("state"), dir)?.0)
+/// Small enough that segments are begun all the time, and large enough that none goes.
+const LIMITS: Limits = Limits { max_bytes: 1 << 30, max_age_ms: 600_000 };
+
+fn open(dir: &Path) -> Journal {
+    Journal::open_with("n1", "b1", &dir.join("state"), dir, LIMITS).unwrap().0
 }
 
-/// Not a test of its own: the process that is killed. It prints what a reader sees, as soon as it sees it.
+/// Not a test of its own: the process that is killed. It prints what readers see, as soon as they see it: one that follows
+/// from the cursor that it is given, as a client does that comes back; and what was said to be durable.
 #[test]
 fn appender() {
     let Some(dir) = env::var_os(DIR) else { return };
-    let journal = open(Path::new(&dir)).unwrap();
-    let mut reader = journal.reader(Some(journal.range().newest), Filter::default());
+    let journal = open(Path::new(&dir));
     let mut out = std::io::stdout().lock();
+    let after = env::var(AFTER).ok().filter(|after| !after.is_empty()).map(|after| {
+        let cursor: Cursor = after.parse().unwrap();
+        journal.resume(&cursor).unwrap_or_else(|stale| panic!("stale {cursor} {stale:?}"))
+    });
+    let mut reader = journal.reader(after.or(Some(0)), Filter::default());
+    let mut durable = journal.durable();
     for n in 0_u64.. {
         let pad = "x".repeat(usize::try_from(n * 7919 % 3_000).unwrap());
-        journal.append(Event {
-            kind: EventType::PodAdded,
-            subject: Subject::Node,
-            data: json!({"n": n, "pad": pad}),
-        });
-        while let Some(Batch::Records(records)) = reader.read() {
+        let data = json!({"n": n, "pad": pad});
+        journal.append(Event { kind: EventType::PodAdded, subject: Subject::Node, data });
+        let mut read = 0;
+        while let Some(batch) = reader.read() {
+            let Batch::Records(records) = batch else { panic!("{batch:?}") };
             for record in records {
                 let event: Value = serde_json::from_slice(&record.line).unwrap();
-                writeln!(out, "seen {} {}", record.sequence, event["data"]["n"]).unwrap();
+                writeln!(
+                    out,
+                    "seen {} {} {}",
+                    journal.cursor(record.sequence),
+                    event["data"]["n"],
+                    event["id"].as_str().unwrap()
+                )
+                .unwrap();
+                read += 1;
             }
+            // What a client that comes back has to catch up with comes between what is new.
+            if read > 500 {
+                break;
+            }
+        }
+        if durable.has_changed().unwrap() {
+            writeln!(out, "durable {}", *durable.borrow_and_update()).unwrap();
         }
         out.flush().unwrap();
     }
 }
 
+fn appender_process(dir: &Path, after: Option<&Cursor>) -> Child {
+    Command::new(env::current_exe().unwrap())
+        .args(["--exact", "appender", "--nocapture"])
+        .env(DIR, dir)
+        .env(AFTER, after.map(Cursor::to_string).unwrap_or_default())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// A number that is the same for the same seed.
+fn chance(seed: u64, round: u32, below: u64) -> u64 {
+    let mut mixed = seed ^ (u64::from(round) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (mixed ^ (mixed >> 31)) % below
+}
+
 #[test]
 fn every_event_that_was_seen_is_there_after_a_kill() {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let seed = env::var(SEED).map_or_else(|_unset| now.as_secs(), |seed| seed.parse().unwrap());
+    println!("{SEED}={seed}");
     let dir = tempfile::tempdir().unwrap();
-    let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut seen: BTreeMap<u64, String> = BTreeMap::new();
+    let mut cursor: Option<Cursor> = None;
     for round in 0..ROUNDS {
-        let mut child = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "appender", "--nocapture"])
-            .env(DIR, dir.path())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut child = appender_process(dir.path(), cursor.as_ref());
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        // Some time after its first event, at another moment each round.
-        let mut until = None;
-        let mut killed = false;
+        // Some time after its first word, at another moment each round; now and then before that.
+        let mut until = Instant::now() + Duration::from_secs(20);
+        let mut is_first = true;
+        if chance(seed, round, 10) == 0 {
+            std::thread::sleep(Duration::from_millis(chance(seed, round, 40)));
+            child.kill().unwrap();
+            is_first = false;
+        }
+        let mut killed = !is_first;
         while let Some(Ok(line)) = lines.next() {
-            let Some((_, numbers)) = line.split_once("seen ") else { continue };
-            // The line that the kill cut short says nothing.
-            let mut numbers = numbers.split(' ').map(str::parse::<u64>);
-            if let (Some(Ok(sequence)), Some(Ok(n))) = (numbers.next(), numbers.next())
-                && !killed
-            {
-                seen.insert(sequence, n);
+            if is_first && line.contains("seen ") {
+                until = Instant::now() + Duration::from_micros(chance(seed, round, 120_000));
+                is_first = false;
             }
-            let until = *until
-                .get_or_insert_with(|| Instant::now() + Duration::from_millis(u64::from(round * 37 % 101)));
+            // What it had written before it was killed was seen; the line that the kill cut short is none.
+            if let Some((_, saw)) = line.split_once("seen ")
+                && let [place, _n, id] = saw.split(' ').collect::<Vec<_>>()[..]
+                && id.len() == 26
+            {
+                let place: Cursor = place.parse().unwrap();
+                let expected = cursor.as_ref().map_or(1, |cursor| cursor.sequence + 1);
+                assert_eq!(place.sequence, expected, "round {round}: the reader's next event");
+                seen.insert(place.sequence, id.to_owned());
+                cursor = Some(place);
+            }
             if Instant::now() >= until && !killed {
                 child.kill().unwrap();
                 killed = true;
             }
         }
-        child.wait().unwrap();
-        assert!(killed, "the appender ended by itself");
-
-        let journal = open(dir.path()).unwrap();
-        let mut reader = journal.reader(None, Filter::default());
-        let mut next = journal.range().oldest;
-        while let Some(batch) = reader.read() {
-            let Batch::Records(records) = batch else { panic!("{batch:?}") };
-            for record in records {
-                assert_eq!(record.sequence, next, "the sequence has a hole");
-                let event: Value = serde_json::from_slice(&record.line).unwrap();
-                if let Some(n) = seen.get(&next) {
-                    assert_eq!(event["data"]["n"], *n, "another event took the place of one that was seen");
-                }
-                next += 1;
-            }
-        }
-        let newest = seen.keys().next_back().copied().unwrap();
-        assert!(next > newest, "{newest} was seen, and the log ends before {next}");
-        journal.close();
+        let ended = child.wait_with_output().unwrap();
+        assert!(killed, "the appender ended by itself: {}", String::from_utf8_lossy(&ended.stderr));
     }
+
+    let journal = open(dir.path());
+    let mut reader = journal.reader(Some(0), Filter::default());
+    let mut all: BTreeMap<String, u64> = BTreeMap::new();
+    let mut next = 1;
+    while let Some(batch) = reader.read() {
+        let Batch::Records(records) = batch else { panic!("{batch:?}") };
+        for record in records {
+            assert_eq!(record.sequence, next, "the sequence has a hole");
+            let event: Value = serde_json::from_slice(&record.line).unwrap();
+            let id = event["id"].as_str().unwrap().to_owned();
+            if let Some(was) = seen.get(&next) {
+                assert_eq!(*was, id, "another event took the place of one that was seen");
+            }
+            assert_eq!(all.insert(id, next), None, "an event is there twice");
+            next += 1;
+        }
+    }
+    let newest = seen.keys().next_back().copied().unwrap();
+    assert!(next > newest, "{newest} was seen, and the log ends before {next}");
+    assert!(newest > u64::from(ROUNDS), "{newest} events are no load");
+    assert_eq!(journal.resume(&cursor.unwrap()), Ok(newest));
+    println!("{newest} events were seen, {} are there", next - 1);
+    journal.close();
 }

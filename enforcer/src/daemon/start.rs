@@ -16,7 +16,7 @@ pub(super) fn open_journal(config: &Config, host: &Host) -> anyhow::Result<Journ
     let (journal, recovered) =
         match Journal::open(&host.name, &host.boot_id, &config.state_dir, &config.run_dir) {
             Ok(opened) => opened,
-            Err(error @ StoreError::Locked { .. }) => return Err(error.into()),
+            Err(error @ (StoreError::Locked { .. } | StoreError::Unsafe { .. })) => return Err(error.into()),
             Err(error) => {
                 let journal = Journal::new(&host.name, &host.boot_id);
                 let message = format!(
@@ -29,7 +29,8 @@ pub(super) fn open_journal(config: &Config, host: &Host) -> anyhow::Result<Journ
         };
     tracing::info!(?recovered, "the journal is open");
     if recovered.damaged > 0 || !recovered.set_aside.is_empty() {
-        let names: Vec<_> = recovered.set_aside.iter().map(|path| path.display().to_string()).collect();
+        let names: Vec<_> =
+            recovered.set_aside.iter().map(|(path, why)| format!("{} ({why})", path.display())).collect();
         let message = format!(
             "the journal was damaged: {} events cannot be read, and these files were set aside: [{}]",
             recovered.damaged,

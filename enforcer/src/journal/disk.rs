@@ -1,35 +1,23 @@
-//! The log's writer: a thread that takes what was appended to the disk, many events at a time.
-//!
-//! Nobody waits for it. While the disk refuses, events stay in memory, the oldest go when they are too many, and both
-//! are told.
+//! The log on a disk: where it is, and what a start takes over.
 
 use std::{
-    path::Path,
-    sync::{Arc, Mutex, PoisonError, mpsc},
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
     thread::JoinHandle,
-    time::Duration,
 };
 
-use serde_json::json;
 use ulid::Ulid;
 
 use super::{
-    Event, EventType, Journal, Subject,
-    log::Shared,
-    segment::Segment,
-    store::{Recovered, Segments, Store, StoreError},
-    tail::Tail,
+    Journal, Record,
+    log::Start,
+    medium::{Folder, Medium},
+    retention::{Clock, Limits},
+    store::{Recovered, Segments, Store, StoreError, Unsynced},
+    tail::{self, Left, Tail},
+    writer,
 };
-
-/// The most events that are written at once.
-const BATCH_RECORDS: usize = 1024;
-
-/// How long the writer waits before it tries again, at first and at the most.
-const RETRY_MIN: Duration = Duration::from_millis(100);
-const RETRY_MAX: Duration = Duration::from_secs(10);
-
-/// The newest events' file in the run directory.
-const TAIL: &str = "journal.tail";
 
 /// The segments' folder in the state directory.
 const FOLDER: &str = "journal";
@@ -38,6 +26,8 @@ const FOLDER: &str = "journal";
 #[derive(Debug)]
 pub(super) struct Disk {
     segments: Segments,
+    /// Events from this one on are of the log's present epoch, in a segment or not.
+    began: u64,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -52,8 +42,11 @@ impl Disk {
         segments.first().map(|segment| segment.header.first)
     }
 
-    /// The epoch that the event of that sequence belongs to.
+    /// The epoch that the event of that sequence belongs to; none if it is the present one.
     pub(super) fn epoch(&self, sequence: u64) -> Option<Ulid> {
+        if sequence >= self.began {
+            return None;
+        }
         let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
         let later = segments.partition_point(|segment| segment.header.first <= sequence);
         segments.get(later.checked_sub(1)?).map(|segment| segment.header.epoch)
@@ -70,49 +63,61 @@ impl Disk {
 
 /// Where the log is in a state directory.
 #[must_use]
-pub fn folder(state_dir: &Path) -> std::path::PathBuf {
+pub fn folder(state_dir: &Path) -> PathBuf {
     state_dir.join(FOLDER)
+}
+
+/// The log's folder, for reading alone.
+pub(super) fn look_into(state_dir: &Path) -> Result<Folder, StoreError> {
+    let path = folder(state_dir);
+    Folder::open(&path).map_err(|source| StoreError::Io { what: "open", path, source })
+}
+
+/// A log that is opened, and not written yet.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) journal: Journal,
+    pub(super) store: Store,
+    pub(super) unsynced: Vec<Unsynced>,
+    pub(super) recovered: Recovered,
 }
 
 impl Journal {
     /// Opens the log in the state directory, with its tail in the run directory, and starts its writer.
     ///
-    /// What an earlier process left in the tail and not in the segments is written there first.
+    /// What an earlier process left in the tail and not in the segments is written there first. A disk that takes
+    /// nothing is no error: it is told, and tried again.
     pub fn open(
         node: &str,
         boot_id: &str,
         state_dir: &Path,
         run_dir: &Path,
     ) -> Result<(Self, Recovered), StoreError> {
-        let (mut store, mut recovered) = Store::open(&folder(state_dir), boot_id)?;
-        let path = run_dir.join(TAIL);
-        let (tail, left) = Tail::open(&path, store.epoch()).map_err(|source| StoreError::Io {
+        Self::open_with(node, boot_id, state_dir, run_dir, Limits::default())
+    }
+
+    /// As [`Self::open`], and keeps that much.
+    pub fn open_with(
+        node: &str,
+        boot_id: &str,
+        state_dir: &Path,
+        run_dir: &Path,
+        limits: Limits,
+    ) -> Result<(Self, Recovered), StoreError> {
+        let state: Arc<dyn Medium> = Arc::new(Folder::private(state_dir, FOLDER)?);
+        let run = Folder::open(run_dir).map_err(|source| StoreError::Io {
             what: "open",
-            path,
+            path: run_dir.to_owned(),
+            source,
+        });
+        let run: Arc<dyn Medium> = Arc::new(run?);
+        let opened = open(node, boot_id, &state, &run, limits, Clock::system(), tail::HALF_BYTES)?;
+        let Opened { journal, store, unsynced, recovered } = opened;
+        let writer = writer::start(&journal.shared, store, unsynced).map_err(|source| StoreError::Io {
+            what: "start the writer of",
+            path: folder(state_dir),
             source,
         })?;
-        for record in left {
-            // Behind one that found no room here and had not reached its segment, nothing was shown to anybody.
-            if record.sequence > store.next() {
-                break;
-            }
-            if record.sequence == store.next() {
-                store.append(&[record])?;
-                recovered.from_tail += 1;
-            }
-        }
-        store.sync()?;
-        let disk = Disk { segments: store.segments(), writer: Mutex::new(None) };
-        let journal = Self::on_disk(node, boot_id, store.epoch(), store.next(), Some(tail), disk);
-        let shared = Arc::clone(&journal.shared);
-        let writer = std::thread::Builder::new()
-            .name(String::from("journal"))
-            .spawn(move || write(&shared, store))
-            .map_err(|source| StoreError::Io {
-                what: "start the writer of",
-                path: folder(state_dir),
-                source,
-            })?;
         if let Some(disk) = journal.disk() {
             *disk.writer.lock().unwrap_or_else(PoisonError::into_inner) = Some(writer);
         }
@@ -120,108 +125,110 @@ impl Journal {
     }
 }
 
-/// The writer thread, until the log is closed.
-fn write(shared: &Arc<Shared>, mut store: Store) {
-    let (sender, segments) = mpsc::channel();
-    let syncing = Arc::clone(shared);
-    // A thread of its own, so that events are in their segment, where a kill cannot take them, while the disk works.
-    let syncer = std::thread::Builder::new()
-        .name(String::from("journal-sync"))
-        .spawn(move || sync(&syncing, &segments));
-    let mut trouble = Trouble::default();
-    let mut wait = RETRY_MIN;
-    while let Some(records) = shared.unwritten(BATCH_RECORDS) {
-        let Some(newest) = records.last().map(|record| record.sequence) else { continue };
-        match store.append(&records) {
-            Ok(()) => {
-                wait = RETRY_MIN;
-                shared.set_written(newest);
-                trouble.end(shared);
-                if sender.send((Arc::clone(store.current()), newest)).is_err() {
-                    tracing::error!("the journal is not synced any more");
-                }
-            }
-            Err(error) => {
-                shared.set_disk_down();
-                trouble.begin(shared, error.into());
-                if shared.is_closing() {
-                    return;
-                }
-                std::thread::sleep(wait);
-                wait = (wait * 2).min(RETRY_MAX);
-            }
+/// Opens the log in one folder with its tail in another.
+pub(super) fn open(
+    node: &str,
+    boot_id: &str,
+    state: &Arc<dyn Medium>,
+    run: &Arc<dyn Medium>,
+    limits: Limits,
+    clock: Clock,
+    half_bytes: u64,
+) -> Result<Opened, StoreError> {
+    let (mut tail, left) = match Tail::open(run, boot_id, half_bytes) {
+        Ok((tail, left)) => (Some(tail), left),
+        Err(error) => {
+            let path = run.path(tail::NAME);
+            tracing::warn!(
+                "cannot use {}, so events are told when they are on the disk: {error}",
+                path.display()
+            );
+            (None, None)
         }
+    };
+    let (mut store, mut recovered) =
+        Store::open(state, boot_id, left.as_ref().map(|left| left.hint), limits, clock)?;
+    let is_same_log = left.as_ref().is_some_and(|left| left.hint.epoch == store.epoch());
+    let (mark, records) = match left {
+        Some(Left { mark, records, hint: _ }) if store.takes_tail() => (mark, records),
+        Some(_) | None => (0, Vec::new()),
+    };
+    let began = store.next();
+    let mut pending = Vec::new();
+    let mut next = began;
+    for record in records {
+        if record.sequence < next {
+            continue;
+        }
+        // Behind one that found no room here and had not reached its segment, nothing was shown to anybody; but for
+        // what is marked, and where a segment is damaged nobody knows.
+        if record.sequence > next && record.sequence > mark && is_same_log {
+            break;
+        }
+        recovered.lost += record.sequence - next;
+        next = record.sequence + 1;
+        pending.push(record);
     }
-    drop(sender);
-    let in_order = syncer.is_ok_and(|syncer| syncer.join().is_ok());
-    if let Err(error) = store.close() {
-        tracing::error!(
-            in_order,
-            "{:#}",
-            anyhow::Error::new(error).context("the journal was not closed in order")
-        );
+    if mark >= next {
+        recovered.lost += mark + 1 - next;
+        next = mark + 1;
     }
+    recovered.from_tail = u64::try_from(pending.len()).unwrap_or(u64::MAX);
+    // Before the sign of an orderly end is taken away, the tail says where this log goes on: a kill in between must not
+    // find neither.
+    if !is_same_log {
+        take_over(&mut store, &mut pending, &mut recovered);
+    }
+    tail = tail.and_then(|mut tail| {
+        let begun = if is_same_log { tail.forget_after(next - 1) } else { tail.begin(store.epoch(), next) };
+        keep(tail, begun)
+    });
+    if let Err(error) = store.forget_clean() {
+        recovered.refused.get_or_insert_with(|| crate::chain(&error));
+        take_over(&mut store, &mut pending, &mut recovered);
+        tail = tail.and_then(|mut tail| {
+            let begun = tail.begin(store.epoch(), next);
+            keep(tail, begun)
+        });
+    }
+    take_over(&mut store, &mut pending, &mut recovered);
+    let written = if pending.is_empty() { next - 1 } else { store.next() - 1 };
+    // What is told here is no loss of the present process.
+    store.take_lost();
+    store.skip_to(written + 1);
+    let (unsynced, durable) = store.unsynced();
+    let epoch = store.epoch();
+    let disk = Disk { segments: store.segments(), began, writer: Mutex::new(None) };
+    let start = Start { epoch, next, written, durable, pending, tail, limits };
+    Ok(Opened { journal: Journal::on_disk(node, boot_id, start, disk), store, unsynced, recovered })
 }
 
-/// The thread that waits for the disk.
-fn sync(shared: &Arc<Shared>, segments: &mpsc::Receiver<(Arc<Segment>, u64)>) {
-    let mut trouble = Trouble::default();
-    while let Ok((mut segment, mut newest)) = segments.recv() {
-        // All that was written to it meanwhile is synced at once.
-        let mut next = None;
-        for (other, written) in segments.try_iter() {
-            if !Arc::ptr_eq(&segment, &other) {
-                next = Some((other, written));
-                break;
-            }
-            newest = written;
-        }
-        loop {
-            match segment.sync() {
-                Ok(()) => {
-                    shared.set_durable(newest);
-                    trouble.end(shared);
-                }
-                Err(error) => {
-                    let error = anyhow::Error::new(error)
-                        .context(format!("cannot sync {}", segment.data_path().display()));
-                    trouble.begin(shared, error);
-                }
-            }
-            let Some(following) = next.take() else { break };
-            (segment, newest) = following;
-        }
-    }
-}
-
-/// Whether something does not work, so that it is told once when it begins and once when it ends.
-#[derive(Default)]
-struct Trouble(bool);
-
-impl Trouble {
-    #[expect(clippy::needless_pass_by_value, reason = "called with an error that nobody else wants")]
-    fn begin(&mut self, shared: &Arc<Shared>, error: anyhow::Error) {
-        if std::mem::replace(&mut self.0, true) {
-            return;
-        }
-        tracing::error!("{error:#}");
-        let message = format!(
-            "the journal cannot be written: events are kept in memory, the newest of them, and are lost with the power: {error:#}"
-        );
-        tell(shared, EventType::DegradedEntered, &message);
-    }
-
-    fn end(&mut self, shared: &Arc<Shared>) {
-        if std::mem::take(&mut self.0) {
-            let message = format!("the journal is written again; {} events were lost", shared.take_lost());
-            tell(shared, EventType::DegradedLeft, &message);
+/// Keeps a tail that could be written.
+fn keep(tail: Tail, written: io::Result<()>) -> Option<Tail> {
+    match written {
+        Ok(()) => Some(tail),
+        Err(error) => {
+            tracing::warn!(
+                "cannot write the journal's tail, so events are told when they are on the disk: {error}"
+            );
+            tail.give_up();
+            None
         }
     }
 }
 
-fn tell(shared: &Arc<Shared>, kind: EventType, message: &str) {
-    let data = json!({"what": "journal", "message": message});
-    Journal { shared: Arc::clone(shared) }.append(Event { kind, subject: Subject::Node, data });
+/// Writes what the tail held, in runs without a hole; what the disk does not take stays.
+fn take_over(store: &mut Store, records: &mut Vec<Record>, recovered: &mut Recovered) {
+    let written = store.next();
+    records.retain(|record| record.sequence >= written);
+    for run in records.chunk_by(|one, next| one.sequence + 1 == next.sequence) {
+        if let Err(error) = store.append(run) {
+            recovered.refused.get_or_insert_with(|| crate::chain(&error));
+            break;
+        }
+    }
+    let written = store.next();
+    records.retain(|record| record.sequence >= written);
 }
 
 #[cfg(test)]

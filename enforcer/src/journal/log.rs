@@ -2,6 +2,7 @@ use std::{
     collections::VecDeque,
     fmt,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -10,7 +11,8 @@ use tokio::sync::watch;
 use ulid::{Generator, Ulid};
 
 use super::{
-    Cursor, Event, Filter, Record, Subject, disk::Disk, segment::Segment, store::Segments, tail::Tail,
+    Cursor, Event, Filter, Record, Subject, disk::Disk, retention::Limits, segment::Segment, store::Segments,
+    tail::Tail, trouble::Trouble,
 };
 
 /// How many bytes of events are kept in memory, beside those that the disk has not taken yet.
@@ -21,6 +23,9 @@ const RETAINED_BYTES: usize = 2 << 20;
 
 /// The most events that one batch holds, so that a reader far behind does not hold the log for long.
 const BATCH_RECORDS: usize = 256;
+
+/// The longest line; of a longer event the payload is left out. What reads the stream takes no longer ones.
+const MAX_LINE_BYTES: usize = (1 << 20) - 1;
 
 /// The log; clones share it.
 #[derive(Clone)]
@@ -40,6 +45,35 @@ pub(super) struct Shared {
     /// The newest sequence that a power cut cannot take any more.
     durable: watch::Sender<u64>,
     disk: Option<Disk>,
+    /// Whether the disk works, so that it is told when it does not.
+    pub(super) trouble: Mutex<Trouble>,
+    /// How much the disk keeps.
+    limits: Mutex<Limits>,
+}
+
+/// Where a log on a disk goes on.
+pub(super) struct Start {
+    pub(super) epoch: Ulid,
+    /// The sequence of the next event.
+    pub(super) next: u64,
+    /// The newest event that a segment holds.
+    pub(super) written: u64,
+    /// The newest event that a power cut cannot take.
+    pub(super) durable: u64,
+    /// What no segment has yet.
+    pub(super) pending: Vec<Record>,
+    pub(super) tail: Option<Tail>,
+    pub(super) limits: Limits,
+}
+
+/// What there is for the writer.
+pub(super) enum Work {
+    /// These are to be written.
+    Records(Vec<Record>),
+    /// Nothing, but something was appended or some time went by.
+    Nothing,
+    /// The log is closed, and all is written.
+    Closed,
 }
 
 pub(super) struct Log {
@@ -50,8 +84,12 @@ pub(super) struct Log {
     tail: Option<Tail>,
     /// Everything up to this one is in a segment, and readers may take it from there.
     written: u64,
+    /// The newest event that was given up before a segment held it.
+    given_up: u64,
     /// The newest event that the tail had no room for.
     unprotected: u64,
+    /// Whether there are segments at all.
+    has_disk: bool,
     /// Readers see events up to this one: a kill cannot take them any more.
     visible: u64,
     /// Whether the disk refuses: then events are shown although a kill would take them.
@@ -60,8 +98,6 @@ pub(super) struct Log {
     window_bytes: usize,
     /// How much is kept here at all.
     retained_bytes: usize,
-    /// How many events the disk did not take in time: they are gone.
-    lost: u64,
     closing: bool,
 }
 
@@ -106,23 +142,29 @@ impl Journal {
 
     fn in_memory(node: &str, boot_id: &str, retained_bytes: usize) -> Self {
         let log = Log::new(1, None, retained_bytes, retained_bytes);
-        Self::from_parts(node, boot_id, Ulid::generate(), log, None)
+        Self::from_parts(node, boot_id, Ulid::generate(), log, 0, None, Limits::default())
     }
 
     /// The log that goes on behind what the disk holds.
-    pub(super) fn on_disk(
+    pub(super) fn on_disk(node: &str, boot_id: &str, start: Start, disk: Disk) -> Self {
+        let Start { epoch, next, written, durable, pending, tail, limits } = start;
+        let mut log = Log::new(next, tail, WINDOW_BYTES, RETAINED_BYTES);
+        log.has_disk = true;
+        log.written = written;
+        log.bytes = pending.iter().map(|record| record.line.len()).sum();
+        log.records = pending.into();
+        Self::from_parts(node, boot_id, epoch, log, durable, Some(disk), limits)
+    }
+
+    fn from_parts(
         node: &str,
         boot_id: &str,
         epoch: Ulid,
-        next: u64,
-        tail: Option<Tail>,
-        disk: Disk,
+        log: Log,
+        durable: u64,
+        disk: Option<Disk>,
+        limits: Limits,
     ) -> Self {
-        let log = Log::new(next, tail, WINDOW_BYTES, RETAINED_BYTES);
-        Self::from_parts(node, boot_id, epoch, log, Some(disk))
-    }
-
-    fn from_parts(node: &str, boot_id: &str, epoch: Ulid, log: Log, disk: Option<Disk>) -> Self {
         let newest = log.next - 1;
         Self {
             shared: Arc::new(Shared {
@@ -132,8 +174,10 @@ impl Journal {
                 log: Mutex::new(log),
                 work: Condvar::new(),
                 newest: watch::Sender::new(newest),
-                durable: watch::Sender::new(newest),
+                durable: watch::Sender::new(durable),
                 disk,
+                trouble: Mutex::default(),
+                limits: Mutex::new(limits),
             }),
         }
     }
@@ -154,19 +198,28 @@ impl Journal {
             Subject::Node => (shared.node.clone(), None),
             Subject::Pod(pod) => (pod.to_string(), Some(pod)),
         };
-        let mut line = json!({
-            "specversion": "1.0",
-            "id": id.to_string(),
-            "source": shared.source,
-            "type": kind,
-            "subject": subject,
-            "time": format!("{now:.6}"),
-            "sequence": format!("{sequence:020}"),
-            "datacontenttype": "application/json",
-            "data": data,
-        })
-        .to_string();
-        line.push('\n');
+        let whole = |data| {
+            let mut line = json!({
+                "specversion": "1.0",
+                "id": id.to_string(),
+                "source": shared.source,
+                "type": kind,
+                "subject": subject,
+                "time": format!("{now:.6}"),
+                "sequence": format!("{sequence:020}"),
+                "datacontenttype": "application/json",
+                "data": data,
+            })
+            .to_string();
+            line.push('\n');
+            line
+        };
+        let mut line = whole(data);
+        if line.len() > MAX_LINE_BYTES {
+            let message =
+                format!("the payload of {} bytes is left out: it is too long for an event", line.len());
+            line = whole(json!({"message": message, "leftOutBytes": line.len()}));
+        }
         let record = Record { sequence, time_ms: now.as_millisecond(), kind, pod, line: Bytes::from(line) };
         log.push(record);
         let visible = log.visible;
@@ -174,6 +227,12 @@ impl Journal {
         shared.work.notify_one();
         shared.show(visible);
         sequence
+    }
+
+    /// Keeps that much from now on.
+    pub fn set_limits(&self, limits: Limits) {
+        *self.shared.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
+        self.shared.work.notify_all();
     }
 
     pub(super) fn disk(&self) -> Option<&Disk> {
@@ -242,7 +301,7 @@ impl Journal {
 
     /// Ends the log in order: what is not on the disk yet is written there.
     pub fn close(&self) {
-        self.shared.log().closing = true;
+        self.shared.log().close();
         self.shared.work.notify_all();
         if let Some(disk) = &self.shared.disk {
             disk.join();
@@ -256,27 +315,50 @@ impl Shared {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for events that no segment has yet, and returns some of them; none when the log is closing and all are
-    /// written.
-    pub(super) fn unwritten(&self, most: usize) -> Option<Vec<Record>> {
+    /// The next of up to `most` events that no segment has yet. While there are none, or the time is not there, waits:
+    /// not longer than `patience`, and not on when something is appended.
+    pub(super) fn work(&self, most: usize, not_before: Option<Instant>, patience: Duration) -> Work {
         let mut log = self.log();
-        loop {
-            let unwritten = log.behind(log.written, most);
-            if !unwritten.is_empty() {
-                return Some(unwritten);
+        for has_waited in [false, true] {
+            let now = Instant::now();
+            let early = not_before.filter(|not_before| *not_before > now && !log.closing);
+            if early.is_none() {
+                let unwritten = log.behind(log.settled(), most);
+                if !unwritten.is_empty() {
+                    return Work::Records(unwritten);
+                }
+                if log.closing {
+                    return Work::Closed;
+                }
             }
-            if log.closing {
-                return None;
+            if !has_waited {
+                let patience = early.map_or(patience, |early| early.duration_since(now));
+                (log, _) = self.work.wait_timeout(log, patience).unwrap_or_else(PoisonError::into_inner);
             }
-            log = self.work.wait(log).unwrap_or_else(PoisonError::into_inner);
         }
+        Work::Nothing
+    }
+
+    /// Up to `most` events behind that one, as far as they are in memory.
+    pub(super) fn behind(&self, sequence: u64, most: usize) -> Vec<Record> {
+        self.log().behind(sequence, most)
+    }
+
+    /// The newest event that the writer needs not care for any more.
+    pub(super) fn settled(&self) -> u64 {
+        self.log().settled()
+    }
+
+    /// How much the disk is to keep.
+    pub(super) fn limits(&self) -> Limits {
+        *self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes note that everything up to that sequence is in a segment.
     pub(super) fn set_written(&self, sequence: u64) {
         let visible = {
             let mut log = self.log();
-            log.written = sequence;
+            log.written = log.written.max(sequence);
             log.disk_is_down = false;
             log.trim();
             log.show()
@@ -304,12 +386,11 @@ impl Shared {
 
     /// Takes note that everything up to that sequence outlives a power cut.
     pub(super) fn set_durable(&self, sequence: u64) {
-        self.durable.send_replace(sequence);
-    }
-
-    /// How many events were lost since the last call, because no disk took them in time.
-    pub(super) fn take_lost(&self) -> u64 {
-        std::mem::take(&mut self.log().lost)
+        self.durable.send_if_modified(|durable| {
+            let is_newer = sequence > *durable;
+            *durable = sequence.max(*durable);
+            is_newer
+        });
     }
 
     pub(super) fn is_closing(&self) -> bool {
@@ -326,27 +407,31 @@ impl Log {
             ids: Generator::new(),
             tail,
             written: next - 1,
+            given_up: 0,
             unprotected: 0,
+            has_disk: false,
             visible: next - 1,
             disk_is_down: false,
             window_bytes,
             retained_bytes,
-            lost: 0,
             closing: false,
         }
     }
 
+    /// There is nothing more to come.
+    pub(super) fn close(&mut self) {
+        self.closing = true;
+    }
+
     fn push(&mut self, record: Record) {
-        if let Some(tail) = &mut self.tail {
-            match tail.push(&record, self.written) {
-                Ok(true) => {}
-                Ok(false) => self.unprotected = record.sequence,
-                Err(error) => {
-                    tracing::warn!(
-                        "cannot write the journal's tail, which a kill may now cost events: {error}"
-                    );
-                    self.tail = None;
-                }
+        let settled = self.settled();
+        let pushed = self.tail.as_mut().map(|tail| tail.push(&record, settled));
+        match pushed {
+            Some(Ok(true)) => {}
+            Some(Ok(false)) | None => self.unprotected = record.sequence,
+            Some(Err(error)) => {
+                self.unprotected = record.sequence;
+                self.lose_tail(&error);
             }
         }
         self.next = record.sequence + 1;
@@ -356,11 +441,36 @@ impl Log {
         self.show();
     }
 
+    fn lose_tail(&mut self, error: &std::io::Error) {
+        tracing::warn!(
+            "cannot write the journal's tail, so events are told when they are on the disk: {error}"
+        );
+        // What it holds is not shown on the ground that it holds it.
+        self.unprotected = self.unprotected.max(self.next - 1);
+        if let Some(tail) = self.tail.take() {
+            tail.give_up();
+        }
+    }
+
     /// Shows readers what a kill cannot take any more; everything, where nothing would ever protect it.
     fn show(&mut self) -> u64 {
-        let all = self.tail.is_none() || self.disk_is_down || self.unprotected <= self.written;
-        self.visible = if all { self.next - 1 } else { self.visible.max(self.written) };
+        let is_safe = !self.has_disk || self.given_up.max(self.unprotected) <= self.written;
+        if is_safe || self.disk_is_down {
+            self.visible = self.next - 1;
+        } else {
+            self.visible = self.visible.max(self.written);
+        }
+        // No event of another content may have the sequence of one that was seen, and that a kill takes.
+        let marked = self.tail.as_mut().filter(|_| !is_safe).map(|tail| tail.mark(self.visible));
+        if let Some(Err(error)) = marked {
+            self.lose_tail(&error);
+        }
         self.visible
+    }
+
+    /// The newest event that is in a segment, or will never be.
+    fn settled(&self) -> u64 {
+        self.written.max(self.given_up)
     }
 
     /// Drops what readers find in the segments; and what is too much in any case.
@@ -373,8 +483,7 @@ impl Log {
             }
             self.bytes -= oldest.line.len();
             if !is_written {
-                self.written = oldest.sequence;
-                self.lost += 1;
+                self.given_up = oldest.sequence;
             }
             self.records.pop_front();
         }
@@ -385,7 +494,7 @@ impl Log {
     }
 
     fn behind(&self, sequence: u64, most: usize) -> Vec<Record> {
-        let skip = usize::try_from((sequence + 1).saturating_sub(self.oldest())).unwrap_or(usize::MAX);
+        let skip = self.records.partition_point(|record| record.sequence <= sequence);
         self.records.iter().skip(skip).take(most).cloned().collect()
     }
 }
@@ -419,7 +528,12 @@ impl Reader {
                 usize::try_from(log.visible - self.next + 1).unwrap_or(BATCH_RECORDS).min(BATCH_RECORDS);
             (if self.next >= oldest { log.behind(self.next - 1, most) } else { Vec::new() }, oldest)
         };
-        let passed = if passed.is_empty() { self.segments(oldest) } else { passed };
+        let mut passed = if passed.is_empty() { self.segments(oldest) } else { passed };
+        // Behind a hole the next batch begins, with what it misses.
+        let first = passed.first().map_or(self.next, |record| record.sequence);
+        let whole =
+            passed.iter().zip(first..).take_while(|(record, place)| record.sequence == *place).count();
+        passed.truncate(whole);
         let first = passed.first().map_or(oldest, |record| record.sequence);
         if self.next < first {
             let from = std::mem::replace(&mut self.next, first);

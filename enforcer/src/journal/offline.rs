@@ -5,7 +5,8 @@ use std::{
 };
 
 use super::{
-    Cursor, Filter, Range, Record, Stale, folder,
+    Cursor, Filter, Range, Record, Stale,
+    disk::look_into,
     log::read_segments,
     store::{self, Segments, StoreError},
 };
@@ -32,7 +33,7 @@ impl Offline {
         after: Option<&Cursor>,
         filter: Filter,
     ) -> Result<Result<Self, Stale>, StoreError> {
-        let segments = store::look(&folder(state_dir))?;
+        let segments = store::look(&look_into(state_dir)?)?;
         let oldest = segments.first().map_or(1, |segment| segment.header.first);
         let epoch = after.and_then(|after| {
             segments

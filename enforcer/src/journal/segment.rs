@@ -5,25 +5,22 @@
 //! once both are there and agree; what a crash left half written is cut off by [`Segment::recover`].
 
 use std::{
-    fs::{File, OpenOptions},
     io,
-    os::unix::fs::{FileExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use ulid::Ulid;
-use zerocopy::{
-    FromBytes, FromZeros as _, Immutable, IntoBytes, KnownLayout,
-    little_endian::{I64, U32, U64, U128},
+use zerocopy::{FromZeros as _, IntoBytes as _};
+
+use self::format::{ENTRY_BYTES, Entry, HEADER_BYTES, RawHeader, Read};
+use super::{
+    Record,
+    medium::{Access, Medium, MediumFile},
 };
 
-use super::Record;
-
-/// The first bytes of an index; the last one is the version of the format.
-const MAGIC: [u8; 8] = *b"enfidx\0\x01";
-
-/// The longest line that is taken for one: nothing that is appended comes near it.
-const MAX_LINE_BYTES: u32 = 4 << 20;
+/// So much is read at once when a file is gone through.
+const CHUNK_BYTES: usize = 256 << 10;
 
 /// What a segment says of itself.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -34,98 +31,10 @@ pub(super) struct Header {
     pub(super) first: u64,
     /// The boot in which it was begun.
     pub(super) boot_id: String,
-}
-
-#[derive(FromBytes, Immutable, IntoBytes, KnownLayout)]
-#[repr(C)]
-struct RawHeader {
-    magic: [u8; 8],
-    epoch: U128,
-    first: U64,
-    boot_id: [u8; 40],
-    reserved: [u8; 20],
-    crc: U32,
-}
-
-const HEADER_BYTES: u64 = size_of::<RawHeader>() as u64;
-const ENTRY_BYTES: u64 = size_of::<Entry>() as u64;
-const _: () = assert!(HEADER_BYTES == 96 && ENTRY_BYTES == 32, "the format is fixed");
-
-/// Where one event is.
-#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout)]
-#[repr(C)]
-struct Entry {
-    offset: U64,
-    time_ms: I64,
-    len: U32,
-    line_crc: U32,
-    reserved: U32,
-    crc: U32,
-}
-
-impl Entry {
-    fn new(offset: u64, time_ms: i64, line: &[u8]) -> Option<Self> {
-        let len = u32::try_from(line.len()).ok().filter(|len| (1..=MAX_LINE_BYTES).contains(len))?;
-        let mut entry = Self {
-            offset: offset.into(),
-            time_ms: time_ms.into(),
-            len: len.into(),
-            line_crc: crc32fast::hash(line).into(),
-            reserved: 0.into(),
-            crc: 0.into(),
-        };
-        entry.crc = entry.checksum().into();
-        Some(entry)
-    }
-
-    fn checksum(&self) -> u32 {
-        let bytes = self.as_bytes();
-        crc32fast::hash(bytes.get(..bytes.len() - size_of::<U32>()).unwrap_or_default())
-    }
-
-    fn is_whole(&self) -> bool {
-        self.crc.get() == self.checksum() && (1..=MAX_LINE_BYTES).contains(&self.len.get())
-    }
-
-    fn end(&self) -> u64 {
-        self.offset.get().saturating_add(self.len.get().into())
-    }
-}
-
-impl RawHeader {
-    fn new(header: &Header) -> Self {
-        let mut boot_id = [0; 40];
-        for (to, from) in boot_id.iter_mut().zip(header.boot_id.bytes()) {
-            *to = from;
-        }
-        let mut raw = Self {
-            magic: MAGIC,
-            epoch: u128::from(header.epoch).into(),
-            first: header.first.into(),
-            boot_id,
-            reserved: [0; 20],
-            crc: 0.into(),
-        };
-        raw.crc = raw.checksum().into();
-        raw
-    }
-
-    fn checksum(&self) -> u32 {
-        let bytes = self.as_bytes();
-        crc32fast::hash(bytes.get(..bytes.len() - size_of::<U32>()).unwrap_or_default())
-    }
-
-    fn read(&self) -> Option<Header> {
-        if self.magic != MAGIC || self.crc.get() != self.checksum() {
-            return None;
-        }
-        let boot_id: Vec<u8> = self.boot_id.iter().copied().take_while(|byte| *byte != 0).collect();
-        Some(Header {
-            epoch: Ulid::from(self.epoch.get()),
-            first: self.first.get(),
-            boot_id: String::from_utf8(boot_id).ok()?,
-        })
-    }
+    /// When: milliseconds since that boot; 0 if it is not known.
+    pub(super) begun_boot_ms: u64,
+    /// When: milliseconds since 1970, as the clock stood.
+    pub(super) begun_ms: i64,
 }
 
 /// A segment, open for reading.
@@ -133,8 +42,21 @@ impl RawHeader {
 pub(super) struct Segment {
     pub(super) header: Header,
     data_path: PathBuf,
-    data: File,
-    index: File,
+    data: Box<dyn MediumFile>,
+    index: Box<dyn MediumFile>,
+    /// Whether the disk is known to hold its names.
+    is_named: AtomicBool,
+}
+
+/// What stands under a segment's names.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// A segment.
+    Segment(Segment),
+    /// One of a format that this build does not know.
+    Newer(u8),
+    /// Its index is missing or is none; its events may be whole.
+    NoIndex,
 }
 
 /// What recovery found in a segment.
@@ -150,62 +72,95 @@ pub(super) struct Extent {
     pub(super) reindexed: u64,
     /// How many bytes of data behind the last whole event were no event.
     pub(super) cut_bytes: u64,
+    /// How many events behind the last whole one the index has room for: they were there once.
+    pub(super) gone: u64,
+}
+
+impl Extent {
+    /// How much both files hold.
+    pub(super) fn bytes(&self) -> u64 {
+        self.data_bytes + HEADER_BYTES + self.records * ENTRY_BYTES
+    }
+}
+
+/// The names of a segment's files.
+pub(super) fn names(first: u64) -> (String, String) {
+    (format!("{first:020}.ndjson"), format!("{first:020}.index"))
 }
 
 impl Segment {
-    /// The files of a segment with that first sequence.
-    pub(super) fn paths(dir: &Path, first: u64) -> (PathBuf, PathBuf) {
-        (dir.join(format!("{first:020}.ndjson")), dir.join(format!("{first:020}.index")))
+    /// Makes the files, for their owner and group, and writes the header.
+    pub(super) fn create(medium: &dyn Medium, header: Header) -> io::Result<Self> {
+        let (data_name, index_name) = names(header.first);
+        // The index first: data without one would be taken for damage.
+        let index = medium.open(&index_name, Access::New)?;
+        let segment = index
+            .write_all_at(RawHeader::new(&header).as_bytes(), 0)
+            .and_then(|()| medium.open(&data_name, Access::New));
+        match segment {
+            Ok(data) => Ok(Self::from_parts(medium, header, data, index, false)),
+            Err(error) => {
+                // The next attempt makes it anew. Where that fails too, it is the next start's.
+                if let Err(error) = medium.remove(&index_name) {
+                    tracing::debug!(%error, index_name, "a segment that could not be begun stays");
+                }
+                Err(error)
+            }
+        }
     }
 
-    /// Makes the files, for their owner and group, and writes the header.
-    pub(super) fn create(dir: &Path, header: Header) -> io::Result<Self> {
-        let (data_path, index_path) = Self::paths(dir, header.first);
-        let make = |path: &Path| {
-            OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o640).open(path)
-        };
-        let (data, index) = (make(&data_path)?, make(&index_path)?);
-        index.write_all_at(RawHeader::new(&header).as_bytes(), 0)?;
-        Ok(Self { header, data_path, data, index })
+    fn from_parts(
+        medium: &dyn Medium,
+        header: Header,
+        data: Box<dyn MediumFile>,
+        index: Box<dyn MediumFile>,
+        is_named: bool,
+    ) -> Self {
+        let data_path = medium.path(&names(header.first).0);
+        Self { header, data_path, data, index, is_named: AtomicBool::new(is_named) }
     }
 
     /// Gives the events of a segment whose index is lost or damaged a new one, as yet without entries.
-    pub(super) fn reindex(dir: &Path, header: Header) -> io::Result<Self> {
-        let (data_path, index_path) = Self::paths(dir, header.first);
-        let data = OpenOptions::new().read(true).write(true).open(&data_path)?;
-        let index = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o640)
-            .open(index_path)?;
+    pub(super) fn reindex(medium: &dyn Medium, header: Header) -> io::Result<Self> {
+        let (data_name, index_name) = names(header.first);
+        let data = medium.open(&data_name, Access::Write)?;
+        let index = medium.open(&index_name, Access::Make)?;
+        index.set_len(0)?;
         index.write_all_at(RawHeader::new(&header).as_bytes(), 0)?;
-        Ok(Self { header, data_path, data, index })
+        Ok(Self::from_parts(medium, header, data, index, false))
     }
 
-    /// Opens the files; none if the index is no index.
-    pub(super) fn open(dir: &Path, first: u64, write: bool) -> io::Result<Option<Self>> {
-        let (data_path, index_path) = Self::paths(dir, first);
-        let open = |path: &Path| OpenOptions::new().read(true).write(write).open(path);
-        let (data, index) = (open(&data_path)?, open(&index_path)?);
-        let mut raw = RawHeader::new(&Header { epoch: Ulid::nil(), first: 0, boot_id: String::new() });
-        if index.metadata()?.len() < HEADER_BYTES {
-            return Ok(None);
+    /// Opens the files.
+    pub(super) fn open(medium: &dyn Medium, first: u64, access: Access) -> io::Result<Found> {
+        let (data_name, index_name) = names(first);
+        let data = medium.open(&data_name, access)?;
+        let index = match medium.open(&index_name, access) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::NoIndex),
+            opened => opened?,
+        };
+        let mut raw = RawHeader::new_zeroed();
+        if index.size()? < HEADER_BYTES {
+            return Ok(Found::NoIndex);
         }
         index.read_exact_at(raw.as_mut_bytes(), 0)?;
-        let header = raw.read().filter(|header| header.first == first);
-        Ok(header.map(|header| Self { header, data_path, data, index }))
+        Ok(match raw.read() {
+            Read::Header(header) if header.first == first => {
+                Found::Segment(Self::from_parts(medium, header, data, index, true))
+            }
+            Read::Newer(version) => Found::Newer(version),
+            Read::Header(_) | Read::None => Found::NoIndex,
+        })
     }
 
     /// Finds the events that are whole, and indexes those whose entry a crash lost; what lies behind the last of them is
     /// cut off. Damage before it is left as it is, and skipped when reading. Changes the files only if `repair`.
     pub(super) fn recover(&self, repair: bool) -> io::Result<Extent> {
-        let data_len = self.data.metadata()?.len();
+        let data_len = self.data.size()?;
         let mut extent = Extent::default();
-        for place in 0..self.entries()? {
+        let entries = self.entries()?;
+        for place in 0..entries {
             if let Some(entry) = self.entry(place)?.filter(|entry| entry.end() <= data_len)
-                && self.line(&entry)?.is_some()
+                && self.line(&entry)?.is_some_and(|line| self.holds(place, &line))
             {
                 extent.damaged += place - extent.records;
                 extent.records = place + 1;
@@ -213,12 +168,13 @@ impl Segment {
             }
         }
         // What is there beyond: lines whose entries did not make it.
-        let mut rest = vec![0; usize::try_from(data_len - extent.data_bytes).unwrap_or(0)];
-        self.data.read_exact_at(&mut rest, extent.data_bytes)?;
-        let mut offset = extent.data_bytes;
-        for line in rest.split_inclusive(|byte| *byte == b'\n') {
+        let from = extent.data_bytes;
+        lines(&*self.data, from, data_len, |offset, line| {
             let expected = self.header.first.saturating_add(extent.records);
-            if let Some(record) = Record::from_line(line).filter(|record| record.sequence >= expected)
+            // An event that is far off stands in no line of ours: its place would make the index as large as it likes.
+            let most = expected.saturating_add(data_len - from);
+            if let Some(record) = Record::from_line(line)
+                .filter(|record| record.sequence >= expected && record.sequence <= most)
                 && let Some(entry) = Entry::new(offset, record.time_ms, line)
             {
                 let place = record.sequence - self.header.first;
@@ -230,9 +186,10 @@ impl Segment {
                 extent.data_bytes = entry.end();
                 extent.reindexed += 1;
             }
-            offset += u64::try_from(line.len()).map_err(io::Error::other)?;
-        }
+            Ok(())
+        })?;
         extent.cut_bytes = data_len - extent.data_bytes;
+        extent.gone = entries.saturating_sub(extent.records);
         if repair {
             self.data.set_len(extent.data_bytes)?;
             self.index.set_len(HEADER_BYTES + extent.records * ENTRY_BYTES)?;
@@ -258,10 +215,35 @@ impl Segment {
         Ok(())
     }
 
-    /// Waits until the disk holds what was written.
-    pub(super) fn sync(&self) -> io::Result<()> {
-        self.data.sync_data()?;
-        self.index.sync_data()
+    /// Waits until the disk holds what was written, and the files' names.
+    pub(super) fn sync(&self, medium: &dyn Medium) -> io::Result<()> {
+        self.data.sync()?;
+        self.index.sync()?;
+        if !self.is_named.load(Ordering::Relaxed) {
+            medium.sync()?;
+            self.is_named.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Writes all events up to that extent once more as they are.
+    ///
+    /// After a sync that failed the kernel takes what it could not write for written, and the next sync succeeds
+    /// without it.
+    pub(super) fn write_again(&self, extent: &Extent) -> io::Result<()> {
+        let index_bytes = HEADER_BYTES + extent.records * ENTRY_BYTES;
+        for (file, len) in [(&self.data, extent.data_bytes), (&self.index, index_bytes)] {
+            let mut buffer = vec![0; CHUNK_BYTES];
+            let mut offset = 0;
+            while offset < len {
+                let most = usize::try_from(len - offset).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
+                let chunk = buffer.get_mut(..most).unwrap_or_default();
+                file.read_exact_at(chunk, offset)?;
+                file.write_all_at(chunk, offset)?;
+                offset += u64::try_from(most).map_err(io::Error::other)?;
+            }
+        }
+        Ok(())
     }
 
     /// Reads up to `most` events with sequences of `from` and later, in order; damaged ones are left out.
@@ -288,15 +270,27 @@ impl Segment {
         &self.data_path
     }
 
+    /// How much both files hold.
+    pub(super) fn bytes(&self) -> io::Result<u64> {
+        Ok(self.data.size()?.saturating_add(self.index.size()?))
+    }
+
     /// Removes its files; whoever has it open reads on.
-    pub(super) fn remove(&self) -> io::Result<()> {
-        std::fs::remove_file(self.data_path.with_extension("index"))?;
-        std::fs::remove_file(&self.data_path)
+    pub(super) fn remove(&self, medium: &dyn Medium) -> io::Result<()> {
+        let (data_name, index_name) = names(self.header.first);
+        // The data first: an index alone is seen to hold nothing.
+        for name in [data_name, index_name] {
+            match medium.remove(&name) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(())
     }
 
     /// How many entries the index has room for as it stands.
     fn entries(&self) -> io::Result<u64> {
-        Ok(self.index.metadata()?.len().saturating_sub(HEADER_BYTES) / ENTRY_BYTES)
+        Ok(self.index.size()?.saturating_sub(HEADER_BYTES) / ENTRY_BYTES)
     }
 
     fn entry(&self, place: u64) -> io::Result<Option<Entry>> {
@@ -312,16 +306,70 @@ impl Segment {
         self.index.write_all_at(entry.as_bytes(), HEADER_BYTES + place * ENTRY_BYTES)
     }
 
+    /// Whether that line is the event of that place.
+    fn holds(&self, place: u64, line: &[u8]) -> bool {
+        let sequence = self.header.first.checked_add(place);
+        Record::from_line(line).is_some_and(|record| Some(record.sequence) == sequence)
+    }
+
     /// The line of an entry, if it is the one that the entry was made for.
     fn line(&self, entry: &Entry) -> io::Result<Option<Vec<u8>>> {
-        let mut line = vec![0; usize::try_from(entry.len.get()).unwrap_or(0)];
-        match self.data.read_exact_at(&mut line, entry.offset.get()) {
-            Ok(()) => Ok(Some(line).filter(|line| crc32fast::hash(line) == entry.line_crc.get())),
+        let mut line = vec![0; usize::try_from(entry.len()).unwrap_or(0)];
+        match self.data.read_exact_at(&mut line, entry.offset()) {
+            Ok(()) => Ok(Some(line).filter(|line| entry.is_of(line))),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
             Err(error) => Err(error),
         }
     }
 }
 
+/// The newest event among the lines of a file that is no segment that can be read; and whether there is anything but
+/// zeros in it.
+pub(super) fn newest(data: &dyn MediumFile) -> io::Result<(Option<u64>, bool)> {
+    let mut newest = None;
+    let mut has_content = false;
+    lines(data, 0, data.size()?, |_, line| {
+        has_content |= line.iter().any(|byte| *byte != 0);
+        newest = newest.max(Record::from_line(line).map(|record| record.sequence));
+        Ok(())
+    })?;
+    Ok((newest, has_content))
+}
+
+/// Goes through the lines between two offsets, each with its end; of one that is too long for an event, parts.
+fn lines(
+    file: &dyn MediumFile,
+    from: u64,
+    to: u64,
+    mut take: impl FnMut(u64, &[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut pending: Vec<u8> = Vec::new();
+    // Where `pending` begins.
+    let mut start = from;
+    let mut offset = from;
+    while offset < to {
+        let most = usize::try_from(to - offset).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
+        let old = pending.len();
+        pending.resize(old + most, 0);
+        file.read_exact_at(pending.get_mut(old..).unwrap_or_default(), offset)?;
+        offset += u64::try_from(most).map_err(io::Error::other)?;
+        let at_end = offset == to || pending.len() > format::MAX_LINE_BYTES;
+        let whole = if at_end {
+            pending.len()
+        } else {
+            pending.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1)
+        };
+        let mut at = start;
+        for line in pending.get(..whole).unwrap_or_default().split_inclusive(|byte| *byte == b'\n') {
+            take(at, line)?;
+            at += u64::try_from(line.len()).map_err(io::Error::other)?;
+        }
+        pending.drain(..whole);
+        start = at;
+    }
+    Ok(())
+}
+
+mod format;
 #[cfg(test)]
 mod tests;

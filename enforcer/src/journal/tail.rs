@@ -2,26 +2,46 @@
 //!
 //! An event is copied here before any reader sees it, without waiting for a disk. The file has two halves; each is
 //! filled from its start, and used again once a segment holds everything in it. An event that finds no room is shown
-//! to readers when it is in a segment. After a kill the next start
-//! takes from here what the segments lack. A power cut takes it away, which is told: see `Recovered::after_power_cut`.
+//! to readers when it is in a segment; or, while the disk takes nothing, when it is [marked](Tail::mark) here how far they
+//! have seen: a kill costs it, and its sequence is not used again. After a kill the next start takes from here what the
+//! segments lack. A power cut takes it away, which is told: see `Recovered::after_power_cut`.
 
-use std::{
-    fs::{File, OpenOptions},
-    io,
-    os::unix::fs::{FileExt as _, OpenOptionsExt as _},
-    path::Path,
-};
+use std::{io, sync::Arc};
 
 use ulid::Ulid;
 use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout,
-    little_endian::{U32, U64},
+    FromBytes, FromZeros as _, Immutable, IntoBytes, KnownLayout,
+    little_endian::{U32, U64, U128},
 };
 
-use super::Record;
+use super::{
+    Record,
+    medium::{Access, Medium, MediumFile},
+    store::{Hint, is_foreign, set_aside},
+};
+
+/// The file's name.
+pub(super) const NAME: &str = "journal.tail";
 
 /// Each half; an event that does not fit is on its own until the disk has it.
-const HALF_BYTES: u64 = 256 << 10;
+pub(super) const HALF_BYTES: u64 = 256 << 10;
+
+/// Names the format; the last byte is its version.
+const MAGIC: [u8; 8] = *b"enftail\x01";
+
+/// The file's first bytes.
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout)]
+#[repr(C)]
+struct RawHead {
+    magic: [u8; 8],
+    epoch: U128,
+    opened: U64,
+    mark: U64,
+    boot: U32,
+    crc: U32,
+}
+
+const HEAD_BYTES: u64 = size_of::<RawHead>() as u64;
 
 /// Before each line.
 #[derive(FromBytes, Immutable, IntoBytes, KnownLayout)]
@@ -37,9 +57,15 @@ const FRAME_BYTES: usize = size_of::<Frame>();
 /// The file, and how full its halves are.
 #[derive(Debug)]
 pub(super) struct Tail {
-    file: File,
+    medium: Arc<dyn Medium>,
+    file: Box<dyn MediumFile>,
     /// Goes into the checksums, so that what belongs to another log is not taken for ours.
     epoch: Ulid,
+    /// What the process began with that made it.
+    opened: u64,
+    /// Of the boot's id, the checksum.
+    boot: u32,
+    mark: u64,
     halves: [Half; 2],
     active: usize,
     half_bytes: u64,
@@ -52,28 +78,121 @@ struct Half {
     newest: u64,
 }
 
-impl Tail {
-    /// Opens the file, makes it where it is missing, and returns what a process before left in it, in order.
-    pub(super) fn open(path: &Path, epoch: Ulid) -> io::Result<(Self, Vec<Record>)> {
-        Self::with_half(path, epoch, HALF_BYTES)
-    }
+/// What a process before left.
+#[derive(Debug)]
+pub(super) struct Left {
+    pub(super) hint: Hint,
+    /// How far readers may have seen.
+    pub(super) mark: u64,
+    /// In order.
+    pub(super) records: Vec<Record>,
+}
 
-    fn with_half(path: &Path, epoch: Ulid, half_bytes: u64) -> io::Result<(Self, Vec<Record>)> {
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o640).open(path)?;
-        if file.metadata()?.len() != 2 * half_bytes {
+impl Tail {
+    /// Opens the file, makes it where it is missing, and returns what a process before left in it, in this boot.
+    pub(super) fn open(
+        medium: &Arc<dyn Medium>,
+        boot_id: &str,
+        half_bytes: u64,
+    ) -> io::Result<(Self, Option<Left>)> {
+        let file = medium.open(NAME, Access::Make).or_else(|error| {
+            if is_foreign(&error) {
+                set_aside(&**medium, NAME)?;
+            }
+            medium.open(NAME, Access::Make)
+        })?;
+        let bytes = HEAD_BYTES + 2 * half_bytes;
+        if file.size()? != bytes {
             file.set_len(0)?;
-            file.set_len(2 * half_bytes)?;
+            file.set_len(bytes)?;
         }
         // All pages now, so that none is wanting when memory is short.
-        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 2 * half_bytes)?;
-        let tail = Self { file, epoch, halves: [Half::default(); 2], active: 0, half_bytes };
-        let mut left: Vec<Record> = Vec::new();
-        for half in 0..tail.halves.len() {
-            left.extend(tail.read(half)?);
+        file.reserve(bytes)?;
+        let boot = crc32fast::hash(boot_id.as_bytes());
+        let mut raw = RawHead::new_zeroed();
+        file.read_exact_at(raw.as_mut_bytes(), 0)?;
+        let is_ours = raw.magic == MAGIC && raw.crc.get() == raw.checksum() && raw.boot.get() == boot;
+        let mut tail = Self {
+            medium: Arc::clone(medium),
+            file,
+            epoch: Ulid::from(raw.epoch.get()),
+            opened: raw.opened.get(),
+            boot,
+            mark: raw.mark.get(),
+            halves: [Half::default(); 2],
+            active: 0,
+            half_bytes,
+        };
+        if !is_ours {
+            return Ok((tail, None));
         }
-        left.sort_by_key(|record| record.sequence);
-        Ok((tail, left))
+        let mut records: Vec<Record> = Vec::new();
+        for half in 0..tail.halves.len() {
+            records.extend(tail.read(half)?);
+        }
+        records.sort_by_key(|record| record.sequence);
+        let [first, second] = tail.halves;
+        tail.active = usize::from(second.newest > first.newest);
+        let hint = Hint { epoch: tail.epoch, opened: tail.opened };
+        let mark = tail.mark;
+        Ok((tail, Some(Left { hint, mark, records })))
+    }
+
+    /// Begins anew, for a log of that epoch that goes on with that sequence: what was there is not read any more.
+    pub(super) fn begin(&mut self, epoch: Ulid, opened: u64) -> io::Result<()> {
+        (self.epoch, self.opened, self.mark) = (epoch, opened, 0);
+        (self.halves, self.active) = ([Half::default(); 2], 0);
+        self.write_head()
+    }
+
+    /// Takes out what stands behind that event: its sequence will be another's.
+    pub(super) fn forget_after(&mut self, newest: u64) -> io::Result<()> {
+        for place in 0..self.halves.len() {
+            let records = self.read(place)?;
+            let kept = records.iter().take_while(|record| record.sequence <= newest);
+            let lens = kept.clone().map(|record| FRAME_BYTES + record.line.len());
+            let bytes = u64::try_from(lens.sum::<usize>()).map_err(io::Error::other)?;
+            let half = Half { bytes, newest: kept.last().map_or(0, |record| record.sequence) };
+            if self.halves.get(place).is_some_and(|read| read.bytes > bytes) {
+                self.file.write_all_at(&[0; FRAME_BYTES], offset(place, self.half_bytes) + bytes)?;
+            }
+            if let Some(to) = self.halves.get_mut(place) {
+                *to = half;
+            }
+        }
+        let [first, second] = self.halves;
+        self.active = usize::from(second.newest > first.newest);
+        Ok(())
+    }
+
+    /// Notes that readers see events up to that one, of which not all are here or in a segment.
+    pub(super) fn mark(&mut self, sequence: u64) -> io::Result<()> {
+        if sequence <= self.mark {
+            return Ok(());
+        }
+        self.mark = sequence;
+        self.write_head()
+    }
+
+    /// Has the next start see that it knows nothing of this log's end.
+    pub(super) fn give_up(self) {
+        if let Err(error) = self.medium.remove(NAME) {
+            tracing::warn!("cannot remove {}: {error}", self.medium.path(NAME).display());
+        }
+    }
+
+    fn write_head(&self) -> io::Result<()> {
+        let mut raw = RawHead {
+            magic: MAGIC,
+            epoch: u128::from(self.epoch).into(),
+            opened: self.opened.into(),
+            mark: self.mark.into(),
+            boot: self.boot.into(),
+            crc: 0.into(),
+        };
+        raw.crc = raw.checksum().into();
+        // Within a page, so that no kill leaves half of it.
+        self.file.write_all_at(raw.as_bytes(), 0)
     }
 
     /// Copies an event in. `written` is the newest sequence that a segment holds. False if there was no room.
@@ -111,11 +230,13 @@ impl Tail {
         Ok(true)
     }
 
-    fn read(&self, half: usize) -> io::Result<Vec<Record>> {
+    /// Reads a half, and goes on behind what is in it.
+    fn read(&mut self, half: usize) -> io::Result<Vec<Record>> {
         let mut bytes = vec![0; usize::try_from(self.half_bytes).unwrap_or(0)];
         self.file.read_exact_at(&mut bytes, offset(half, self.half_bytes))?;
         let mut records: Vec<Record> = Vec::new();
         let mut rest = bytes.as_slice();
+        let mut read_bytes = 0;
         while let Ok((frame, after)) = Frame::read_from_prefix(rest) {
             let len = usize::try_from(frame.len.get()).unwrap_or(usize::MAX);
             let Some((line, after)) = after.split_at_checked(len) else { break };
@@ -123,16 +244,33 @@ impl Tail {
             if len == 0 || !follows || crc(self.epoch, frame.sequence.get(), line) != frame.crc.get() {
                 break;
             }
-            let Some(record) = Record::from_line(line) else { break };
+            let sequence = frame.sequence.get();
+            let Some(record) = Record::from_line(line).filter(|record| record.sequence == sequence) else {
+                break;
+            };
             records.push(record);
             rest = after;
+            read_bytes = bytes.len() - rest.len();
+        }
+        let newest = records.last().map_or(0, |record| record.sequence);
+        let read_bytes = u64::try_from(read_bytes).map_err(io::Error::other)?;
+        if let Some(half) = self.halves.get_mut(half) {
+            *half = Half { bytes: read_bytes, newest };
         }
         Ok(records)
     }
 }
 
+impl RawHead {
+    /// Of all but the last four bytes, where it stands.
+    fn checksum(&self) -> u32 {
+        let bytes = self.as_bytes();
+        crc32fast::hash(bytes.get(..bytes.len() - size_of::<U32>()).unwrap_or_default())
+    }
+}
+
 fn offset(half: usize, half_bytes: u64) -> u64 {
-    if half == 0 { 0 } else { half_bytes }
+    HEAD_BYTES + if half == 0 { 0 } else { half_bytes }
 }
 
 fn crc(epoch: Ulid, sequence: u64, line: &[u8]) -> u32 {
@@ -144,75 +282,4 @@ fn crc(epoch: Ulid, sequence: u64, line: &[u8]) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::journal::tests::record;
-
-    fn sequences(records: &[Record]) -> Vec<u64> {
-        records.iter().map(|record| record.sequence).collect()
-    }
-
-    #[test]
-    fn what_was_pushed_is_there_after_a_kill() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("tail");
-        let (mut tail, left) = Tail::with_half(&path, Ulid::nil(), 2_000).unwrap();
-        assert!(left.is_empty());
-        for sequence in 1..=3 {
-            assert!(tail.push(&record(sequence), 0).unwrap());
-        }
-        drop(tail);
-        let (_, left) = Tail::with_half(&path, Ulid::nil(), 2_000).unwrap();
-        assert_eq!(sequences(&left), [1, 2, 3]);
-        assert_eq!(left[2].line, record(3).line);
-    }
-
-    #[test]
-    fn nothing_that_the_disk_lacks_is_overwritten() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("tail");
-        let (mut tail, _) = Tail::with_half(&path, Ulid::nil(), 1_000).unwrap();
-        let pushed = (1..100).take_while(|&sequence| tail.push(&record(sequence), 0).unwrap()).count();
-        let pushed = u64::try_from(pushed).unwrap();
-        assert_eq!(
-            sequences(&Tail::with_half(&path, Ulid::nil(), 1_000).unwrap().1),
-            (1..=pushed).collect::<Vec<_>>()
-        );
-        // The disk has the first half: that one is used again, and what it held is not read any more.
-        assert!(tail.push(&record(pushed + 1), pushed / 2).unwrap());
-        let left = sequences(&Tail::with_half(&path, Ulid::nil(), 1_000).unwrap().1);
-        assert_eq!(left, (pushed / 2 + 1..=pushed + 1).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn what_another_log_left_is_not_taken() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("tail");
-        let (mut tail, _) = Tail::with_half(&path, Ulid::nil(), 2_000).unwrap();
-        tail.push(&record(1), 0).unwrap();
-        assert!(Tail::with_half(&path, Ulid::generate(), 2_000).unwrap().1.is_empty());
-    }
-
-    #[test]
-    fn an_event_without_room_is_refused_and_the_next_is_not() {
-        let dir = tempfile::tempdir().unwrap();
-        let (mut tail, _) = Tail::with_half(&dir.path().join("tail"), Ulid::nil(), 500).unwrap();
-        let mut large = record(1);
-        large.line = vec![b' '; 600].into();
-        assert!(!tail.push(&large, 0).unwrap());
-        assert!(tail.push(&record(2), 0).unwrap());
-    }
-
-    #[test]
-    fn what_is_torn_ends_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("tail");
-        let (mut tail, _) = Tail::with_half(&path, Ulid::nil(), 2_000).unwrap();
-        for sequence in 1..=3 {
-            tail.push(&record(sequence), 0).unwrap();
-        }
-        let second = u64::try_from(FRAME_BYTES + record(1).line.len() + FRAME_BYTES + 5).unwrap();
-        tail.file.write_all_at(b"x", second).unwrap();
-        assert_eq!(sequences(&Tail::with_half(&path, Ulid::nil(), 2_000).unwrap().1), [1]);
-    }
-}
+mod tests;

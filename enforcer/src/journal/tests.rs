@@ -1,5 +1,8 @@
 //! What the tests of this room share.
 
+mod arbitrary;
+mod survival;
+
 use bytes::Bytes;
 use serde_json::json;
 

@@ -1,5 +1,7 @@
+use serde_json::json;
+
 use super::*;
-use crate::journal::{Batch, Filter};
+use crate::journal::{Batch, Event, EventType, Filter, Subject, tests::record};
 
 fn event(n: u64) -> Event {
     Event { kind: EventType::PodAdded, subject: Subject::Node, data: json!({"n": n, "pad": "x".repeat(400)}) }
@@ -40,34 +42,6 @@ fn what_memory_does_not_hold_is_read_from_the_disk() {
     journal.close();
 }
 
-/// A disk that takes nothing: the folder is gone from under the writer's feet, so that no further segment can be made.
-#[test]
-fn while_the_disk_refuses_events_stay_readable_and_it_is_told() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut store, _) = Store::open(&folder(&dir.path().join("state")), "b1").unwrap();
-    // Every event needs a segment of its own, and there is no folder for one.
-    store.set_sizes(0, 0);
-    std::fs::remove_dir_all(dir.path().join("state")).unwrap();
-    let disk = Disk { segments: store.segments(), writer: Mutex::new(None) };
-    let journal = Journal::on_disk("n1", "b1", store.epoch(), store.next(), None, disk);
-    let shared = Arc::clone(&journal.shared);
-    let writer = std::thread::spawn(move || write(&shared, store));
-    journal.append(event(1));
-    journal.append(event(2));
-    let mut newest =
-        journal.reader(None, Filter { kinds: vec![EventType::DegradedEntered], ..Filter::default() });
-    let told = loop {
-        match newest.read() {
-            Some(Batch::Records(records)) if !records.is_empty() => break records,
-            _ => std::thread::yield_now(),
-        }
-    };
-    assert!(String::from_utf8_lossy(&told[0].line).contains("the journal cannot be written"));
-    assert_eq!(sequences(&journal, None)[..2], [1, 2]);
-    journal.close();
-    writer.join().unwrap();
-}
-
 #[test]
 fn the_log_is_read_without_its_writer() {
     let dir = tempfile::tempdir().unwrap();
@@ -94,18 +68,93 @@ fn the_log_is_read_without_its_writer() {
 fn what_stands_behind_a_hole_in_the_tail_is_not_taken_over() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, _) = open(dir.path());
-    let epoch = journal.cursor(0).epoch.parse::<Ulid>().unwrap();
     journal.append(event(1));
+    let epoch = journal.cursor(1).epoch;
     journal.close();
     drop(journal);
-    let (mut tail, _) = Tail::open(&dir.path().join(TAIL), epoch).unwrap();
-    for sequence in [2, 4, 5] {
-        assert!(tail.push(&crate::journal::tests::record(sequence), 0).unwrap());
-    }
+    let run: Arc<dyn Medium> = Arc::new(Folder::open(dir.path()).unwrap());
+    let (mut tail, _) = Tail::open(&run, "b1", tail::HALF_BYTES).unwrap();
+    assert!(tail.push(&record(2), 0).unwrap());
+    assert!(tail.push(&record(4), 0).unwrap());
+    assert!(tail.push(&record(5), 0).unwrap());
     drop(tail);
     let (journal, recovered) = open(dir.path());
     assert_eq!((recovered.from_tail, journal.range().newest), (1, 2));
+    assert_eq!(journal.cursor(2).epoch, epoch);
     assert_eq!(journal.append(event(3)), 3);
     assert_eq!(sequences(&journal, None), [1, 2, 3]);
+    drop(journal);
+    // What was passed over is not there any more beside what took its place.
+    let (_, left) = Tail::open(&run, "b1", tail::HALF_BYTES).unwrap();
+    let left: Vec<_> = left.unwrap().records.iter().map(|record| record.sequence).collect();
+    assert!(left.ends_with(&[2, 3]), "{left:?}");
+}
+
+/// While the disk took nothing readers saw what the tail had no room for: a kill costs it, and nothing takes its place.
+#[test]
+fn what_readers_saw_and_a_kill_took_is_told_as_a_gap() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, _) = open(dir.path());
+    journal.append(event(1));
+    let cursor = journal.cursor(4);
+    journal.close();
+    drop(journal);
+    let run: Arc<dyn Medium> = Arc::new(Folder::open(dir.path()).unwrap());
+    let (mut tail, _) = Tail::open(&run, "b1", tail::HALF_BYTES).unwrap();
+    for sequence in [2, 6] {
+        assert!(tail.push(&record(sequence), 0).unwrap());
+    }
+    tail.mark(8).unwrap();
+    drop(tail);
+    let (journal, recovered) = open(dir.path());
+    assert_eq!((recovered.from_tail, recovered.lost), (2, 5));
+    assert_eq!(journal.append(event(3)), 9);
+    let mut reader = journal.reader(Some(journal.resume(&cursor).unwrap()), Filter::default());
+    let mut read = Vec::new();
+    while let Some(batch) = reader.read() {
+        match batch {
+            Batch::Records(records) => read.extend(records.iter().map(|record| (record.sequence, 0))),
+            Batch::Gap { from, to } => read.push((from, to)),
+        }
+    }
+    assert_eq!(read, [(5, 5), (6, 0), (7, 8), (9, 0)]);
+    journal.close();
+}
+
+/// A process that cannot tell what the one before it showed has another log.
+#[test]
+fn without_the_tail_a_kill_ends_the_epoch() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, _) = open(dir.path());
+    journal.append(event(1));
+    let mut durable = journal.durable();
+    while *durable.borrow_and_update() < 1 {
+        std::thread::yield_now();
+    }
+    let epoch = journal.cursor(1).epoch;
+    let state = dir.path().join("state");
+    let copy = dir.path().join("copy");
+    std::fs::create_dir(&copy).unwrap();
+    std::fs::create_dir_all(copy.join("state/journal")).unwrap();
+    for entry in std::fs::read_dir(folder(&state)).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), copy.join("state/journal").join(entry.file_name())).unwrap();
+    }
+    let (other, recovered) = open(&copy);
+    assert!(!recovered.after_power_cut);
+    assert_ne!(other.cursor(2).epoch, epoch);
+    assert_eq!(other.cursor(1).epoch, epoch);
+    other.close();
+    journal.close();
+}
+
+#[test]
+fn a_tail_that_is_no_file_is_set_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join(tail::NAME)).unwrap();
+    let (journal, _) = open(dir.path());
+    assert_eq!(journal.append(event(1)), 1);
+    assert_eq!(sequences(&journal, None), [1]);
+    assert!(dir.path().join("journal.tail.damaged").is_dir());
     journal.close();
 }

@@ -1,16 +1,18 @@
 use super::*;
-use crate::journal::tests::record;
+use crate::journal::{medium::Folder, tests::record};
 
 fn header() -> Header {
     Header {
         epoch: Ulid::generate(),
         first: 5,
         boot_id: String::from("6c1a4e95-6bb6-11e6-bc26-28d2444e470d"),
+        begun_boot_ms: 77,
+        begun_ms: -1,
     }
 }
 
 fn filled(dir: &Path, records: u64) -> (Segment, Extent) {
-    let segment = Segment::create(dir, header()).unwrap();
+    let segment = Segment::create(&Folder::open(dir).unwrap(), header()).unwrap();
     let mut extent = Extent::default();
     for sequence in 5..5 + records {
         segment.append(&mut extent, &[record(sequence)]).unwrap();
@@ -26,7 +28,8 @@ fn sequences(segment: &Segment, from: u64) -> Vec<u64> {
 fn what_was_appended_is_read_by_another() {
     let dir = tempfile::tempdir().unwrap();
     let (written, extent) = filled(dir.path(), 4);
-    let read = Segment::open(dir.path(), 5, false).unwrap().unwrap();
+    let folder = Folder::open(dir.path()).unwrap();
+    let Found::Segment(read) = Segment::open(&folder, 5, Access::Read).unwrap() else { panic!() };
     assert_eq!(read.header, written.header);
     assert_eq!(read.recover(false).unwrap(), extent);
     assert_eq!(sequences(&read, 0), [5, 6, 7, 8]);
@@ -85,10 +88,52 @@ fn zeros_that_a_power_cut_leaves_are_no_events() {
 fn another_file_is_no_index() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path(), 1);
-    let (data, index) = Segment::paths(dir.path(), 5);
+    let folder = Folder::open(dir.path()).unwrap();
+    let (data, index) = names(5);
     for content in [&b""[..], b"enfidx", &[b'x'; 200]] {
-        std::fs::write(&index, content).unwrap();
-        assert!(Segment::open(dir.path(), 5, true).unwrap().is_none());
+        std::fs::write(dir.path().join(&index), content).unwrap();
+        assert!(matches!(Segment::open(&folder, 5, Access::Write).unwrap(), Found::NoIndex));
     }
-    assert!(data.exists());
+    std::fs::write(dir.path().join(&index), [b"enfidx\0\x02", &[b'x'; 200][..]].concat()).unwrap();
+    assert!(matches!(Segment::open(&folder, 5, Access::Write).unwrap(), Found::Newer(2)));
+    assert!(dir.path().join(data).exists());
+}
+
+/// What the first version wrote is read by this one and by every later one.
+#[test]
+fn the_first_format_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data_name, index_name) = names(5);
+    std::fs::write(dir.path().join(&data_name), include_bytes!("fixtures/format-1.ndjson")).unwrap();
+    std::fs::write(dir.path().join(&index_name), include_bytes!("fixtures/format-1.index")).unwrap();
+    let folder = Folder::open(dir.path()).unwrap();
+    let Found::Segment(segment) = Segment::open(&folder, 5, Access::Write).unwrap() else { panic!() };
+    assert_eq!(segment.header.epoch, "01KAN6Z8T5QJ6Q0S6V4V2M7B3C".parse().unwrap());
+    assert_eq!(segment.header.boot_id, "6c1a4e95-6bb6-11e6-bc26-28d2444e470d");
+    assert_eq!((segment.header.begun_boot_ms, segment.header.begun_ms), (0, 0), "not told in those days");
+    let extent = segment.recover(true).unwrap();
+    assert_eq!((extent.records, extent.damaged, extent.cut_bytes, extent.gone), (3, 0, 0, 0));
+    assert_eq!(sequences(&segment, 0), [5, 6, 7]);
+}
+
+#[test]
+fn events_that_the_index_knew_and_the_data_lacks_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (segment, _) = filled(dir.path(), 4);
+    let line = u64::try_from(record(5).line.len()).unwrap();
+    segment.data.set_len(2 * line).unwrap();
+    let extent = segment.recover(true).unwrap();
+    assert_eq!((extent.records, extent.gone), (2, 2));
+}
+
+/// After a sync that failed the bytes are written once more, and are the same.
+#[test]
+fn writing_again_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (segment, extent) = filled(dir.path(), 3);
+    let read = |name: &str| std::fs::read(dir.path().join(name)).unwrap();
+    let (data, index) = names(5);
+    let before = (read(&data), read(&index));
+    segment.write_again(&extent).unwrap();
+    assert_eq!((read(&data), read(&index)), before);
 }

@@ -1,0 +1,179 @@
+//! The kernel's log, for what must not be lost with a disk that takes nothing: evictions and OOM kills, a line each.
+
+use std::{
+    fmt,
+    fs::OpenOptions,
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use super::{EventType, Record};
+
+/// So many lines at once, and one more in each of these times. The kernel's own bound for others is ten in 5 s.
+const BURST: u32 = 10;
+const REFILL: Duration = Duration::from_secs(5);
+
+/// The kernel takes a line of up to about a kilobyte.
+const MAX_MESSAGE_CHARS: usize = 600;
+
+/// Takes a line.
+type Out = Box<dyn FnMut(&str) -> io::Result<()> + Send>;
+
+/// Where the lines go, and how many may.
+pub(super) struct Kmsg {
+    out: Out,
+    allowed: u32,
+    refilled: Option<Instant>,
+    /// Lines that were one too many.
+    left_out: u64,
+    /// The newest event that was looked at.
+    seen: u64,
+}
+
+impl fmt::Debug for Kmsg {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Kmsg").field("allowed", &self.allowed).finish_non_exhaustive()
+    }
+}
+
+impl Kmsg {
+    /// `/dev/kmsg`.
+    pub(super) fn system() -> Self {
+        Self::new(Box::new(|line| {
+            let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).map_err(io::Error::other)?;
+            let mut kmsg = OpenOptions::new().write(true).custom_flags(flags).open("/dev/kmsg")?;
+            // One call is one line.
+            kmsg.write_all(line.as_bytes())
+        }))
+    }
+
+    pub(super) fn new(out: Out) -> Self {
+        Self { out, allowed: BURST, refilled: None, left_out: 0, seen: 0 }
+    }
+
+    /// The newest event that it has looked at.
+    pub(super) fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    /// Writes a line for each of those that is worth one, if it has not looked at it before.
+    pub(super) fn tell(&mut self, records: &[Record], now: Instant) {
+        for record in records {
+            if record.sequence <= self.seen {
+                continue;
+            }
+            self.seen = record.sequence;
+            if !matches!(record.kind, EventType::EvictionSignalled | EventType::OomIncident) {
+                continue;
+            }
+            self.refill(now);
+            if self.allowed == 0 {
+                self.left_out += 1;
+                continue;
+            }
+            self.allowed -= 1;
+            let line = line(record, std::mem::take(&mut self.left_out));
+            if let Err(error) = (self.out)(&line) {
+                tracing::warn!("cannot write to /dev/kmsg: {error}: {line}");
+            }
+        }
+    }
+
+    fn refill(&mut self, now: Instant) {
+        let since = *self.refilled.get_or_insert(now);
+        let times = u32::try_from(now.duration_since(since).as_secs() / REFILL.as_secs()).unwrap_or(u32::MAX);
+        self.allowed = self.allowed.saturating_add(times).min(BURST);
+        if times > 0 {
+            self.refilled = Some(since + REFILL.saturating_mul(times));
+        }
+    }
+}
+
+fn line(record: &Record, left_out: u64) -> String {
+    let event: Value = serde_json::from_slice(&record.line).unwrap_or_default();
+    let data = &event["data"];
+    let subject = event["subject"].as_str().unwrap_or_default();
+    let mut text = format!("{} {subject} sequence={}", record.kind, record.sequence);
+    for field in ["evictionId", "incidentId", "sent", "scope", "kills"] {
+        match &data[field] {
+            Value::String(value) => text.push_str(&format!(" {field}={value}")),
+            Value::Number(value) => text.push_str(&format!(" {field}={value}")),
+            _ => {}
+        }
+    }
+    if let Some(message) = data["message"].as_str() {
+        text.push_str(&format!(": {message}"));
+    }
+    if left_out > 0 {
+        text.push_str(&format!(" ({left_out} such lines before it were left out)"));
+    }
+    // Names are others', and a line end would be a line of its own.
+    let clean = text.chars().map(|char| if char.is_control() { '?' } else { char });
+    let clean: String = clean.take(MAX_MESSAGE_CHARS).collect();
+    // Of the daemon facility, a warning.
+    format!("<28>enforcer: the journal's disk takes nothing: {clean}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::{
+        journal::{Batch, Event, Filter, Journal, Subject},
+        model::PodName,
+    };
+
+    fn records(kinds: &[EventType]) -> Vec<Record> {
+        let journal = Journal::new("n1", "b1");
+        for &kind in kinds {
+            let pod = PodName { namespace: "default".into(), name: "web\n<0>panic".into() };
+            let data =
+                serde_json::json!({"evictionId": "x", "sent": "SIGKILL", "message": "y".repeat(3_000)});
+            journal.append(Event { kind, subject: Subject::Pod(pod), data });
+        }
+        let Some(Batch::Records(records)) = journal.reader(None, Filter::default()).read() else { panic!() };
+        records
+    }
+
+    #[test]
+    fn evictions_and_oom_kills_get_a_line_once_and_not_too_many() {
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let to = Arc::clone(&lines);
+        let mut kmsg = Kmsg::new(Box::new(move |line| {
+            to.lock().unwrap().push(line.to_owned());
+            Ok(())
+        }));
+        let now = Instant::now();
+        let mut kinds = vec![EventType::PodAdded, EventType::OomIncident, EventType::EvictionDecided];
+        kinds.extend([EventType::EvictionSignalled; 20]);
+        let records = records(&kinds);
+        kmsg.tell(&records, now);
+        kmsg.tell(&records, now + REFILL);
+        assert_eq!(lines.lock().unwrap().len(), 10, "each is looked at once");
+        assert_eq!(kmsg.seen(), 23);
+        let mut later = records[5].clone();
+        later.sequence = 24;
+        kmsg.tell(&[later], now + REFILL * 2);
+        let lines = lines.lock().unwrap();
+        assert_eq!(lines.len(), 11);
+        for line in &*lines {
+            assert!(line.starts_with("<28>enforcer: ") && line.len() < 900, "{line}");
+            assert_eq!(line.matches('\n').count(), 1, "{line}");
+        }
+        assert!(lines[0].contains("oom.incident default/web?<0>panic sequence=2"), "{}", lines[0]);
+        assert!(lines[1].contains("eviction.signalled") && lines[1].contains("sent=SIGKILL"), "{}", lines[1]);
+    }
+
+    #[test]
+    fn what_was_left_out_is_counted() {
+        let all = records(&[EventType::OomIncident]);
+        assert!(!line(&all[0], 0).contains("left out"));
+        let mut short = all[0].clone();
+        short.line = bytes::Bytes::from_static(b"{}\n");
+        assert!(line(&short, 7).contains("(7 such lines before it were left out)"), "{}", line(&short, 7));
+    }
+}

@@ -1,0 +1,262 @@
+//! What the log stands on: files in one folder, by name.
+//!
+//! All that the log does to a disk goes through here, so that a test can take the power away at any moment. Names are
+//! followed through no link, and what is no regular file is none.
+
+use std::{
+    fmt, fs, io,
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::fs::{DirBuilderExt as _, FileExt as _},
+    },
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags},
+    io::Errno,
+};
+
+use super::store::StoreError;
+
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Access {
+    /// Reading one that is there.
+    Read,
+    /// Reading and writing one that is there.
+    Write,
+    /// Reading and writing one that is made where it is missing.
+    Make,
+    /// Reading and writing one that must not be there yet.
+    New,
+}
+
+/// A folder of files.
+pub(super) trait Medium: fmt::Debug + Send + Sync {
+    /// The path of a file, for messages.
+    fn path(&self, name: &str) -> PathBuf;
+
+    /// Opens a regular file.
+    fn open(&self, name: &str, access: Access) -> io::Result<Box<dyn MediumFile>>;
+
+    /// Opens a file for its lock, which goes with it; `WouldBlock` if another process has it.
+    fn lock(&self, name: &str) -> io::Result<Box<dyn MediumFile>>;
+
+    /// The names of everything in it, in no order.
+    fn names(&self) -> io::Result<Vec<String>>;
+
+    /// Gives something another name that nothing has.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Removes a file.
+    fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// Waits until the disk holds the names.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// A regular file.
+pub(super) trait MediumFile: fmt::Debug + Send + Sync {
+    /// Its length in bytes.
+    fn size(&self) -> io::Result<u64>;
+
+    /// Fills all of `bytes` from there.
+    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Writes all of `bytes` there.
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Cuts it off, or adds zeros.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Takes all the room that it needs for that length now, so that none is wanting later.
+    fn reserve(&self, len: u64) -> io::Result<()>;
+
+    /// Waits until the disk holds what was written.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// A folder of the system.
+#[derive(Debug)]
+pub(super) struct Folder {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl Folder {
+    /// Opens a folder that is there.
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self { fd: rustix::fs::open(path, flags, Mode::empty())?, path: path.to_owned() })
+    }
+
+    /// Opens a folder and one in it, makes them where they are missing, and refuses both if others may write there.
+    pub(super) fn private(parent: &Path, name: &str) -> Result<Self, StoreError> {
+        let failed = |what: &'static str, path: &Path| {
+            let path = path.to_owned();
+            move |source: io::Error| StoreError::Io { what, path, source }
+        };
+        let made = fs::DirBuilder::new().recursive(true).mode(0o750).create(parent);
+        made.map_err(failed("create", parent))?;
+        let parent = Self::open(parent).map_err(failed("open", parent))?;
+        parent.check()?;
+        let path = parent.path.join(name);
+        match rustix::fs::mkdirat(&parent.fd, name, Mode::from_raw_mode(0o750)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => {
+                // Where nothing can be made, such as on a full disk, it may be there.
+                if rustix::fs::statat(&parent.fd, name, AtFlags::SYMLINK_NOFOLLOW).is_err() {
+                    return Err(failed("create", &path)(error.into()));
+                }
+            }
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = match rustix::fs::openat(&parent.fd, name, flags, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::NOTDIR | Errno::LOOP) => {
+                return Err(StoreError::Unsafe {
+                    path,
+                    why: String::from("is a link or a file"),
+                    remedy: String::from("put a folder in its place"),
+                });
+            }
+            Err(error) => return Err(failed("open", &path)(error.into())),
+        };
+        let folder = Self { fd, path };
+        folder.check()?;
+        Ok(folder)
+    }
+
+    /// What others may write to is not ours: they could take away what was told, or have told what was not.
+    fn check(&self) -> Result<(), StoreError> {
+        let stat = rustix::fs::fstat(&self.fd).map_err(|error| StoreError::Io {
+            what: "look at",
+            path: self.path.clone(),
+            source: error.into(),
+        })?;
+        let shown = self.path.display();
+        let refused =
+            |why: String, remedy: String| Err(StoreError::Unsafe { path: self.path.clone(), why, remedy });
+        let own = rustix::process::geteuid().as_raw();
+        if stat.st_uid != own && stat.st_uid != 0 {
+            return refused(
+                format!("belongs to the user {}", stat.st_uid),
+                format!("see who put it there, then chown {own} {shown}"),
+            );
+        }
+        if stat.st_mode & 0o002 != 0 {
+            return refused(
+                format!("may be written to by everybody (mode {:o})", stat.st_mode & 0o7777),
+                format!("see what is in it, then chmod o-w {shown}"),
+            );
+        }
+        Ok(())
+    }
+
+    fn file(&self, name: &str, flags: OFlags) -> io::Result<File> {
+        // A named pipe would keep who opens it waiting.
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let opened = rustix::fs::openat(&self.fd, name, flags, Mode::from_raw_mode(0o640));
+        let fd = opened.map_err(|error| match error {
+            Errno::LOOP => io::Error::new(io::ErrorKind::InvalidData, "it is a link"),
+            Errno::NXIO => io::Error::new(io::ErrorKind::InvalidData, "it is a socket"),
+            error => error.into(),
+        })?;
+        let stat = rustix::fs::fstat(&fd)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no regular file"));
+        }
+        Ok(File(fs::File::from(fd)))
+    }
+}
+
+impl Medium for Folder {
+    fn path(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    fn open(&self, name: &str, access: Access) -> io::Result<Box<dyn MediumFile>> {
+        let flags = match access {
+            Access::Read => OFlags::RDONLY,
+            Access::Write => OFlags::RDWR,
+            Access::Make => OFlags::RDWR | OFlags::CREATE,
+            Access::New => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+        };
+        Ok(Box::new(self.file(name, flags)?))
+    }
+
+    fn lock(&self, name: &str) -> io::Result<Box<dyn MediumFile>> {
+        let file = match self.file(name, OFlags::RDWR | OFlags::CREATE) {
+            Ok(file) => file,
+            // A disk that takes nothing can be locked all the same.
+            Err(error) => self.file(name, OFlags::RDONLY).map_err(|_second| error)?,
+        };
+        rustix::fs::flock(file.0.as_fd(), FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Box::new(file))
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.fd)? {
+            names.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+        Ok(names)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        match rustix::fs::renameat_with(&self.fd, from, &self.fd, to, RenameFlags::NOREPLACE) {
+            // Some file systems cannot do the two at once.
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                match rustix::fs::statat(&self.fd, to, AtFlags::SYMLINK_NOFOLLOW) {
+                    Err(Errno::NOENT) => Ok(rustix::fs::renameat(&self.fd, from, &self.fd, to)?),
+                    Ok(_) => Err(Errno::EXIST.into()),
+                    Err(error) => Err(error.into()),
+                }
+            }
+            renamed => Ok(renamed?),
+        }
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::empty())?)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::fsync(&self.fd)?)
+    }
+}
+
+#[derive(Debug)]
+struct File(fs::File);
+
+impl MediumFile for File {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_exact_at(bytes, offset)
+    }
+
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_all_at(bytes, offset)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn reserve(&self, len: u64) -> io::Result<()> {
+        Ok(rustix::fs::fallocate(&self.0, FallocateFlags::empty(), 0, len)?)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod fake;
+#[cfg(test)]
+mod tests;

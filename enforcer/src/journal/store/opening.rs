@@ -1,0 +1,357 @@
+//! What a start finds in the folder, and brings in order. Nothing that is found there keeps the log from being written.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::journal::segment;
+
+/// What the tail of a process before tells of the log's end. There is one in the boot alone in which it was written.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::journal) struct Hint {
+    /// The epoch that process wrote in.
+    pub(in crate::journal) epoch: Ulid,
+    /// The sequence that it began with.
+    pub(in crate::journal) opened: u64,
+}
+
+/// So many things of one name are set aside; more are a disk that damages all that it is given.
+const MOST_ASIDE: u32 = 100;
+
+/// What is known of the segments so far.
+#[derive(Default)]
+struct Findings {
+    segments: Vec<Arc<Segment>>,
+    recovered: Recovered,
+    /// Behind what cannot be read.
+    beyond: u64,
+    /// Whether events at the end are damaged: how many they were cannot be known.
+    end_is_damaged: bool,
+    /// The last segment and how far it is whole, if it can be written on.
+    last: Option<(Arc<Segment>, Extent)>,
+}
+
+impl Store {
+    /// Opens the folder and brings it in order. A disk that takes nothing is no error: it may take something later.
+    pub(in crate::journal) fn open(
+        medium: &Arc<dyn Medium>,
+        boot_id: &str,
+        hint: Option<Hint>,
+        limits: Limits,
+        clock: Clock,
+    ) -> Result<(Self, Recovered), StoreError> {
+        let mut refused = None;
+        let lock = match lock(&**medium) {
+            Ok(lock) => Some(lock),
+            Err(error @ StoreError::Locked { .. }) => return Err(error),
+            Err(error) => {
+                refused = Some(crate::chain(&error));
+                None
+            }
+        };
+        let clean = read_clean(&**medium);
+        let mut findings = Findings::default();
+        for first in firsts(&**medium)? {
+            findings.look_at(&**medium, first);
+        }
+        let next = findings.end();
+        let Findings { segments, mut recovered, last, end_is_damaged, beyond: _ } = findings;
+        recovered.events = next - segments.first().map_or(next, |first| first.header.first);
+        let newest = segments.last().map(|segment| &segment.header);
+        let was_clean =
+            clean.is_some() && clean == newest.map(|newest| (newest.epoch, next - 1)) && !end_is_damaged;
+        let hint = hint.filter(|hint| {
+            end_is_damaged || newest.is_none_or(|newest| newest.epoch == hint.epoch) || next <= hint.opened
+        });
+        let takes_tail = hint.is_some();
+        let hint = hint.filter(|_| !end_is_damaged);
+        recovered.after_power_cut =
+            newest.is_some_and(|newest| newest.boot_id != boot_id) && !takes_tail && !was_clean;
+        let epoch = hint.map(|hint| hint.epoch);
+        let epoch = epoch.or_else(|| newest.filter(|_| was_clean).map(|newest| newest.epoch));
+        let epoch = epoch.unwrap_or_else(Ulid::generate);
+        let current = last.filter(|(last, _)| last.header.boot_id == boot_id && last.header.epoch == epoch);
+        let bytes = |segment: &Arc<Segment>| segment.bytes().unwrap_or(0);
+        let closed = segments.len() - usize::from(current.is_some());
+        recovered.refused = refused;
+        let store = Self {
+            medium: Arc::clone(medium),
+            boot_id: boot_id.to_owned(),
+            clock,
+            limits,
+            segment_bytes: limits.segment_bytes(),
+            epoch,
+            closed_bytes: segments.iter().take(closed).map(bytes).sum(),
+            segments: Arc::new(RwLock::new(segments)),
+            current,
+            next,
+            lost: 0,
+            takes_tail,
+            lock,
+        };
+        Ok((store, recovered))
+    }
+
+    /// Takes away what says that the process before came to its end in order.
+    ///
+    /// It must not come back when the power fails: readers will have seen more than it knows of. So where the disk does not
+    /// take that, the log goes on as another one, and the error says why.
+    pub(in crate::journal) fn forget_clean(&mut self) -> Result<(), StoreError> {
+        let forgotten = forget_clean(&*self.medium);
+        if forgotten.is_err() {
+            self.epoch = Ulid::generate();
+            if let Some((_, closed)) = self.current.take() {
+                self.closed_bytes += closed.bytes();
+            }
+        }
+        forgotten
+    }
+
+    /// What the process before may have left unsynced: all that was begun in this boot. And the newest event before it.
+    pub(in crate::journal) fn unsynced(&self) -> (Vec<Unsynced>, u64) {
+        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        let of_this_boot = segments.partition_point(|segment| segment.header.boot_id != self.boot_id);
+        let mut newest = self.next - 1;
+        let mut unsynced = Vec::new();
+        for segment in segments.iter().skip(of_this_boot).rev() {
+            let extent = match &self.current {
+                Some((current, extent)) if Arc::ptr_eq(current, segment) => *extent,
+                // It is not written again, whatever its sync says: how far it goes is not known.
+                Some(_) | None => Extent::default(),
+            };
+            unsynced.push(Unsynced { segment: Arc::clone(segment), extent, newest });
+            newest = segment.header.first - 1;
+        }
+        unsynced.reverse();
+        (unsynced, newest)
+    }
+}
+
+impl Findings {
+    fn look_at(&mut self, medium: &dyn Medium, first: u64) {
+        match open_segment(medium, first) {
+            Ok(Opened::Segment(segment)) => {
+                self.end_is_damaged = false;
+                self.segments.push(Arc::new(segment));
+            }
+            Ok(Opened::Made(segment)) => {
+                // Which epoch it was of, and how much of it, nobody knows.
+                self.end_is_damaged = true;
+                self.segments.push(Arc::new(segment));
+            }
+            Ok(Opened::Nothing) => {}
+            Ok(Opened::Foreign { why, newest }) => {
+                self.pass(first, newest);
+                self.set_aside(medium, first, &why);
+            }
+            Err(error) => {
+                self.pass(first, None);
+                if is_foreign(&error) {
+                    self.set_aside(medium, first, &error.to_string());
+                } else {
+                    let why = format!("cannot be read, and is left where it is: {error}");
+                    self.recovered.set_aside.push((medium.path(&names(first).0), why));
+                }
+            }
+        }
+    }
+
+    /// Brings the last segment in order; the sequence behind all that is or was there.
+    fn end(&mut self) -> u64 {
+        let Some(last) = self.segments.last().cloned() else { return self.beyond.max(1) };
+        let first = last.header.first;
+        let extent = last.recover(true).map(|extent| (extent, true)).or_else(|error| {
+            tracing::warn!("cannot repair {}: {error}", last.data_path().display());
+            last.recover(false).map(|extent| (extent, false))
+        });
+        match extent {
+            Ok((extent, is_repaired)) => {
+                let Extent { records, damaged, reindexed, cut_bytes, gone, data_bytes: _ } = extent;
+                self.recovered.damaged = damaged.saturating_add(gone);
+                self.recovered.reindexed = reindexed;
+                self.recovered.cut_bytes = cut_bytes;
+                self.end_is_damaged |= gone > 0;
+                let end = first.saturating_add(records).saturating_add(gone);
+                if is_repaired && gone == 0 && end >= self.beyond {
+                    self.last = Some((last, extent));
+                }
+                self.beyond.max(end)
+            }
+            Err(error) => {
+                tracing::warn!("cannot read {}: {error}", last.data_path().display());
+                self.pass(first, None);
+                self.beyond
+            }
+        }
+    }
+
+    /// Goes on behind what cannot be read.
+    fn pass(&mut self, first: u64, newest: Option<u64>) {
+        self.end_is_damaged = true;
+        let newest = newest.unwrap_or(first).max(first);
+        self.beyond = self.beyond.max(newest.saturating_add(1));
+    }
+
+    fn set_aside(&mut self, medium: &dyn Medium, first: u64, why: &str) {
+        let (data, index) = names(first);
+        for name in [data, index] {
+            match set_aside(medium, &name) {
+                Ok(aside) => self.recovered.set_aside.push((medium.path(&aside), why.to_owned())),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                // Where nothing can be renamed, it stays, and is passed over again.
+                Err(error) => {
+                    tracing::warn!("cannot set aside {}: {error}", medium.path(&name).display());
+                }
+            }
+        }
+    }
+}
+
+/// What stands under a segment's names, brought in order.
+enum Opened {
+    Segment(Segment),
+    /// Its index was made of its events.
+    Made(Segment),
+    /// What a process that was killed, or the power, left of one that was just begun.
+    Nothing,
+    /// Nothing that is ours; not touched.
+    Foreign {
+        why: String,
+        /// The newest event that can be seen in it.
+        newest: Option<u64>,
+    },
+}
+
+fn open_segment(medium: &dyn Medium, first: u64) -> io::Result<Opened> {
+    let (data_name, index_name) = names(first);
+    let found = match Segment::open(medium, first, Access::Write) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied
+            ) =>
+        {
+            Segment::open(medium, first, Access::Read)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // An index alone says what was, and is no more.
+            remove(medium, &index_name);
+            return Ok(Opened::Nothing);
+        }
+        opened => opened,
+    }?;
+    if let Found::Segment(segment) = found {
+        return Ok(Opened::Segment(segment));
+    }
+    let data = medium.open(&data_name, Access::Read)?;
+    let (newest, has_content) = segment::newest(&*data)?;
+    match found {
+        Found::Newer(version) => Ok(Opened::Foreign {
+            why: format!("written by a newer version (format {version}): `jq` can read it"),
+            newest,
+        }),
+        _ if !has_content => {
+            remove(medium, &index_name);
+            remove(medium, &data_name);
+            Ok(Opened::Nothing)
+        }
+        // What holds no event at all may be anything.
+        _ if newest.is_none_or(|newest| newest < first) => {
+            Ok(Opened::Foreign { why: String::from("no event in it"), newest })
+        }
+        _ => {
+            // A fresh epoch: a cursor of another cannot be held against it.
+            let header = Header {
+                epoch: Ulid::generate(),
+                first,
+                boot_id: String::new(),
+                begun_boot_ms: 0,
+                begun_ms: 0,
+            };
+            let segment = Segment::reindex(medium, header)?;
+            segment.recover(true)?;
+            Ok(Opened::Made(segment))
+        }
+    }
+}
+
+/// Whether that says that something else stands under a file's name.
+pub(in crate::journal) fn is_foreign(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::InvalidData
+            | io::ErrorKind::IsADirectory
+            | io::ErrorKind::NotADirectory
+            | io::ErrorKind::UnexpectedEof
+    )
+}
+
+fn remove(medium: &dyn Medium, name: &str) {
+    match medium.remove(name) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!("cannot remove {}, which is empty: {error}", medium.path(name).display());
+        }
+        Ok(()) | Err(_) => {}
+    }
+}
+
+/// Gives it a name that nothing has, and returns that.
+pub(in crate::journal) fn set_aside(medium: &dyn Medium, name: &str) -> io::Result<String> {
+    for number in 0..MOST_ASIDE {
+        let aside = if number == 0 { format!("{name}.damaged") } else { format!("{name}.damaged.{number}") };
+        match medium.rename(name, &aside) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            renamed => return renamed.map(|()| aside),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// The first sequences of the segments there are, in order.
+pub(super) fn firsts(medium: &dyn Medium) -> Result<Vec<u64>, StoreError> {
+    let mut firsts = BTreeSet::new();
+    for name in medium.names().map_err(failed("read", medium, ""))? {
+        let stem = name.strip_suffix(".ndjson").or_else(|| name.strip_suffix(".index"));
+        let stem = stem.filter(|stem| stem.len() == 20 && stem.bytes().all(|byte| byte.is_ascii_digit()));
+        // The last sequence of all has none behind it.
+        let first = stem.and_then(|stem| stem.parse::<u64>().ok());
+        firsts.extend(first.filter(|first| (1..u64::MAX / 2).contains(first)));
+    }
+    Ok(firsts.into_iter().collect())
+}
+
+pub(super) fn lock(medium: &dyn Medium) -> Result<Box<dyn MediumFile>, StoreError> {
+    let locked = medium.lock(LOCK).or_else(|error| {
+        if !is_foreign(&error) {
+            return Err(error);
+        }
+        // A link, a folder or a pipe of that name is nobody's lock.
+        set_aside(medium, LOCK)?;
+        medium.lock(LOCK)
+    });
+    locked.map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => StoreError::Locked { path: medium.path("") },
+        _ => failed("lock", medium, LOCK)(error),
+    })
+}
+
+/// In which epoch, and with which event, the process before came to its end in order.
+fn read_clean(medium: &dyn Medium) -> Option<(Ulid, u64)> {
+    let file = medium.open(CLEAN, Access::Read).ok()?;
+    let mut bytes = vec![0; usize::try_from(file.size().ok()?).ok().filter(|len| *len < 100)?];
+    file.read_exact_at(&mut bytes, 0).ok()?;
+    let text = String::from_utf8(bytes).ok()?;
+    let (epoch, sequence) = text.strip_suffix('\n')?.split_once(':')?;
+    Some((epoch.parse().ok()?, sequence.parse().ok()?))
+}
+
+fn forget_clean(medium: &dyn Medium) -> Result<(), StoreError> {
+    match medium.remove(CLEAN) {
+        // Who removed it may not have lived to see that on the disk.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+            set_aside(medium, CLEAN).map_err(failed("set aside", medium, CLEAN))?;
+        }
+        removed => removed.map_err(failed("remove", medium, CLEAN))?,
+    }
+    medium.sync().map_err(failed("sync the folder of", medium, CLEAN))
+}

@@ -1,0 +1,85 @@
+//! Whether the disk works, told once when it does not and once when it does again.
+
+use std::sync::{Arc, PoisonError};
+
+use serde_json::json;
+
+use super::{Event, EventType, Journal, Subject, log::Shared};
+
+/// What may not work.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Part {
+    /// Writing to a segment.
+    Writing,
+    /// Waiting for the disk to hold it.
+    Syncing,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Trouble {
+    writing: bool,
+    syncing: bool,
+    /// How many events were given up, and not told yet.
+    lost: u64,
+}
+
+impl Trouble {
+    fn is_any(&self) -> bool {
+        self.writing || self.syncing
+    }
+
+    fn set(&mut self, part: Part, to: bool) {
+        match part {
+            Part::Writing => self.writing = to,
+            Part::Syncing => self.syncing = to,
+        }
+    }
+}
+
+impl Shared {
+    /// That part of the disk refuses.
+    pub(super) fn trouble_begins(self: &Arc<Self>, part: Part, error: &anyhow::Error) {
+        let was_any = {
+            let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+            let was_any = trouble.is_any();
+            trouble.set(part, true);
+            was_any
+        };
+        if !was_any {
+            tracing::error!("{error:#}");
+            let message = format!(
+                "the journal cannot be written: the newest events are kept in memory, and are lost with the power: {error:#}"
+            );
+            tell(self, EventType::DegradedEntered, json!({"what": "journal", "message": message}));
+        }
+    }
+
+    /// That part of the disk works, and so many events were given up before.
+    pub(super) fn trouble_ends(self: &Arc<Self>, part: Part, lost: u64) {
+        let lost = {
+            let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+            let was_any = trouble.is_any();
+            trouble.set(part, false);
+            trouble.lost = trouble.lost.saturating_add(lost);
+            if !was_any || trouble.is_any() {
+                return;
+            }
+            std::mem::take(&mut trouble.lost)
+        };
+        let message = match lost {
+            0 => String::from("the journal is written again; no event was lost"),
+            1 => {
+                String::from("the journal is written again; one event was lost: see the gap in the sequence")
+            }
+            lost => {
+                format!("the journal is written again; {lost} events were lost: see the gaps in the sequence")
+            }
+        };
+        let data = json!({"what": "journal", "message": message, "lostEvents": lost});
+        tell(self, EventType::DegradedLeft, data);
+    }
+}
+
+fn tell(shared: &Arc<Shared>, kind: EventType, data: serde_json::Value) {
+    Journal { shared: Arc::clone(shared) }.append(Event { kind, subject: Subject::Node, data });
+}

@@ -1,0 +1,222 @@
+//! The log's writer: it takes what was appended to the disk, many events at a time; and the one that waits for the disk.
+//!
+//! Nobody waits for them. While the disk refuses, events stay in memory, the oldest go when they are too many, and both
+//! are told.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{Arc, mpsc},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Record,
+    kmsg::Kmsg,
+    log::{Shared, Work},
+    medium::Medium,
+    retention::Limits,
+    store::{Store, Unsynced},
+    trouble::Part,
+};
+
+/// The most events that are written at once.
+const BATCH_RECORDS: usize = 1024;
+
+/// How long it is until the next try, at first and at the most.
+const RETRY_MIN: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(10);
+
+/// How often it is looked for what is too old.
+const RETAIN_EVERY: Duration = Duration::from_secs(3_600);
+
+/// Starts both.
+pub(super) fn start(
+    shared: &Arc<Shared>,
+    store: Store,
+    unsynced: Vec<Unsynced>,
+) -> io::Result<JoinHandle<()>> {
+    let (sender, receiver) = mpsc::channel();
+    let mut syncer = Syncer::new(shared, store.medium());
+    for unsynced in unsynced {
+        syncer.take(unsynced);
+    }
+    // A thread of its own, so that events are in their segment, where a kill cannot take them, while the disk works.
+    let syncer = std::thread::Builder::new()
+        .name(String::from("journal-sync"))
+        .spawn(move || syncer.run(&receiver))?;
+    let writer = Writer::new(shared, store, sender, Kmsg::system());
+    std::thread::Builder::new().name(String::from("journal")).spawn(move || writer.run(syncer))
+}
+
+/// Writes.
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    store: Store,
+    limits: Limits,
+    synced: mpsc::Sender<Unsynced>,
+    kmsg: Kmsg,
+    /// While the disk refuses: when it is tried again, and how long it was until then.
+    retry: Option<(Instant, Duration)>,
+}
+
+impl Writer {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        store: Store,
+        synced: mpsc::Sender<Unsynced>,
+        kmsg: Kmsg,
+    ) -> Self {
+        Self { shared: Arc::clone(shared), store, limits: shared.limits(), synced, kmsg, retry: None }
+    }
+
+    /// Until the log is closed.
+    fn run(mut self, syncer: JoinHandle<bool>) {
+        while self.turn(RETAIN_EVERY) {}
+        // The syncer ends when nothing can come any more.
+        let (sender, _receiver) = mpsc::channel();
+        drop(std::mem::replace(&mut self.synced, sender));
+        let in_order = syncer.join().is_ok_and(|in_order| in_order);
+        self.end(in_order);
+    }
+
+    /// Notes an end in order, if it is one: everything was written, and was synced if `is_synced`.
+    pub(super) fn end(self, is_synced: bool) {
+        let is_written = self.retry.is_none() && self.shared.settled() < self.store.next();
+        if !is_synced || !is_written {
+            // The next start looks what is there.
+            tracing::error!("the journal was not closed in order: the disk did not take everything");
+        } else if let Err(error) = self.store.close() {
+            let error = anyhow::Error::new(error).context("the journal was not closed in order");
+            tracing::error!("{error:#}");
+        }
+    }
+
+    /// The disk is tried at once.
+    #[cfg(test)]
+    pub(super) fn hurry(&mut self) {
+        if let Some((at, _)) = &mut self.retry {
+            *at = Instant::now();
+        }
+    }
+
+    /// Waits for something to write, not longer than that, and writes it. False if there is no more to come.
+    pub(super) fn turn(&mut self, patience: Duration) -> bool {
+        let work = self.shared.work(BATCH_RECORDS, self.retry.map(|(at, _)| at), patience);
+        let limits = self.shared.limits();
+        if limits != self.limits {
+            self.limits = limits;
+            self.store.set_limits(limits);
+        }
+        match work {
+            Work::Closed => return false,
+            Work::Nothing => self.store.retain(),
+            Work::Records(records) => {
+                if let Err(error) = self.write(&records) {
+                    self.shared.set_disk_down();
+                    self.shared.trouble_begins(Part::Writing, &error);
+                    let wait = self.retry.map_or(RETRY_MIN, |(_, wait)| (wait * 2).min(RETRY_MAX));
+                    self.retry = Some((Instant::now() + wait, wait));
+                    if self.shared.is_closing() {
+                        return false;
+                    }
+                }
+            }
+        }
+        if self.retry.is_some() {
+            let from = self.kmsg.seen().max(self.shared.settled());
+            self.kmsg.tell(&self.shared.behind(from, usize::MAX), Instant::now());
+        }
+        true
+    }
+
+    fn write(&mut self, records: &[Record]) -> anyhow::Result<()> {
+        let Some(unsynced) = self.store.append(records)? else { return Ok(()) };
+        self.shared.set_written(unsynced.newest);
+        self.retry = None;
+        self.shared.trouble_ends(Part::Writing, self.store.take_lost());
+        if self.synced.send(unsynced).is_err() {
+            tracing::error!("the journal is not synced any more");
+        }
+        Ok(())
+    }
+}
+
+/// Waits for the disk.
+pub(super) struct Syncer {
+    shared: Arc<Shared>,
+    medium: Arc<dyn Medium>,
+    /// In the order of their events; one for each segment.
+    pending: VecDeque<Unsynced>,
+    /// Whether the last sync of the first of them failed.
+    has_failed: bool,
+}
+
+impl Syncer {
+    pub(super) fn new(shared: &Arc<Shared>, medium: Arc<dyn Medium>) -> Self {
+        Self { shared: Arc::clone(shared), medium, pending: VecDeque::new(), has_failed: false }
+    }
+
+    /// Until the writer has ended; whether the disk holds everything.
+    fn run(mut self, unsynced: &mpsc::Receiver<Unsynced>) -> bool {
+        // While the disk refuses: when it is tried again, and how long it was until then.
+        let mut retry: Option<(Instant, Duration)> = None;
+        loop {
+            let received = match retry {
+                None if self.pending.is_empty() => {
+                    unsynced.recv().map_err(|_closed| mpsc::RecvTimeoutError::Disconnected)
+                }
+                None => Err(mpsc::RecvTimeoutError::Timeout),
+                Some((at, _)) => unsynced.recv_timeout(at.saturating_duration_since(Instant::now())),
+            };
+            match received {
+                Ok(received) => self.take(received),
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => return self.turn(),
+            }
+            for more in unsynced.try_iter() {
+                self.take(more);
+            }
+            if retry.is_some_and(|(at, _)| at > Instant::now()) {
+                continue;
+            }
+            retry = if self.turn() {
+                None
+            } else {
+                let wait = retry.map_or(RETRY_MIN, |(_, wait)| (wait * 2).min(RETRY_MAX));
+                Some((Instant::now() + wait, wait))
+            };
+        }
+    }
+
+    /// Notes what is to be synced. What was written to the same segment meanwhile is synced at once.
+    pub(super) fn take(&mut self, unsynced: Unsynced) {
+        match self.pending.back_mut() {
+            Some(last) if Arc::ptr_eq(&last.segment, &unsynced.segment) => *last = unsynced,
+            Some(_) | None => self.pending.push_back(unsynced),
+        }
+    }
+
+    /// Syncs, in order; whether the disk took all.
+    pub(super) fn turn(&mut self) -> bool {
+        while let Some(Unsynced { segment, extent, newest }) = self.pending.front() {
+            let again = if self.has_failed { segment.write_again(extent) } else { Ok(()) };
+            if let Err(error) = again.and_then(|()| segment.sync(&*self.medium)) {
+                self.has_failed = true;
+                let error = anyhow::Error::new(error)
+                    .context(format!("cannot sync {}", segment.data_path().display()));
+                self.shared.trouble_begins(Part::Syncing, &error);
+                return false;
+            }
+            self.has_failed = false;
+            self.shared.set_durable(*newest);
+            self.pending.pop_front();
+        }
+        self.shared.trouble_ends(Part::Syncing, 0);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;
