@@ -1,3 +1,5 @@
+mod lines;
+
 use std::{
     collections::VecDeque,
     fmt,
@@ -12,6 +14,8 @@ use ulid::{Generator, Ulid};
 use super::{
     Cursor, Event, Filter, Record, Subject, disk::Disk, segment::Segment, store::Segments, tail::Tail,
 };
+
+pub use self::lines::{Line, Passed};
 
 /// How many bytes of events are kept in memory, beside those that the disk has not taken yet.
 const WINDOW_BYTES: usize = 256 << 10;

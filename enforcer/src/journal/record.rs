@@ -68,6 +68,13 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// Whether the reader wants everything.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let Self { kinds, namespace, pod, since_ms } = self;
+        kinds.is_empty() && namespace.is_none() && pod.is_none() && since_ms.is_none()
+    }
+
     /// Whether the reader wants it.
     #[must_use]
     pub fn takes(&self, record: &Record) -> bool {
