@@ -401,7 +401,7 @@ impl fmt::Debug for Journal {
 }
 
 /// A position in the log, and what is wanted from there on.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Reader {
     journal: Journal,
     newest: watch::Receiver<u64>,
