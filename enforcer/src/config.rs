@@ -2,6 +2,7 @@
 //!
 //! Reading it has no side effects. Every error names file, line and field, and all of them come at once.
 
+mod accounts;
 mod fields;
 mod read;
 mod schema;
@@ -38,6 +39,7 @@ pub use crate::{
     cgroup::OnDrift,
     evict::HookProgram,
     policy::{alignment::OomScorePolicy, engine::Mode},
+    serve::{Access, Account, Sockets},
 };
 
 /// What `nodeComponents` is by default: the programs of a Kubernetes node.
@@ -57,6 +59,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// `runDir`: sockets, and what need not.
     pub run_dir: PathBuf,
+    /// `observeSocketOwner` and the like: whose the sockets are.
+    pub sockets: Sockets,
     /// `staticPodPath`: the folder of manifests.
     pub static_pod_path: PathBuf,
     /// `onDrift`: what is done about a value that somebody else wrote.
@@ -121,6 +125,7 @@ impl Default for Config {
             ownership: Ownership::Auto,
             state_dir: "/var/lib/enforcer".into(),
             run_dir: "/run/enforcer".into(),
+            sockets: Sockets::default(),
             static_pod_path: "/etc/enforcer/pods".into(),
             on_drift: OnDrift::Restore,
             node_components: NODE_COMPONENTS

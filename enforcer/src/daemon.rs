@@ -123,8 +123,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let kubelets = unfit::is_kubelets(&config);
     unfit::check(&config, &host, kubelets)?;
     let claim = Claim::take(config.mode)?;
-    let observe = Observe::bind(&config.run_dir).await?;
-    let admin = Admin::bind(&config.run_dir)?;
+    let observe = Observe::bind(&config.run_dir, &config.sockets).await?;
+    let admin = Admin::bind(&config.run_dir, &config.sockets)?;
     let journal = open_journal(&config, &host)?;
     let host_facts = HostFacts::gather();
     tell_start(&journal, &config, &host, &host_facts);

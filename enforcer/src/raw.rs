@@ -214,6 +214,40 @@ pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// The supplementary groups that the process had which connected to a unix socket (`SO_PEERGROUPS`, Linux 4.13).
+pub(crate) fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    /// As many as a process can have (`NGROUPS_MAX`).
+    const MOST: usize = 65_536;
+    const SO_PEERGROUPS: libc::c_int = 59;
+    let mut groups: Vec<u32> = vec![0; 64];
+    loop {
+        let mut length =
+            libc::socklen_t::try_from(groups.len() * size_of::<u32>()).map_err(io::Error::other)?;
+        // SAFETY: the socket is open as it is borrowed; the kernel writes at most `length` bytes to `groups`, which has
+        // as many.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        };
+        let needed = usize::try_from(length).map_err(io::Error::other)? / size_of::<u32>();
+        if result == 0 {
+            groups.truncate(needed);
+            return Ok(groups);
+        }
+        let error = io::Error::last_os_error();
+        // It has more, and the kernel says how many.
+        if error.raw_os_error() != Some(libc::ERANGE) || needed <= groups.len() || needed > MOST {
+            return Err(error);
+        }
+        groups.resize(needed, 0);
+    }
+}
+
 /// Attaches a program that does nothing to the entry of the kernel function with that id of the kernel's BTF, and
 /// detaches it again at once.
 ///

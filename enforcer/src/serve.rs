@@ -1,12 +1,22 @@
 //! HTTP over unix sockets: what the daemon tells to whom it may.
 
+mod accept;
 mod admin;
+mod connections;
+mod credit;
 mod doctor;
 mod events;
+mod follower;
+mod guarded;
+mod nearest;
 mod orders;
 mod peer;
 mod pods;
+mod pulse;
+mod query;
+mod routes;
 mod server;
+mod socket;
 mod usages;
 
 pub(crate) use self::orders::{now, rfc3339};
@@ -17,5 +27,6 @@ pub use self::{
     peer::{Peer, Stranger},
     pods::{ContainerView, PodState, PodView, View},
     server::{Error, Observe, Sources},
+    socket::{Access, Account, Sockets},
     usages::{UsageView, Usages},
 };

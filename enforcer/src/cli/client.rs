@@ -82,7 +82,10 @@ async fn send(socket: &Path, request: hyper::Request<Full<Bytes>>) -> Result<Ans
         let denied = error.kind() == io::ErrorKind::PermissionDenied;
         let error = anyhow::Error::new(error);
         if denied {
-            return Failure::refused(error.context(format!("cannot open {}: ask as root", socket.display())));
+            return Failure::refused(error.context(format!(
+                "cannot open {}: ask as root or as a member of its group",
+                socket.display()
+            )));
         }
         Failure::unreachable(error.context(format!(
             "cannot reach the daemon on {}: is `enforcer run` running, and is runDir the same",

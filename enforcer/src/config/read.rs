@@ -1,9 +1,10 @@
 //! From the fields of the files to the configuration.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{
-    Config, MemoryAvailableSource, Mode, OnDrift, OomScorePolicy, Ownership, PreKillHook,
+    Access, Config, MemoryAvailableSource, Mode, OnDrift, OomScorePolicy, Ownership, PreKillHook, Sockets,
+    accounts,
     fields::{Fields, Pair},
     table::{ENFORCEABLE, RESERVABLE},
 };
@@ -64,6 +65,7 @@ pub(super) fn read(fields: &mut Fields) -> Config {
             .unwrap_or(default.ownership),
         state_dir: fields.text("stateDir", absolute).unwrap_or(default.state_dir),
         run_dir: fields.text("runDir", absolute).unwrap_or(default.run_dir),
+        sockets: sockets(fields),
         static_pod_path: fields.text("staticPodPath", absolute).unwrap_or(default.static_pod_path),
         on_drift: fields
             .choice("onDrift", &[("restore", OnDrift::Restore), ("report", OnDrift::Report)])
@@ -149,6 +151,18 @@ fn settings(fields: &mut Fields) -> Settings {
         swap_behavior: swap_behavior(fields),
         eviction_priority_ceiling: priority(fields, "evictionPriorityCeiling"),
         ..default
+    }
+}
+
+/// Whose the sockets are.
+fn sockets(fields: &mut Fields) -> Sockets {
+    let mut access = |owner, group| Access {
+        owner: fields.text(owner, |text| accounts::user(Path::new(accounts::USERS), text)),
+        group: fields.text(group, |text| accounts::group(Path::new(accounts::GROUPS), text)),
+    };
+    Sockets {
+        observe: access("observeSocketOwner", "observeSocketGroup"),
+        admin: access("adminSocketOwner", "adminSocketGroup"),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Config, MemoryAvailableSource, Mode, OnDrift, Ownership, PreKillHook};
+use super::{Account, Config, MemoryAvailableSource, Mode, OnDrift, Ownership, PreKillHook};
 use crate::{
     model::{Quantity, ResourceList},
     policy::{
@@ -43,6 +43,8 @@ pub enum Form {
     Duration,
     /// An absolute path of a file or folder.
     Path,
+    /// A user's or a group's name or number.
+    Account,
     /// A cgroup's path below the mount point.
     Cgroup,
     /// A list of names.
@@ -104,6 +106,30 @@ pub const FIELDS: &[Field] = &[
     ours("runDir", Form::Path, "sockets, and what must outlive the process alone", |config| {
         json!(config.run_dir)
     }),
+    ours(
+        "observeSocketOwner",
+        Form::Account,
+        "the user that observe.sock belongs to, by name or number; not set, the daemon's own",
+        |config| account(config.sockets.observe.owner.as_ref()),
+    ),
+    ours(
+        "observeSocketGroup",
+        Form::Account,
+        "the group that may read what is told (observe.sock), by name or number; not set, the daemon's own",
+        |config| account(config.sockets.observe.group.as_ref()),
+    ),
+    ours(
+        "adminSocketOwner",
+        Form::Account,
+        "a user that may order changes beside root (admin.sock belongs to it), by name or number; not set, the daemon's own",
+        |config| account(config.sockets.admin.owner.as_ref()),
+    ),
+    ours(
+        "adminSocketGroup",
+        Form::Account,
+        "a group that may order changes (admin.sock), by name or number; not set, none may",
+        |config| account(config.sockets.admin.group.as_ref()),
+    ),
     kubelets("staticPodPath", Form::Path, "the folder of manifests", |config| json!(config.static_pod_path)),
     ours(
         "onDrift",
@@ -341,6 +367,10 @@ fn thresholds(config: &Config, value: impl Fn(&Threshold) -> Option<String>) -> 
     let entries =
         written.filter_map(|threshold| Some((threshold.signal.to_string(), Value::from(value(threshold)?))));
     Value::Object(entries.collect())
+}
+
+fn account(account: Option<&Account>) -> Value {
+    json!(account.map(|account| &account.name))
 }
 
 fn quantities(list: &ResourceList) -> Value {

@@ -118,7 +118,8 @@ fn what_is_shown_can_be_written() {
          cgroupDriver: systemd\ncpuCFSQuota: false\ncpuCFSQuotaPeriod: 5ms\ncpuWeightFormula: linear\npodPidsLimit: 100\n\
          singleProcessOOMKill: true\nmemorySwap: {{swapBehavior: LimitedSwap}}\nmemoryThrottlingFactor: 0.9\n\
          memoryReservationPolicy: TieredReservation\n\
-         preKillHook: {{path: /usr/local/libexec/hook, args: [-x, \"a b\"], timeout: 2s500ms}}\n"
+         preKillHook: {{path: /usr/local/libexec/hook, args: [-x, \"a b\"], timeout: 2s500ms}}\n\
+         observeSocketOwner: root\nobserveSocketGroup: 1234\nadminSocketOwner: 0\nadminSocketGroup: root\n"
     );
     let default = Config::default();
     for config in [default.clone(), Config::parse("c.yaml", &other).unwrap()] {
@@ -300,6 +301,23 @@ fn the_documentation_lists_every_field() {
         expected.push_str(&format!("| `{name}` | {value} | {help}{words}{ours} |\n"));
     }
     assert!(listed == expected, "docs/configuration.md should have between its marks:\n{expected}");
+}
+
+#[test]
+fn an_account_that_is_not_there_is_told_with_its_place() {
+    let told = problems(&format!(
+        "{HEAD}observeSocketGroup: no-such-group\nadminSocketOwner: -1\nadminSocketGroup: [root]\nobserveSocketOwner: 4294967295\n"
+    ));
+    let starts = [
+        "c.yaml:3: observeSocketGroup: there is no group \"no-such-group\" in /etc/group: ",
+        "c.yaml:4: adminSocketOwner: there is no user \"-1\" in /etc/passwd: ",
+        "c.yaml:5: adminSocketGroup: expected a string or number, found a list",
+        "c.yaml:6: observeSocketOwner: \"4294967295\" is not the number of a user",
+    ];
+    for start in starts {
+        assert!(told.iter().any(|problem| problem.starts_with(start)), "{start}: {told:#?}");
+    }
+    assert_eq!(told.len(), starts.len());
 }
 
 #[test]

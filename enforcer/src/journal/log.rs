@@ -1,3 +1,5 @@
+mod lines;
+
 use std::{
     collections::VecDeque,
     fmt,
@@ -14,6 +16,8 @@ use super::{
     Cursor, Event, Filter, Record, Subject, disk::Disk, retention::Limits, segment::Segment, store::Segments,
     tail::Tail, trouble::Trouble,
 };
+
+pub use self::lines::{Line, Passed};
 
 /// How many bytes of events are kept in memory, beside those that the disk has not taken yet.
 const WINDOW_BYTES: usize = 256 << 10;
@@ -506,7 +510,7 @@ impl fmt::Debug for Journal {
 }
 
 /// A position in the log, and what is wanted from there on.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Reader {
     journal: Journal,
     newest: watch::Receiver<u64>,

@@ -68,6 +68,13 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// Whether the reader wants everything.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let Self { kinds, namespace, pod, since_ms } = self;
+        kinds.is_empty() && namespace.is_none() && pod.is_none() && since_ms.is_none()
+    }
+
     /// Whether the reader wants it.
     #[must_use]
     pub fn takes(&self, record: &Record) -> bool {
@@ -110,7 +117,10 @@ impl FromStr for Cursor {
         let invalid = || InvalidCursor { text: text.to_owned() };
         let (epoch, sequence) = text.split_once(':').ok_or_else(invalid)?;
         let epoch = if epoch.is_empty() { Err(invalid()) } else { Ok(epoch.to_owned()) }?;
-        Ok(Self { epoch, sequence: sequence.parse().ok().ok_or_else(invalid)? })
+        // A sign would be taken too.
+        let is_number = sequence.bytes().all(|byte| byte.is_ascii_digit());
+        let sequence = sequence.parse().ok().filter(|_| is_number);
+        Ok(Self { epoch, sequence: sequence.ok_or_else(invalid)? })
     }
 }
 

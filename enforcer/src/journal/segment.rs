@@ -4,6 +4,8 @@
 //! an event: where its line is, how long, when it was appended, and checksums of line and entry. An event counts
 //! once both are there and agree; what a crash left half written is cut off by [`Segment::recover`].
 
+mod block;
+
 use std::{
     io,
     path::{Path, PathBuf},

@@ -1,8 +1,7 @@
-//! The admin socket: what changes something, for root and whoever the daemon runs as, asked from the node itself.
+//! The admin socket: what changes something, for root, whoever the daemon runs as and whom the configuration names,
+//! asked from the node itself.
 
 use std::{
-    fs, io,
-    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
@@ -11,7 +10,7 @@ use std::{
 use axum::{
     Extension, Json, Router,
     body::Bytes,
-    extract::{DefaultBodyLimit, State},
+    extract::{DefaultBodyLimit, State, rejection::BytesRejection},
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse as _, Response},
     routing::post,
@@ -21,21 +20,23 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use serde_json::json;
 use tokio::{
     net::{UnixListener, UnixStream},
     sync::{Semaphore, mpsc, oneshot, watch},
     task::JoinSet,
 };
 
-use super::{Done, Error, No, Peer, Stranger, View, Wish};
+use super::{
+    Access, Done, Error, No, Peer, Sockets, Stranger, View, Wish,
+    credit::Credits,
+    guarded::Guarded,
+    routes::{BODY_BYTES, Routes, told},
+    socket,
+};
 use crate::model::CgroupPath;
 
 /// The socket's name in the run directory.
 const ADMIN_SOCKET: &str = "admin.sock";
-
-/// The largest request: a reason and two names.
-const MAX_BYTES: usize = 16 * 1_024;
 
 /// How much of a request's head is kept; hyper takes no less than this.
 const HEAD_BYTES: usize = 8 * 1_024;
@@ -46,10 +47,6 @@ const MAX_PEERS: usize = 8;
 /// How long a request's head, and a whole connection with its one request, may take. The disk may take some of it.
 const HEAD: Duration = Duration::from_secs(2);
 const WHOLE: Duration = Duration::from_secs(15);
-
-/// How many requests are taken at once, and how soon there is one more.
-const BURST: u32 = 20;
-const REFILL: Duration = Duration::from_millis(250);
 
 /// How long nobody is let in after the kernel refused to.
 const NO_PEER: Duration = Duration::from_millis(100);
@@ -69,13 +66,14 @@ pub struct Asked {
 #[derive(Debug)]
 pub struct Admin {
     listener: UnixListener,
+    access: Access,
 }
 
 /// What every request needs.
 #[derive(Clone)]
 struct Shared {
     asked: mpsc::Sender<Asked>,
-    credit: Arc<Mutex<Credit>>,
+    credits: Arc<Mutex<Credits>>,
 }
 
 impl Admin {
@@ -85,22 +83,14 @@ impl Admin {
         run_dir.join(ADMIN_SOCKET)
     }
 
-    /// Binds the socket in the run directory, which is there, for its owner only.
+    /// Binds the socket in the run directory, which is there, for its owner only; for its group too if one is
+    /// configured.
     ///
     /// Whoever has the observe socket has this one: what a daemon left behind is replaced.
-    pub fn bind(run_dir: &Path) -> Result<Self, Error> {
-        let path = Self::path(run_dir);
-        let listen = |source: io::Error| Error::Listen { path: path.display().to_string(), source };
-        // Bound under another name and with its permissions, then moved: nobody ever sees it wider open.
-        let fresh = run_dir.join(format!(".{ADMIN_SOCKET}.new"));
-        match fs::remove_file(&fresh) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(listen(error)),
-            Ok(()) | Err(_) => {}
-        }
-        let listener = UnixListener::bind(&fresh).map_err(listen)?;
-        fs::set_permissions(&fresh, fs::Permissions::from_mode(0o600)).map_err(listen)?;
-        fs::rename(&fresh, &path).map_err(listen)?;
-        Ok(Self { listener })
+    pub fn bind(run_dir: &Path, sockets: &Sockets) -> Result<Self, Error> {
+        let access = sockets.admin.clone();
+        let mode = if access.group.is_some() { 0o660 } else { 0o600 };
+        Ok(Self { listener: socket::bind(run_dir, ADMIN_SOCKET, mode, &access)?, access })
     }
 
     /// Hands on what is asked until `stopping` becomes true; what is being answered then is answered.
@@ -111,11 +101,10 @@ impl Admin {
         view: watch::Receiver<View>,
         mut stopping: watch::Receiver<bool>,
     ) {
-        let credit = Arc::new(Mutex::new(Credit::new(Instant::now())));
-        let router = Router::new()
+        let router = Routes::new()
             .route("/v1/orders", post(order))
-            .layer(DefaultBodyLimit::max(MAX_BYTES))
-            .with_state(Shared { asked, credit });
+            .with_state(Shared { asked, credits: Arc::default() })
+            .layer(DefaultBodyLimit::max(BODY_BYTES));
         let places = Arc::new(Semaphore::new(MAX_PEERS));
         let mut connections = JoinSet::new();
         loop {
@@ -137,7 +126,7 @@ impl Admin {
                     continue;
                 }
             };
-            let peer = Peer::admit(&stream, &kubepods, &view.borrow());
+            let peer = Peer::admit(&stream, &self.access, &kubepods, &view.borrow());
             let router = router.clone().layer(Extension(peer));
             connections.spawn(async move {
                 serve_one(stream, router).await;
@@ -154,7 +143,7 @@ async fn serve_one(stream: UnixStream, router: Router) {
         .header_read_timeout(HEAD)
         .max_buf_size(HEAD_BYTES)
         .keep_alive(false)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(Guarded::new(stream, WHOLE)), TowerToHyperService::new(router));
     match tokio::time::timeout(WHOLE, connection).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%error, "a connection to the admin socket failed"),
@@ -165,7 +154,7 @@ async fn serve_one(stream: UnixStream, router: Router) {
 async fn order(
     State(shared): State<Shared>,
     Extension(peer): Extension<Result<Peer, Stranger>>,
-    body: Bytes,
+    body: Result<Bytes, BytesRejection>,
 ) -> Response {
     let peer = match peer {
         Ok(peer) => peer,
@@ -174,12 +163,17 @@ async fn order(
             return told(StatusCode::FORBIDDEN, &stranger.to_string());
         }
     };
-    if !shared.credit.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now()) {
-        let mut answer =
-            told(StatusCode::TOO_MANY_REQUESTS, "too many changes at once: try again in a second");
-        answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-        return answer;
+    let rationed = {
+        let mut credits = shared.credits.lock().unwrap_or_else(PoisonError::into_inner);
+        credits.take(peer.uid, Instant::now())
+    };
+    if let Err(wait) = rationed {
+        return too_many(peer.uid, wait);
     }
+    let body = match body {
+        Ok(body) => body,
+        Err(error) => return told(error.status(), &error.body_text()),
+    };
     let wish = match serde_json::from_slice(&body) {
         Ok(wish) => wish,
         Err(error) => return told(StatusCode::BAD_REQUEST, &format!("this is no order: {error}")),
@@ -201,36 +195,16 @@ async fn order(
     }
 }
 
-fn told(status: StatusCode, error: &str) -> Response {
-    (status, Json(json!({"error": error}))).into_response()
-}
-
-/// How many more requests are taken.
-#[derive(Debug)]
-struct Credit {
-    left: u32,
-    /// When the last one was given back.
-    since: Instant,
-}
-
-impl Credit {
-    fn new(now: Instant) -> Self {
-        Self { left: BURST, since: now }
+fn too_many(uid: u32, wait: Duration) -> Response {
+    let error =
+        format!("too many changes of uid {uid} at once: the next is taken in {} ms", wait.as_millis());
+    let mut answer = told(StatusCode::TOO_MANY_REQUESTS, &error);
+    // In whole seconds, and not too early.
+    let seconds = wait.as_millis().div_ceil(1_000).max(1);
+    if let Ok(seconds) = HeaderValue::from_str(&seconds.to_string()) {
+        answer.headers_mut().insert(header::RETRY_AFTER, seconds);
     }
-
-    /// Whether one more is taken.
-    fn take(&mut self, now: Instant) -> bool {
-        while self.left < BURST && now.saturating_duration_since(self.since) >= REFILL {
-            self.left += 1;
-            self.since += REFILL;
-        }
-        if self.left == BURST {
-            self.since = now;
-        }
-        let has = self.left > 0;
-        self.left = self.left.saturating_sub(1);
-        has
-    }
+    answer
 }
 
 #[cfg(test)]

@@ -1,180 +1,109 @@
-use std::{convert::Infallible, time::Duration};
+//! `GET /v1/events`.
 
 use axum::{
     Json,
-    body::{Body, Bytes},
+    body::Body,
     extract::{Query as Pairs, State},
-    http::{StatusCode, header},
+    http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use futures_util::{Stream, stream};
 use serde_json::json;
 
-use super::server::Shared;
-use crate::journal::{Batch, Cursor, EventType, Filter, Reader, Stale};
+use super::{
+    accept::{Format, NoFormat},
+    follower::Follower,
+    query::{Query, cursor},
+    routes::told,
+    server::Shared,
+};
+use crate::journal::{Journal, Stale};
 
-/// How often a reader that follows hears from us when nothing happens.
-const HEARTBEAT: Duration = Duration::from_secs(15);
-
-/// What `GET /v1/events` was asked for.
-#[derive(Debug, Default, PartialEq)]
-struct Query {
-    after: Option<Cursor>,
-    follow: bool,
-    filter: Filter,
-}
-
-impl Query {
-    /// Reads a query string; a parameter that is unknown or wrong is an error that says what would be right.
-    fn parse(pairs: Vec<(String, String)>) -> Result<Self, String> {
-        let mut parsed = Self::default();
-        for (name, value) in pairs {
-            match name.as_str() {
-                // `?type=` asks for no type in particular.
-                _ if value.is_empty() && name != "follow" => {}
-                "after" => parsed.after = Some(value.parse().map_err(|error| format!("after: {error}"))?),
-                "follow" => {
-                    let follow = truth(&value);
-                    parsed.follow =
-                        follow.ok_or_else(|| format!("follow: {value:?} is not true or false"))?;
-                }
-                "type" => {
-                    let kind = EventType::parse(&value)
-                        .ok_or_else(|| format!("type: there is no event type {value:?}"))?;
-                    parsed.filter.kinds.push(kind);
-                }
-                "namespace" => parsed.filter.namespace = Some(value),
-                "pod" => parsed.filter.pod = Some(value),
-                "since" => {
-                    let since: jiff::Timestamp = value.parse().map_err(|_error| {
-                        format!("since: {value:?} is not a time such as 2026-01-31T12:00:00Z")
-                    })?;
-                    parsed.filter.since_ms = Some(since.as_millisecond());
-                }
-                _ => {
-                    return Err(format!(
-                        "{name:?} is not a parameter: after, follow, type, namespace, pod or since"
-                    ));
-                }
-            }
-        }
-        Ok(parsed)
-    }
-}
-
-fn truth(value: &str) -> Option<bool> {
-    match value {
-        "true" | "1" | "" => Some(true),
-        "false" | "0" => Some(false),
-        _ => None,
-    }
-}
+/// The cursor of the last event that a client of server-sent events had (HTML, 9.2.4).
+const LAST_EVENT_ID: &str = "last-event-id";
 
 pub(super) async fn events(
     State(shared): State<Shared>,
+    headers: HeaderMap,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Response {
-    let query = match Query::parse(pairs) {
-        Ok(query) => query,
-        Err(message) => return (StatusCode::BAD_REQUEST, Json(json!({"error": message}))).into_response(),
-    };
-    let after = match query.after.map(|cursor| shared.journal.resume(&cursor)).transpose() {
-        Ok(after) => after,
-        Err(Stale { range, lost }) => {
-            return (
-                StatusCode::GONE,
-                Json(json!({
-                    "error": "the cursor is older than what is kept, or of another log",
-                    "oldest": shared.journal.cursor(range.oldest).to_string(),
-                    "newest": shared.journal.cursor(range.newest).to_string(),
-                    "lost": lost,
-                })),
-            )
-                .into_response();
-        }
-    };
-    let reader = shared.journal.reader(after, query.filter);
-    let body = Body::from_stream(lines(reader, shared, query.follow));
-    ([(header::CONTENT_TYPE, "application/x-ndjson"), (header::CACHE_CONTROL, "no-store")], body)
-        .into_response()
-}
-
-/// The events as lines; an empty line is a heartbeat.
-fn lines(reader: Reader, shared: Shared, follow: bool) -> impl Stream<Item = Result<Bytes, Infallible>> {
-    stream::unfold((reader, shared), move |(mut reader, shared)| async move {
-        loop {
-            let chunk = match reader.read() {
-                Some(Batch::Records(records)) if records.is_empty() => continue,
-                Some(Batch::Records(records)) => join(records.into_iter().map(|record| record.line)),
-                Some(Batch::Gap { from, to }) => gap(&shared, from, to),
-                None if !follow => return None,
-                None => {
-                    let mut stopping = shared.stopping.clone();
-                    tokio::select! {
-                        () = reader.readable() => continue,
-                        () = tokio::time::sleep(HEARTBEAT) => Bytes::from_static(b"\n"),
-                        // A stopping daemon ends its streams, when all that was appended has been sent.
-                        _ = stopping.wait_for(|stopping| *stopping) => match reader.read() {
-                            Some(Batch::Records(records)) => join(records.into_iter().map(|record| record.line)),
-                            Some(Batch::Gap { .. }) | None => return None,
-                        },
-                    }
-                }
+    let journal = &shared.journal;
+    let format = match Format::wanted(&headers) {
+        Ok(format) => format,
+        Err(error) => {
+            let status = match error {
+                NoFormat::Malformed(_) => StatusCode::BAD_REQUEST,
+                NoFormat::Unacceptable => StatusCode::NOT_ACCEPTABLE,
             };
-            return Some((Ok(chunk), (reader, shared)));
+            return told(status, &error.to_string());
         }
-    })
-}
-
-fn join(lines: impl Iterator<Item = Bytes>) -> Bytes {
-    lines
-        .fold(Vec::new(), |mut joined, line| {
-            joined.extend_from_slice(&line);
-            joined
-        })
-        .into()
-}
-
-/// A gap belongs to one reader, so it is told on its stream and is not in the log.
-fn gap(shared: &Shared, from: u64, to: u64) -> Bytes {
-    let line = json!({
-        "specversion": "1.0",
-        "id": format!("gap-{}", shared.journal.cursor(to)),
-        "source": shared.journal.source(),
-        "type": EventType::StreamGap,
-        "datacontenttype": "application/json",
-        "data": {"fromSequence": format!("{from:020}"), "toSequence": format!("{to:020}"), "count": to - from + 1},
+    };
+    let query = Query::parse(pairs).and_then(|query| {
+        // It is younger than what the address says.
+        let last = last_event_id(&headers)?;
+        let after = last.as_deref().map(cursor).transpose();
+        let after = after.map_err(|error| format!("Last-Event-ID: {error}"))?;
+        Ok(Query { after: after.or(query.after), ..query })
     });
-    Bytes::from(format!("{line}\n"))
+    let Query { after, follow, filter } = match query {
+        Ok(query) => query,
+        Err(error) => {
+            let [oldest, newest] = kept(journal);
+            let told = json!({"error": error, "oldest": oldest, "newest": newest});
+            return (StatusCode::BAD_REQUEST, Json(told)).into_response();
+        }
+    };
+    let after = match after.map(|cursor| journal.resume(&cursor)).transpose() {
+        Ok(after) => after,
+        Err(stale) => return gone(journal, &stale),
+    };
+    let [oldest, newest] = kept(journal);
+    let follower = Follower {
+        reader: journal.reader(after, filter),
+        journal: journal.clone(),
+        format,
+        // Whoever comes again at each end has to be kept.
+        follow: follow.unwrap_or(format == Format::Sse),
+        pulse: shared.pulse,
+        stopping: shared.stopping,
+        told: None,
+    };
+    let headers = [
+        (header::CONTENT_TYPE.as_str(), format.content_type()),
+        (header::CACHE_CONTROL.as_str(), "no-store"),
+        (header::VARY.as_str(), "accept"),
+        ("enforcer-oldest", &oldest),
+        ("enforcer-newest", &newest),
+    ];
+    (headers, Body::from_stream(follower.chunks())).into_response()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The cursors of the oldest and the newest event that are kept.
+fn kept(journal: &Journal) -> [String; 2] {
+    let range = journal.range();
+    [range.oldest, range.newest].map(|sequence| journal.cursor(sequence).to_string())
+}
 
-    fn parse(pairs: &[(&str, &str)]) -> Result<Query, String> {
-        Query::parse(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
-    }
+fn gone(journal: &Journal, stale: &Stale) -> Response {
+    let [oldest, newest] =
+        [stale.range.oldest, stale.range.newest].map(|sequence| journal.cursor(sequence).to_string());
+    let told = json!({
+        "error": "the cursor is older than what is kept, or of another log",
+        "oldest": oldest,
+        "newest": newest,
+        "lost": stale.lost,
+    });
+    (StatusCode::GONE, Json(told)).into_response()
+}
 
-    #[test]
-    fn a_query_says_what_is_wrong_with_it() {
-        let query = parse(&[
-            ("type", "oom.detected"),
-            ("type", "dev.enforcer.pod.added"),
-            ("namespace", "a"),
-            ("follow", "true"),
-            ("pod", ""),
-        ])
-        .unwrap();
-        assert_eq!(query.filter.kinds, [EventType::OomDetected, EventType::PodAdded]);
-        assert_eq!(query.filter.namespace.as_deref(), Some("a"));
-        assert_eq!(query.filter.pod, None);
-        assert!(query.follow);
-        for wrong in
-            [("type", "oom"), ("after", "12"), ("follow", "maybe"), ("since", "yesterday"), ("limit", "3")]
-        {
-            let error = parse(&[wrong]).unwrap_err();
-            assert!(error.contains(wrong.0), "{error}");
-        }
+/// An empty one is none: so a client says that it has not had any.
+fn last_event_id(headers: &HeaderMap) -> Result<Option<String>, String> {
+    let mut values = headers.get_all(LAST_EVENT_ID).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(String::from("Last-Event-ID: it is given twice"));
     }
+    let text = value.to_str().map_err(|_error| {
+        format!("Last-Event-ID: {:?} is not a cursor", String::from_utf8_lossy(value.as_bytes()))
+    })?;
+    Ok((!text.is_empty()).then(|| text.to_owned()))
 }

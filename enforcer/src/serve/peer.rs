@@ -11,7 +11,7 @@ use rustix::{
 };
 use tokio::net::UnixStream;
 
-use super::View;
+use super::{Access, View};
 use crate::{model::CgroupPath, raw};
 
 /// Who asks, as the kernel tells it.
@@ -30,8 +30,10 @@ pub enum Stranger {
     /// The kernel does not tell who it is.
     #[error("the kernel does not tell who asks: {0}")]
     Unknown(String),
-    /// It is neither root nor whoever the daemon runs as.
-    #[error("uid {uid} may not change anything: only root and uid {own} may")]
+    /// It is neither root nor whoever the daemon runs as, nor named by the configuration.
+    #[error(
+        "uid {uid} may not change anything: only root, uid {own} and whom adminSocketOwner and adminSocketGroup name may"
+    )]
     User {
         /// Who it is.
         uid: u32,
@@ -50,12 +52,23 @@ pub enum Stranger {
 }
 
 impl Peer {
-    /// Who connected, if it may change something: root or the daemon's own user, and no process of a pod.
-    pub(super) fn admit(stream: &UnixStream, kubepods: &CgroupPath, view: &View) -> Result<Self, Stranger> {
+    /// Who connected, if it may change something: root, the daemon's own user or whom the socket is for, and no process
+    /// of a pod.
+    pub(super) fn admit(
+        stream: &UnixStream,
+        access: &Access,
+        kubepods: &CgroupPath,
+        view: &View,
+    ) -> Result<Self, Stranger> {
         let unknown = |error: io::Error| Stranger::Unknown(error.to_string());
         let credentials = stream.peer_cred().map_err(unknown)?;
         let (uid, own) = (credentials.uid(), rustix::process::geteuid().as_raw());
-        if uid != 0 && uid != own {
+        let is_owner = access.owner.as_ref().is_some_and(|owner| owner.id == uid);
+        if uid != 0
+            && uid != own
+            && !is_owner
+            && !is_member(stream, credentials.gid(), access).map_err(unknown)?
+        {
             return Err(Stranger::User { uid, own });
         }
         let pid = credentials.pid().filter(|pid| *pid > 0).ok_or(Stranger::Unseen)?;
@@ -71,6 +84,12 @@ impl Peer {
         let pid = u32::try_from(pid).map_err(|_error| Stranger::Unseen)?;
         Ok(Self { uid, pid })
     }
+}
+
+/// Whether it was in the socket's group when it connected.
+fn is_member(stream: &UnixStream, gid: u32, access: &Access) -> io::Result<bool> {
+    let Some(group) = &access.group else { return Ok(false) };
+    Ok(gid == group.id || raw::peer_groups(stream.as_fd())?.contains(&group.id))
 }
 
 fn pidfd(socket: BorrowedFd<'_>, pid: i32) -> io::Result<OwnedFd> {
@@ -165,11 +184,27 @@ mod tests {
         let (here, _there) = UnixStream::pair().unwrap();
         let own = Peer { uid: rustix::process::geteuid().as_raw(), pid: std::process::id() };
         let elsewhere = CgroupPath::parse("/no/such/kubepods").unwrap();
-        assert_eq!(Peer::admit(&here, &elsewhere, &View::default()), Ok(own));
+        assert_eq!(Peer::admit(&here, &Access::default(), &elsewhere, &View::default()), Ok(own));
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = Pid::from_child(&child);
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
         child.wait().unwrap();
         assert!(has_ended(&pidfd).unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_member_of_the_group_is_known() {
+        let (here, _there) = UnixStream::pair().unwrap();
+        let access = |id: u32| {
+            let group = Some(crate::serve::Account { name: id.to_string(), id });
+            Access { owner: None, group }
+        };
+        let gid = rustix::process::getegid().as_raw();
+        assert!(is_member(&here, gid, &access(gid)).unwrap());
+        for group in rustix::process::getgroups().unwrap() {
+            assert!(is_member(&here, u32::MAX, &access(group.as_raw())).unwrap(), "{group:?}");
+        }
+        assert!(!is_member(&here, gid, &access(4_294_967_294)).unwrap());
+        assert!(!is_member(&here, gid, &Access::default()).unwrap());
     }
 }

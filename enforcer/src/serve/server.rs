@@ -1,8 +1,9 @@
 use std::{
-    fs, io,
-    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
+    io,
+    os::unix::net::UnixListener,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use axum::{
@@ -12,19 +13,33 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::get,
 };
-use tokio::{net::UnixListener, sync::watch};
+use tokio::{
+    runtime::Handle,
+    sync::{oneshot, watch},
+};
 
-use super::{Doctor, OrderView, Usages, View, events, now};
+use super::{
+    Doctor, OrderView, Sockets, Usages, View,
+    connections::{self, Limits},
+    events::events,
+    now,
+    pulse::Pulse,
+    routes::Routes,
+    socket,
+};
 use crate::{journal::Journal, policy::order::Order, recorder::Asker};
 
 /// The observe socket's name in the run directory.
 const OBSERVE_SOCKET: &str = "observe.sock";
 
+/// How long the daemon's own thread may be busy before it counts as stuck.
+const LIVE: Duration = Duration::from_secs(5);
+
 /// A socket that cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The run directory could not be made.
-    #[error("cannot create the run directory {path}")]
+    /// The run directory could not be made, or not be opened to whom it should be.
+    #[error("cannot prepare the run directory {path}")]
     RunDir {
         /// The directory.
         path: String,
@@ -37,6 +52,17 @@ pub enum Error {
     Listen {
         /// The socket.
         path: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It could not be given to whom it should belong.
+    #[error("cannot give {path} to {owner}: run as root, or configure no owner and no group of it")]
+    Owner {
+        /// The socket.
+        path: String,
+        /// The user and the group as the configuration has them.
+        owner: String,
         /// Why.
         #[source]
         source: io::Error,
@@ -86,6 +112,10 @@ pub(super) struct Shared {
     pub(super) orders: watch::Receiver<Vec<Order>>,
     pub(super) ready: watch::Receiver<bool>,
     pub(super) stopping: watch::Receiver<bool>,
+    /// When there is something to send.
+    pub(super) pulse: watch::Receiver<u64>,
+    /// What the daemon itself runs on.
+    pub(super) daemon: Handle,
 }
 
 /// The observe socket: bound, and served by [`Observe::serve`].
@@ -102,66 +132,116 @@ impl Observe {
         run_dir.join(OBSERVE_SOCKET)
     }
 
-    /// Makes the run directory where it is missing, and binds the socket in it, for its owner and group only.
+    /// Makes the run directory where it is missing, opens it to whom the sockets are for, and binds this socket in it,
+    /// for its owner and group only.
     ///
     /// A socket that a daemon left behind is replaced, one that answers is not.
-    pub async fn bind(run_dir: &Path) -> Result<Self, Error> {
+    pub async fn bind(run_dir: &Path, sockets: &Sockets) -> Result<Self, Error> {
         let path = Self::path(run_dir);
-        let shown = path.display().to_string();
-        let made = fs::DirBuilder::new().recursive(true).mode(0o750).create(run_dir);
-        made.map_err(|source| Error::RunDir { path: run_dir.display().to_string(), source })?;
+        socket::prepare(run_dir, sockets)?;
         if tokio::net::UnixStream::connect(&path).await.is_ok() {
-            return Err(Error::Taken { path: shown });
+            return Err(Error::Taken { path: path.display().to_string() });
         }
-        let listen = |source| Error::Listen { path: shown.clone(), source };
-        // Bound under another name and with its permissions, then moved: nobody ever sees it wider open, or absent.
-        let fresh = run_dir.join(format!(".{OBSERVE_SOCKET}.new"));
-        match fs::remove_file(&fresh) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(listen(error)),
-            Ok(()) | Err(_) => {}
-        }
-        let listener = UnixListener::bind(&fresh).map_err(listen)?;
-        fs::set_permissions(&fresh, fs::Permissions::from_mode(0o660)).map_err(listen)?;
-        fs::rename(&fresh, &path).map_err(listen)?;
+        let listener = socket::bind(run_dir, OBSERVE_SOCKET, 0o660, &sockets.observe)?;
+        let listener = listener.into_std();
+        let listener =
+            listener.map_err(|source| Error::Listen { path: path.display().to_string(), source })?;
         Ok(Self { listener, path })
     }
 
-    /// Answers until `stopping` becomes true.
+    /// Answers until `stopping` becomes true, in a thread of its own: however much is read, the daemon is not kept from
+    /// its work, and gives up no more of the processor than any other process gets.
     pub async fn serve(
         self,
         sources: Sources,
         ready: watch::Receiver<bool>,
         stopping: watch::Receiver<bool>,
     ) -> Result<(), Error> {
+        self.serve_within(Limits::default(), sources, ready, stopping).await
+    }
+
+    async fn serve_within(
+        self,
+        limits: Limits,
+        sources: Sources,
+        ready: watch::Receiver<bool>,
+        stopping: watch::Receiver<bool>,
+    ) -> Result<(), Error> {
         let Self { listener, path } = self;
+        let failed = |source| Error::Serve { path: path.display().to_string(), source };
         let Sources { journal, doctor, recorder, usages, view, orders } = sources;
-        let mut stop = stopping.clone();
-        let doctor = Arc::new(doctor);
-        let router = router(Shared { journal, doctor, recorder, usages, view, orders, ready, stopping });
-        let stopped = async move {
-            // The sender's end means the same as the word.
-            if stop.wait_for(|stopping| *stopping).await.is_err() {
-                tracing::debug!("the daemon ended without saying so");
-            }
+        let pulse = Pulse::new(&journal);
+        let shared = Shared {
+            journal: journal.clone(),
+            doctor: Arc::new(doctor),
+            recorder,
+            usages,
+            view,
+            orders,
+            ready,
+            stopping: stopping.clone(),
+            pulse: pulse.beats(),
+            daemon: Handle::current(),
         };
-        axum::serve(listener, router)
-            .with_graceful_shutdown(stopped)
-            .await
-            .map_err(|source| Error::Serve { path: path.display().to_string(), source })
+        let serving = async move {
+            let listener = tokio::net::UnixListener::from_std(listener)?;
+            // The followers hear the pulse to their end.
+            tokio::select! {
+                () = pulse.beat(&journal) => {}
+                () = connections::serve(listener, router(shared), limits, stopping) => {}
+            }
+            Ok(())
+        };
+        let (ended, end) = oneshot::channel();
+        let thread = std::thread::Builder::new().name(String::from("observe"));
+        thread.spawn(move || drop(ended.send(on_own_runtime(serving)))).map_err(failed)?;
+        end.await.unwrap_or_else(|_gone| Err(io::Error::other("its thread panicked"))).map_err(failed)
+    }
+}
+
+/// Runs to the end in the calling thread.
+fn on_own_runtime(serving: impl Future<Output = io::Result<()>>) -> io::Result<()> {
+    as_any_other();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_name("observe-disk")
+        .on_thread_start(as_any_other)
+        // What reads the log's older part, the candidates' usage or the flight recorder; the others wait.
+        .max_blocking_threads(2)
+        .build()?;
+    let served = runtime.block_on(serving);
+    // A disk that does not answer keeps nobody.
+    runtime.shutdown_background();
+    served
+}
+
+/// Takes back what the daemon's threads are preferred by.
+fn as_any_other() {
+    if let Err(error) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 0) {
+        tracing::debug!(%error, "readers are served with the daemon's own priority");
     }
 }
 
 fn router(shared: Shared) -> Router {
-    Router::new()
-        .route("/v1/events", get(events::events))
+    Routes::new()
+        .route("/v1/events", get(events))
         .route("/v1/pods", get(pods))
         .route("/v1/doctor", get(doctor))
         .route("/v1/recording", get(recording))
         .route("/v1/usages", get(usages))
         .route("/v1/orders", get(orders))
-        .route("/livez", get(|| async { "ok\n" }))
+        .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .with_state(shared)
+}
+
+/// Whether the daemon's own thread does its work, and not only this one.
+async fn livez(State(shared): State<Shared>) -> Response {
+    match tokio::time::timeout(LIVE, shared.daemon.spawn(async {})).await {
+        Ok(Ok(())) => "ok\n".into_response(),
+        Ok(Err(_)) => (StatusCode::SERVICE_UNAVAILABLE, "the daemon is stopping\n").into_response(),
+        Err(_elapsed) => (StatusCode::SERVICE_UNAVAILABLE, "the daemon is stuck\n").into_response(),
+    }
 }
 
 async fn pods(State(shared): State<Shared>) -> Response {

@@ -1,4 +1,4 @@
-use std::os::unix::fs::PermissionsExt as _;
+use std::{fs, os::unix::fs::PermissionsExt as _};
 
 use serde_json::json;
 use tokio::{
@@ -27,7 +27,7 @@ async fn serve() -> Served {
     let (view, views) = watch::channel(View { mode: "observe".into(), ..View::default() });
     let (ready, readies) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
-    let observe = Observe::bind(&temp.path().join("run")).await.unwrap();
+    let observe = Observe::bind(&temp.path().join("run"), &Sockets::default()).await.unwrap();
     let sources = Sources {
         journal: journal.clone(),
         doctor: Doctor::default(),
@@ -103,10 +103,10 @@ async fn the_socket_is_for_owner_and_group_and_one_daemon() {
     let run_dir = served.temp.path().join("run");
     let mode = fs::metadata(Observe::path(&run_dir)).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o660);
-    assert!(matches!(Observe::bind(&run_dir).await, Err(Error::Taken { .. })));
+    assert!(matches!(Observe::bind(&run_dir, &Sockets::default()).await, Err(Error::Taken { .. })));
     served.stop.send_replace(true);
     served.task.await.unwrap().unwrap();
-    Observe::bind(&run_dir).await.unwrap();
+    Observe::bind(&run_dir, &Sockets::default()).await.unwrap();
 }
 
 #[tokio::test]

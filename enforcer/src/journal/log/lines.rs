@@ -1,0 +1,226 @@
+//! What a stream takes from the log: a bounded number of lines at a time, handed over where they lie.
+//!
+//! What is in memory is copied once, under the log's lock, into whatever the stream sends. What is not has to come from
+//! the disk, which may take its time: the caller chooses the thread.
+
+use std::sync::{Arc, PoisonError};
+
+use tokio::sync::watch;
+use ulid::Ulid;
+
+use super::{BATCH_RECORDS, Journal, Reader};
+use crate::journal::{EventType, Record, segment::Segment};
+
+/// One event of the log.
+#[derive(Clone, Copy, Debug)]
+pub struct Line<'line> {
+    /// The log epoch that it belongs to.
+    pub epoch: Ulid,
+    /// Its place in the log.
+    pub sequence: u64,
+    /// The whole event, one line of JSON with its line end.
+    pub bytes: &'line [u8],
+    kind: Option<EventType>,
+}
+
+impl Line<'_> {
+    /// What it tells of; none if the line does not say, which no line of the log does.
+    #[must_use]
+    pub fn kind(&self) -> Option<EventType> {
+        self.kind.or_else(|| Record::from_line(self.bytes).map(|record| record.kind))
+    }
+}
+
+/// How far a reader came.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Passed {
+    /// Some events: those that it wants were handed over, and there may be none among them.
+    Some,
+    /// None: these are kept no longer or cannot be read, and it goes on behind them.
+    Gap {
+        /// The first sequence that it missed.
+        from: u64,
+        /// The last.
+        to: u64,
+    },
+    /// None: the next are on the disk.
+    Disk,
+    /// None: it is at the log's end.
+    End,
+}
+
+impl Journal {
+    /// The newest sequence that readers see.
+    #[must_use]
+    pub fn newest(&self) -> watch::Receiver<u64> {
+        self.shared.newest.subscribe()
+    }
+}
+
+impl Reader {
+    /// Hands over the next events that it wants, as far as they are in memory: up to that many bytes, and one event at
+    /// least. `take` is called while nothing can be appended, so it must be quick.
+    pub fn pass(&mut self, most_bytes: usize, mut take: impl FnMut(Line<'_>)) -> Passed {
+        let shared = &self.journal.shared;
+        let log = shared.log();
+        if self.next > log.visible {
+            return Passed::End;
+        }
+        let oldest = log.oldest();
+        if self.next < oldest {
+            if shared.disk.is_some() {
+                return Passed::Disk;
+            }
+            let from = std::mem::replace(&mut self.next, oldest);
+            return Passed::Gap { from, to: oldest - 1 };
+        }
+        let skip = usize::try_from(self.next - oldest).unwrap_or(usize::MAX).min(log.records.len());
+        let mut bytes = 0;
+        for record in log.records.range(skip..).take(BATCH_RECORDS) {
+            if record.sequence > log.visible {
+                break;
+            }
+            if self.filter.takes(record) {
+                if bytes > 0 && bytes + record.line.len() > most_bytes {
+                    break;
+                }
+                bytes += record.line.len();
+                take(Line {
+                    epoch: shared.epoch,
+                    sequence: record.sequence,
+                    bytes: &record.line,
+                    kind: Some(record.kind),
+                });
+            }
+            self.next = record.sequence + 1;
+        }
+        Passed::Some
+    }
+
+    /// The same, from the disk alone, for as long as the disk takes: what [`pass`](Self::pass) asks for.
+    pub fn pass_from_disk(&mut self, most_bytes: usize, mut take: impl FnMut(Line<'_>)) -> Passed {
+        let oldest_in_memory = self.journal.shared.log().oldest();
+        if self.next >= oldest_in_memory {
+            return Passed::Some;
+        }
+        for segment in self.segments_from(self.next) {
+            if segment.header.first >= oldest_in_memory {
+                break;
+            }
+            let block = match segment.block(self.next, oldest_in_memory, most_bytes) {
+                Ok(block) => block,
+                Err(error) => {
+                    tracing::warn!("cannot read {}: {error}", segment.data_path().display());
+                    continue;
+                }
+            };
+            let Some(first) = block.first() else { continue };
+            if first > self.next {
+                let from = std::mem::replace(&mut self.next, first);
+                return Passed::Gap { from, to: first - 1 };
+            }
+            let wants_all = self.filter.is_empty();
+            for (sequence, bytes) in block.lines() {
+                let record = if wants_all { None } else { Record::from_line(bytes) };
+                if wants_all || record.as_ref().is_some_and(|record| self.filter.takes(record)) {
+                    let kind = record.map(|record| record.kind);
+                    take(Line { epoch: segment.header.epoch, sequence, bytes, kind });
+                }
+                self.next = sequence + 1;
+            }
+            return Passed::Some;
+        }
+        let from = std::mem::replace(&mut self.next, oldest_in_memory);
+        Passed::Gap { from, to: oldest_in_memory - 1 }
+    }
+
+    /// The segments in which that event and later ones are.
+    fn segments_from(&self, sequence: u64) -> Vec<Arc<Segment>> {
+        let Some(disk) = &self.journal.shared.disk else { return Vec::new() };
+        let segments = disk.segments().read().unwrap_or_else(PoisonError::into_inner);
+        let later = segments.partition_point(|segment| segment.header.first <= sequence);
+        segments.iter().skip(later.saturating_sub(1)).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::journal::{Event, Filter, Subject};
+
+    fn fill(journal: &Journal, count: u64) {
+        for n in 0..count {
+            let kind = if n % 2 == 0 { EventType::PodAdded } else { EventType::PodRemoved };
+            journal.append(Event { kind, subject: Subject::Node, data: json!({"pad": "x".repeat(100)}) });
+        }
+    }
+
+    /// All that there is, with the largest number of bytes that came at once.
+    fn drain(reader: &mut Reader, most_bytes: usize) -> (Vec<u64>, usize, u32) {
+        let (mut sequences, mut most, mut from_disk) = (Vec::new(), 0, 0);
+        loop {
+            let mut bytes = 0;
+            let mut take = |line: Line<'_>| {
+                assert!(line.bytes.ends_with(b"\n"));
+                assert!(line.kind().is_some());
+                sequences.push(line.sequence);
+                bytes += line.bytes.len();
+            };
+            match reader.pass(most_bytes, &mut take) {
+                Passed::End => return (sequences, most, from_disk),
+                Passed::Disk => {
+                    from_disk += 1;
+                    assert_eq!(reader.pass_from_disk(most_bytes, &mut take), Passed::Some);
+                }
+                Passed::Some => {}
+                Passed::Gap { .. } => panic!("a gap"),
+            }
+            most = most.max(bytes);
+        }
+    }
+
+    #[test]
+    fn lines_come_once_in_order_and_few_at_a_time() {
+        let journal = Journal::new("n1", "b1");
+        fill(&journal, 1_000);
+        let (sequences, most, _) = drain(&mut journal.reader(None, Filter::default()), 4_000);
+        assert_eq!(sequences, (1..=1_000).collect::<Vec<_>>());
+        assert!((3_000..=4_000).contains(&most), "{most}");
+        let (one_by_one, _, _) = drain(&mut journal.reader(Some(990), Filter::default()), 1);
+        assert_eq!(one_by_one, (991..=1_000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_is_on_the_disk_comes_from_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let (journal, _) = Journal::open("n1", "b1", &dir.path().join("state"), dir.path()).unwrap();
+        // More than is kept in memory.
+        fill(&journal, 3_000);
+        let mut written = journal.durable();
+        futures(async { written.wait_for(|newest| *newest == 3_000).await.map(|_| ()) }).unwrap();
+        let (sequences, most, from_disk) = drain(&mut journal.reader(None, Filter::default()), 16_000);
+        assert_eq!(sequences, (1..=3_000).collect::<Vec<_>>());
+        assert!(from_disk > 10 && most <= 16_000, "{from_disk} {most}");
+        let only = Filter { kinds: vec![EventType::PodRemoved], ..Filter::default() };
+        let (some, _, from_disk) = drain(&mut journal.reader(Some(10), only), 16_000);
+        assert_eq!(some, (12..=3_000).step_by(2).collect::<Vec<_>>());
+        assert!(from_disk > 0);
+        journal.close();
+    }
+
+    #[test]
+    fn what_is_kept_no_longer_is_a_gap() {
+        let journal = Journal::in_memory("n1", "b1", 2_000);
+        fill(&journal, 100);
+        let oldest = journal.range().oldest;
+        let mut reader = journal.reader(Some(0), Filter::default());
+        assert_eq!(reader.pass(1_000, |_| panic!("a line")), Passed::Gap { from: 1, to: oldest - 1 });
+        assert_eq!(drain(&mut reader, 1_000).0, (oldest..=100).collect::<Vec<_>>());
+    }
+
+    fn futures<T>(work: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(work)
+    }
+}

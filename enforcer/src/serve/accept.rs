@@ -1,0 +1,210 @@
+//! Which form of the stream a client wants (RFC 9110, 12.5.1).
+
+use axum::http::{HeaderMap, header};
+
+/// A form of the stream.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Format {
+    /// A line of JSON an event.
+    Ndjson,
+    /// Server-sent events (HTML, 9.2).
+    Sse,
+}
+
+/// Why no form fits.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub(super) enum NoFormat {
+    /// The header cannot be read.
+    #[error("Accept: {0:?} is not a media range such as text/event-stream or text/*;q=0.5")]
+    Malformed(String),
+    /// It names none of ours.
+    #[error("Accept: the events come as application/x-ndjson or text/event-stream")]
+    Unacceptable,
+}
+
+/// The forms, the one that we prefer first.
+const OFFERS: [(Format, &str, &str); 2] =
+    [(Format::Ndjson, "application", "x-ndjson"), (Format::Sse, "text", "event-stream")];
+
+impl Format {
+    pub(super) fn content_type(self) -> &'static str {
+        match self {
+            Self::Ndjson => "application/x-ndjson",
+            Self::Sse => "text/event-stream",
+        }
+    }
+
+    /// The form that the client likes best. Of those that it likes equally the one that it named more exactly counts,
+    /// then the one that we prefer.
+    pub(super) fn wanted(headers: &HeaderMap) -> Result<Self, NoFormat> {
+        let mut ranges = Vec::new();
+        for value in headers.get_all(header::ACCEPT) {
+            let malformed = |text: &[u8]| NoFormat::Malformed(String::from_utf8_lossy(text).into_owned());
+            let text = value.to_str().map_err(|_error| malformed(value.as_bytes()))?;
+            for range in split(text, ',').filter(|range| !range.is_empty()) {
+                ranges.push(Range::parse(range).ok_or_else(|| malformed(range.as_bytes()))?);
+            }
+        }
+        if ranges.is_empty() {
+            return Ok(Self::Ndjson);
+        }
+        let liked = OFFERS.iter().rev().filter_map(|(format, main, sub)| {
+            let exact = ranges.iter().filter_map(|range| Some((range.exactness(main, sub)?, range.permille)));
+            // The most exact range counts, be it the least liked.
+            let (exactness, permille) = exact.max()?;
+            (permille > 0).then_some(((permille, exactness), *format))
+        });
+        liked.max_by_key(|(liked, _)| *liked).map(|(_, format)| format).ok_or(NoFormat::Unacceptable)
+    }
+}
+
+/// A media range, and how much it is liked, in thousandths.
+#[derive(Debug)]
+struct Range<'text> {
+    main: &'text str,
+    sub: &'text str,
+    /// Whether it asks for UTF-8, which is all that there is; or for something that there is not.
+    utf8: Option<bool>,
+    permille: u16,
+}
+
+impl<'text> Range<'text> {
+    fn parse(text: &'text str) -> Option<Self> {
+        let mut parts = split(text, ';');
+        let (main, sub) = parts.next()?.split_once('/')?;
+        let is_range = is_token(main) && is_token(sub) && (main != "*" || sub == "*");
+        let mut range = Self { main, sub, utf8: None, permille: 1_000 };
+        for part in parts {
+            let (name, value) = part.split_once('=')?;
+            if !is_token(name) {
+                return None;
+            }
+            if name.eq_ignore_ascii_case("q") {
+                range.permille = permille(value)?;
+                // What comes behind the weight says nothing about the form.
+                break;
+            }
+            let is_utf8 =
+                name.eq_ignore_ascii_case("charset") && value.trim_matches('"').eq_ignore_ascii_case("utf-8");
+            range.utf8 = Some(is_utf8 && range.utf8 != Some(false));
+        }
+        is_range.then_some(range)
+    }
+
+    /// How exactly it names a form; none if it is another.
+    fn exactness(&self, main: &str, sub: &str) -> Option<u8> {
+        let names = |range: &str, name: &str| range.eq_ignore_ascii_case(name);
+        match self {
+            Self { utf8: Some(false), .. } => None,
+            Self { main: "*", .. } => Some(0),
+            Self { main: range, sub: "*", .. } => names(range, main).then_some(1),
+            Self { main: range, sub: of, utf8, .. } => {
+                (names(range, main) && names(of, sub)).then_some(if utf8.is_some() { 3 } else { 2 })
+            }
+        }
+    }
+}
+
+/// 0 to 1 with three decimals at the most, in thousandths.
+fn permille(text: &str) -> Option<u16> {
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
+    if decimals.len() > 3 || !decimals.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let thousandths: u16 = format!("{decimals:0<3}").parse().ok()?;
+    match whole {
+        "0" => Some(thousandths),
+        "1" if thousandths == 0 => Some(1_000),
+        _ => None,
+    }
+}
+
+fn is_token(text: &str) -> bool {
+    !text.is_empty()
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
+}
+
+/// The parts between separators that are not within quotes, without blanks around them.
+fn split(text: &str, separator: char) -> impl Iterator<Item = &str> {
+    let mut is_quoted = false;
+    let mut is_escaped = false;
+    let parts = text.split(move |character| {
+        match character {
+            _ if is_escaped => is_escaped = false,
+            '\\' if is_quoted => is_escaped = true,
+            '"' => is_quoted = !is_quoted,
+            _ => return character == separator && !is_quoted,
+        }
+        false
+    });
+    parts.map(|part| part.trim_matches([' ', '\t']))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    fn wanted(accept: &[&str]) -> Result<Format, NoFormat> {
+        let mut headers = HeaderMap::new();
+        for value in accept {
+            headers.append(header::ACCEPT, HeaderValue::from_str(value).unwrap());
+        }
+        Format::wanted(&headers)
+    }
+
+    #[test]
+    fn the_form_is_the_one_that_is_liked_best() {
+        use Format::{Ndjson, Sse};
+        for (accept, format) in [
+            ("", Ndjson),
+            ("*/*", Ndjson),
+            ("text/event-stream", Sse),
+            ("TEXT/Event-Stream", Sse),
+            ("text/*", Sse),
+            ("application/*", Ndjson),
+            ("text/event-stream, application/x-ndjson", Ndjson),
+            ("text/event-stream, application/x-ndjson;q=0.9", Sse),
+            ("text/event-stream;q=0.001, */*;q=0", Sse),
+            ("text/event-stream;q=0, */*", Ndjson),
+            ("text/event-stream, */*", Sse),
+            ("text/event-stream;q=0.5, */*;q=0.6", Ndjson),
+            ("text/*;q=0.9, text/event-stream;q=0.2, application/x-ndjson;q=0.3", Ndjson),
+            ("text/event-stream; charset=utf-8", Sse),
+            ("text/event-stream; charset=\"UTF-8\" ; q=1.000", Sse),
+            ("text/html;a=\"x,y/z\\\"\";q=0.3 , , text/event-stream;q=0.2", Sse),
+            ("text/event-stream;q=1;ext=1", Sse),
+        ] {
+            assert_eq!(wanted(&[accept]), Ok(format), "{accept}");
+        }
+        assert_eq!(wanted(&[]), Ok(Ndjson));
+        assert_eq!(wanted(&["application/x-ndjson;q=0.1", "text/event-stream"]), Ok(Sse));
+    }
+
+    #[test]
+    fn what_is_not_there_and_what_cannot_be_read_are_told() {
+        for accept in [
+            "application/json",
+            "text/event-stream;q=0",
+            "*/*;q=0.0",
+            "text/event-stream;charset=latin1",
+            "image/*",
+        ] {
+            assert_eq!(wanted(&[accept]), Err(NoFormat::Unacceptable), "{accept}");
+        }
+        for accept in [
+            "text",
+            "*/x",
+            "/",
+            "text/event-stream;q=2",
+            "text/event-stream;q=0.1234",
+            "a/b;q=",
+            "a/b;q=-1",
+            "a/b;c",
+            "a b/c",
+        ] {
+            assert!(matches!(wanted(&[accept]), Err(NoFormat::Malformed(_))), "{accept}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Connections to the observe socket: how many, how long each may ask, and how long it may leave an answer unread.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Json, Router,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse as _, Response},
+};
+use hyper::server::conn::http1;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use serde_json::json;
+use tokio::{
+    net::{UnixListener, UnixStream},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    task::JoinSet,
+};
+
+use super::guarded::Guarded;
+
+/// How much of a request's head is kept, and beside one chunk how much of an answer.
+const BUFFER_BYTES: usize = 16 << 10;
+
+/// How long nobody is let in after the kernel refused to.
+const NO_PEER: Duration = Duration::from_millis(100);
+
+/// How long one that finds no place may take to hear it.
+const REFUSAL: Duration = Duration::from_secs(2);
+
+/// What connections may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// How many there may be at once.
+    pub(super) places: usize,
+    /// How many of them are kept for root and the daemon's own user.
+    pub(super) kept: usize,
+    /// How many more may be told at once that there is no place; others are hung up on.
+    pub(super) refusals: usize,
+    /// How long one may take to ask, the first time and again.
+    pub(super) head: Duration,
+    /// How long one may read nothing while there is something for it.
+    pub(super) stalled: Duration,
+    /// How long their answers may take to end when the daemon stops.
+    pub(super) goodbye: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            places: 128,
+            kept: 16,
+            refusals: 16,
+            head: Duration::from_secs(10),
+            stalled: Duration::from_secs(60),
+            goodbye: Duration::from_millis(1_500),
+        }
+    }
+}
+
+/// Who has a place.
+struct Places {
+    /// All of them.
+    all: Arc<Semaphore>,
+    /// Those that anybody may have.
+    common: Arc<Semaphore>,
+    refusals: Arc<Semaphore>,
+}
+
+/// A place, until it is dropped.
+struct Place {
+    _all: OwnedSemaphorePermit,
+    _common: Option<OwnedSemaphorePermit>,
+}
+
+impl Places {
+    fn new(limits: &Limits) -> Self {
+        let semaphore = |places| Arc::new(Semaphore::new(places));
+        Self {
+            all: semaphore(limits.places),
+            common: semaphore(limits.places.saturating_sub(limits.kept)),
+            refusals: semaphore(limits.refusals),
+        }
+    }
+
+    fn take(&self, stream: &UnixStream) -> Option<Place> {
+        let own = rustix::process::geteuid().as_raw();
+        let is_ours = stream.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == own);
+        let common = if is_ours { None } else { Some(Arc::clone(&self.common).try_acquire_owned().ok()?) };
+        Some(Place { _all: Arc::clone(&self.all).try_acquire_owned().ok()?, _common: common })
+    }
+}
+
+/// Answers who connects, until `stopping` becomes true; answers that are under way then may end.
+pub(super) async fn serve(
+    listener: UnixListener,
+    router: Router,
+    limits: Limits,
+    mut stopping: watch::Receiver<bool>,
+) {
+    let places = Places::new(&limits);
+    let full = Router::new().fallback(full);
+    let mut talks = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            () = told(&mut stopping) => break,
+            Some(_ended) = talks.join_next() => continue,
+            accepted = listener.accept() => accepted,
+        };
+        let stream = match accepted {
+            Ok((stream, _address)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "nobody can be let in on the observe socket");
+                tokio::time::sleep(NO_PEER).await;
+                continue;
+            }
+        };
+        if let Some(place) = places.take(&stream) {
+            talks.spawn(talk(stream, router.clone(), limits, stopping.clone(), place));
+        } else if let Ok(place) = Arc::clone(&places.refusals).try_acquire_owned() {
+            talks.spawn(refuse(stream, full.clone(), place));
+        }
+    }
+    let ended = tokio::time::timeout(limits.goodbye, async { while talks.join_next().await.is_some() {} });
+    if ended.await.is_err() {
+        tracing::debug!(left = talks.len(), "hung up on readers that do not read");
+    }
+}
+
+/// Waits for the daemon's end, told or not.
+async fn told(stopping: &mut watch::Receiver<bool>) {
+    if stopping.wait_for(|stopping| *stopping).await.is_err() {
+        tracing::debug!("the daemon ended without saying so");
+    }
+}
+
+fn http() -> http1::Builder {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).max_buf_size(BUFFER_BYTES);
+    http
+}
+
+async fn talk(
+    stream: UnixStream,
+    router: Router,
+    limits: Limits,
+    mut stopping: watch::Receiver<bool>,
+    _place: Place,
+) {
+    let io = TokioIo::new(Guarded::new(stream, limits.stalled));
+    let connection =
+        http().header_read_timeout(limits.head).serve_connection(io, TowerToHyperService::new(router));
+    let mut connection = std::pin::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = told(&mut stopping) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(error = crate::chain(&error), "a connection to the observe socket ended early");
+    }
+}
+
+/// Tells that there is no place.
+async fn refuse(stream: UnixStream, full: Router, _place: OwnedSemaphorePermit) {
+    let io = TokioIo::new(Guarded::new(stream, REFUSAL));
+    let connection = http()
+        .header_read_timeout(REFUSAL)
+        .keep_alive(false)
+        .serve_connection(io, TowerToHyperService::new(full));
+    if !tokio::time::timeout(REFUSAL, connection).await.is_ok_and(|ended| ended.is_ok()) {
+        tracing::debug!("nobody heard that all connections are taken");
+    }
+}
+
+async fn full() -> Response {
+    let told = Json(json!({"error": "all connections are taken: try again in a few seconds"}));
+    let retry = [(header::RETRY_AFTER, HeaderValue::from_static("5"))];
+    (StatusCode::SERVICE_UNAVAILABLE, retry, told).into_response()
+}

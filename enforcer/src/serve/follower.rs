@@ -1,0 +1,273 @@
+//! One stream of events: what comes next for one reader, and in which form.
+
+use std::{convert::Infallible, time::Duration};
+
+use axum::body::Bytes;
+use futures_util::{Stream, stream};
+use serde_json::json;
+use tokio::sync::watch;
+use ulid::Ulid;
+
+use super::accept::Format;
+use crate::journal::{Cursor, EventType, Journal, Line, Passed, Reader};
+
+/// How often a reader that follows hears from us when nothing happens.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+
+/// The most that is made ready for one reader, in bytes; a longer event is on its own. It is all that one which does
+/// not read costs.
+const CHUNK_BYTES: usize = 32 << 10;
+
+/// How long a client that lost us waits before it comes again, in milliseconds.
+const RETRY_MS: u32 = 2_000;
+
+/// A reader's stream.
+pub(super) struct Follower {
+    pub(super) reader: Reader,
+    pub(super) journal: Journal,
+    pub(super) format: Format,
+    pub(super) follow: bool,
+    /// The newest sequence that is worth waking for.
+    pub(super) pulse: watch::Receiver<u64>,
+    pub(super) stopping: watch::Receiver<bool>,
+    /// Up to where the client knows that it is; none before the first word.
+    pub(super) told: Option<u64>,
+}
+
+impl Follower {
+    /// The chunks of its body.
+    pub(super) fn chunks(self) -> impl Stream<Item = Result<Bytes, Infallible>> {
+        stream::unfold(self, async |mut follower| follower.next().await.map(|chunk| (Ok(chunk), follower)))
+    }
+
+    async fn next(&mut self) -> Option<Bytes> {
+        let mut chunk = Chunk { format: self.format, bytes: Vec::new(), epoch: None, told: self.told };
+        if self.told.is_none() {
+            chunk.told = Some(self.reader.position());
+            if self.format == Format::Sse {
+                chunk.text(&format!("retry: {RETRY_MS}\n\n"));
+            }
+        }
+        while chunk.bytes.is_empty() {
+            let mut passed = self.reader.pass(CHUNK_BYTES, |line| chunk.line(&line));
+            if passed == Passed::Disk {
+                (passed, chunk) = self.from_disk(chunk).await?;
+            }
+            match passed {
+                Passed::Gap { from, to } => chunk.gap(&self.journal, from, to),
+                // Whoever wants little of much lets others have their turn.
+                Passed::Some | Passed::Disk => tokio::task::yield_now().await,
+                // A stopping daemon ends its streams, when all that was appended has been sent.
+                Passed::End if !self.follow || *self.stopping.borrow() => return None,
+                Passed::End => self.wait(&mut chunk).await,
+            }
+        }
+        self.told = chunk.told;
+        Some(chunk.bytes.into())
+    }
+
+    /// Reads from the disk in a thread that may wait for it.
+    async fn from_disk(&mut self, mut chunk: Chunk) -> Option<(Passed, Chunk)> {
+        let mut reader = self.reader.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            let passed = reader.pass_from_disk(CHUNK_BYTES, |line| chunk.line(&line));
+            (passed, chunk, reader)
+        });
+        match read.await {
+            Ok((passed, chunk, reader)) => {
+                self.reader = reader;
+                Some((passed, chunk))
+            }
+            Err(error) => {
+                tracing::error!(%error, "the log could not be read");
+                None
+            }
+        }
+    }
+
+    /// Waits for something to come.
+    async fn wait(&mut self, chunk: &mut Chunk) {
+        let position = self.reader.position();
+        tokio::select! {
+            // Without its sender the daemon stops.
+            _ = self.pulse.wait_for(|newest| *newest > position) => {}
+            _ = self.stopping.wait_for(|stopping| *stopping) => {}
+            () = tokio::time::sleep(HEARTBEAT) => {
+                chunk.heartbeat((chunk.told != Some(position)).then(|| self.journal.cursor(position)));
+            }
+        }
+    }
+}
+
+/// What is sent at once.
+struct Chunk {
+    format: Format,
+    bytes: Vec<u8>,
+    /// The log epoch of the last line, written out.
+    epoch: Option<(Ulid, String)>,
+    /// See [`Follower::told`].
+    told: Option<u64>,
+}
+
+impl Chunk {
+    fn text(&mut self, text: &str) {
+        self.bytes.extend_from_slice(text.as_bytes());
+    }
+
+    fn line(&mut self, line: &Line<'_>) {
+        if self.bytes.is_empty() {
+            // One that has to be grown is copied, and leaves as much again unused.
+            self.bytes.reserve(line.bytes.len());
+        }
+        match self.format {
+            Format::Ndjson => self.bytes.extend_from_slice(line.bytes),
+            Format::Sse => {
+                let (_, epoch) = self
+                    .epoch
+                    .take_if(|(epoch, _)| *epoch == line.epoch)
+                    .unwrap_or_else(|| (line.epoch, line.epoch.to_string()));
+                let cursor = Cursor { epoch, sequence: line.sequence };
+                self.event(&cursor, line.kind(), line.bytes);
+                self.epoch = Some((line.epoch, cursor.epoch));
+            }
+        }
+        self.told = Some(line.sequence);
+    }
+
+    /// A gap belongs to one reader, so it is told on its stream and is not in the log.
+    fn gap(&mut self, journal: &Journal, from: u64, to: u64) {
+        let cursor = journal.cursor(to);
+        let mut line = json!({
+            "specversion": "1.0",
+            "id": format!("gap-{cursor}"),
+            "source": journal.source(),
+            "type": EventType::StreamGap,
+            "datacontenttype": "application/json",
+            "data": {"fromSequence": format!("{from:020}"), "toSequence": format!("{to:020}"), "count": to - from + 1},
+        })
+        .to_string();
+        line.push('\n');
+        match self.format {
+            Format::Ndjson => self.text(&line),
+            Format::Sse => self.event(&cursor, Some(EventType::StreamGap), line.as_bytes()),
+        }
+        self.told = Some(to);
+    }
+
+    /// The line has its own end, and no other in it.
+    fn event(&mut self, cursor: &Cursor, kind: Option<EventType>, line: &[u8]) {
+        self.text("id: ");
+        self.text(&cursor.epoch);
+        self.text(":");
+        self.text(&cursor.sequence.to_string());
+        if let Some(kind) = kind {
+            self.text("\nevent: ");
+            self.text(kind.as_str());
+        }
+        self.text("\ndata: ");
+        self.bytes.extend_from_slice(line);
+        self.text("\n");
+    }
+
+    /// Says that we are there; and where the client is, if it passed events that it did not want.
+    fn heartbeat(&mut self, passed: Option<Cursor>) {
+        match (self.format, passed) {
+            (Format::Ndjson, _) => self.text("\n"),
+            (Format::Sse, None) => self.text(":\n\n"),
+            (Format::Sse, Some(cursor)) => {
+                self.text(&format!(":\nid: {cursor}\n\n"));
+                self.told = Some(cursor.sequence);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::journal::{Event, Filter, Subject};
+
+    fn follower(
+        journal: &Journal,
+        format: Format,
+        filter: Filter,
+        stopping: &watch::Sender<bool>,
+    ) -> Follower {
+        Follower {
+            reader: journal.reader(None, filter),
+            journal: journal.clone(),
+            format,
+            follow: true,
+            pulse: journal.newest(),
+            stopping: stopping.subscribe(),
+            told: None,
+        }
+    }
+
+    fn append(journal: &Journal, kind: EventType) {
+        journal.append(Event { kind, subject: Subject::Node, data: json!({"text": "a\nb\r"}) });
+    }
+
+    async fn text(follower: &mut Follower) -> String {
+        String::from_utf8(follower.next().await.unwrap().to_vec()).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_is_a_block_of_fields_and_a_heartbeat_a_comment() {
+        let journal = Journal::new("n1", "b1");
+        let stop = watch::Sender::new(false);
+        let only = Filter { kinds: vec![EventType::PodAdded], ..Filter::default() };
+        let mut follower = follower(&journal, Format::Sse, only, &stop);
+        append(&journal, EventType::PodAdded);
+        assert_eq!(text(&mut follower).await, "retry: 2000\n\n");
+        let block = text(&mut follower).await;
+        let lines: Vec<_> = block.split('\n').collect();
+        assert_eq!(lines.len(), 5, "{block}");
+        assert_eq!(lines[0], format!("id: {}", journal.cursor(1)));
+        assert_eq!(lines[1], "event: dev.enforcer.pod.added");
+        let event: serde_json::Value =
+            serde_json::from_str(lines[2].strip_prefix("data: ").unwrap()).unwrap();
+        assert_eq!(event["data"]["text"], "a\nb\r");
+        assert!(!block.contains('\r'), "{block}");
+        assert_eq!(lines[3..], ["", ""]);
+        assert_eq!(text(&mut follower).await, ":\n\n");
+        // It learns that it need not read again what it did not want.
+        append(&journal, EventType::PodRemoved);
+        assert_eq!(text(&mut follower).await, format!(":\nid: {}\n\n", journal.cursor(2)));
+        assert_eq!(text(&mut follower).await, ":\n\n");
+        append(&journal, EventType::PodAdded);
+        stop.send_replace(true);
+        assert!(text(&mut follower).await.starts_with(&format!("id: {}\n", journal.cursor(3))));
+        assert!(follower.next().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lines_come_as_they_are_and_few_at_a_time() {
+        let journal = Journal::new("n1", "b1");
+        let stop = watch::Sender::new(false);
+        let mut follower = follower(&journal, Format::Ndjson, Filter::default(), &stop);
+        for _ in 0..1_000 {
+            append(&journal, EventType::PodAdded);
+        }
+        let mut whole = String::new();
+        while whole.lines().count() < 1_000 {
+            let chunk = text(&mut follower).await;
+            assert!(chunk.len() <= CHUNK_BYTES && chunk.ends_with('\n'), "{}", chunk.len());
+            whole.push_str(&chunk);
+        }
+        let sequences: Vec<u64> = whole
+            .lines()
+            .map(|line| {
+                serde_json::from_str::<serde_json::Value>(line).unwrap()["sequence"]
+                    .as_str()
+                    .unwrap()
+                    .parse()
+                    .unwrap()
+            })
+            .collect();
+        assert_eq!(sequences, (1..=1_000).collect::<Vec<_>>());
+        assert_eq!(text(&mut follower).await, "\n");
+    }
+}

@@ -1,0 +1,190 @@
+use std::str::FromStr;
+
+use ulid::Ulid;
+
+use super::nearest::nearest;
+use crate::journal::{Cursor, EventType, Filter};
+
+/// What the parameters may be.
+const NAMES: [&str; 6] = ["after", "follow", "type", "namespace", "pod", "since"];
+
+/// The longest names that Kubernetes has, in bytes.
+const NAMESPACE_BYTES: usize = 63;
+const POD_BYTES: usize = 253;
+
+/// What `GET /v1/events` was asked for.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Query {
+    pub(super) after: Option<Cursor>,
+    pub(super) follow: Option<bool>,
+    pub(super) filter: Filter,
+}
+
+impl Query {
+    /// Reads a query string; a parameter that is unknown, wrong or given twice is an error that says what would be
+    /// right.
+    pub(super) fn parse(pairs: Vec<(String, String)>) -> Result<Self, String> {
+        let mut parsed = Self::default();
+        let mut seen: Vec<String> = Vec::new();
+        for (name, value) in pairs {
+            if !NAMES.contains(&name.as_str()) {
+                let hint = nearest(&name, NAMES.into_iter());
+                let hint = hint.map_or_else(String::new, |name| format!("did you mean {name}? "));
+                return Err(format!("{name:?} is not a parameter: {hint}There are {}", NAMES.join(", ")));
+            }
+            if name != "type" && seen.contains(&name) {
+                return Err(format!("{name}: it is given twice, and can be one thing only"));
+            }
+            parsed.take(&name, &value).map_err(|error| format!("{name}: {error}"))?;
+            seen.push(name);
+        }
+        Ok(parsed)
+    }
+
+    fn take(&mut self, name: &str, value: &str) -> Result<(), String> {
+        match name {
+            // `?type=` asks for no type in particular.
+            _ if value.is_empty() && name != "follow" => {}
+            "after" => self.after = Some(cursor(value)?),
+            "follow" => self.follow = Some(truth(value)?),
+            "type" => {
+                let kind = kind(value)?;
+                // Twice the same is no more than once.
+                if !self.filter.kinds.contains(&kind) {
+                    self.filter.kinds.push(kind);
+                }
+            }
+            "namespace" => self.filter.namespace = Some(part(value, NAMESPACE_BYTES)?),
+            "pod" => {
+                let pod = match value.split_once('/') {
+                    Some((namespace, pod)) => {
+                        format!("{}/{}", part(namespace, NAMESPACE_BYTES)?, part(pod, POD_BYTES)?)
+                    }
+                    None => part(value, POD_BYTES)?,
+                };
+                self.filter.pod = Some(pod);
+            }
+            _ => {
+                let since: jiff::Timestamp = value
+                    .parse()
+                    .map_err(|_error| format!("{value:?} is not a time such as 2026-01-31T12:00:00Z"))?;
+                self.filter.since_ms = Some(since.as_millisecond());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A cursor, wherever it stands.
+pub(super) fn cursor(text: &str) -> Result<Cursor, String> {
+    let cursor: Cursor = text.parse().map_err(|error: <Cursor as FromStr>::Err| error.to_string())?;
+    if cursor.epoch.parse::<Ulid>().is_err() {
+        let Cursor { epoch, .. } = cursor;
+        return Err(format!(
+            "{text:?} is not a cursor: {epoch:?} is no log epoch, which has 26 letters and digits"
+        ));
+    }
+    Ok(cursor)
+}
+
+fn truth(value: &str) -> Result<bool, String> {
+    match value {
+        "true" | "1" | "" => Ok(true),
+        "false" | "0" => Ok(false),
+        _ => Err(format!("{value:?} is not true or false")),
+    }
+}
+
+fn kind(value: &str) -> Result<EventType, String> {
+    if let Some(kind) = EventType::parse(value) {
+        return Ok(kind);
+    }
+    let short = value.strip_prefix("dev.enforcer.").unwrap_or(value);
+    let names = || EventType::ALL.iter().map(|kind| kind.short());
+    let family: Vec<_> = names()
+        .filter(|name| !short.is_empty() && name.starts_with(short.trim_end_matches(['.', '*'])))
+        .collect();
+    let hint = if family.is_empty() {
+        nearest(short, names()).map_or_else(
+            || format!("it is one of {}", names().collect::<Vec<_>>().join(", ")),
+            |name| format!("did you mean {name}?"),
+        )
+    } else {
+        format!("did you mean {}? It may be repeated", family.join(" or "))
+    };
+    Err(format!("there is no event type {value:?}: {hint}"))
+}
+
+/// A name, as far as what no name can be is refused.
+fn part(value: &str, most_bytes: usize) -> Result<String, String> {
+    let is_part = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    if value.is_empty() || value.len() > most_bytes || !value.bytes().all(is_part) {
+        return Err(format!(
+            "{value:?} is not a name: lower-case letters, digits, - and ., at the most {most_bytes} of them"
+        ));
+    }
+    Ok(value.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(pairs: &[(&str, &str)]) -> Result<Query, String> {
+        Query::parse(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+    }
+
+    #[test]
+    fn a_query_is_read() {
+        let query = parse(&[
+            ("type", "oom.detected"),
+            ("type", "dev.enforcer.pod.added"),
+            ("type", "oom.detected"),
+            ("namespace", "a"),
+            ("follow", "true"),
+            ("pod", ""),
+            ("after", "01J8Z3NDEKTSV4RRFFQ69G5FAV:00000000000000000042"),
+        ])
+        .unwrap();
+        assert_eq!(query.filter.kinds, [EventType::OomDetected, EventType::PodAdded]);
+        assert_eq!(query.filter.namespace.as_deref(), Some("a"));
+        assert_eq!(query.filter.pod, None);
+        assert_eq!(query.follow, Some(true));
+        assert_eq!(query.after.unwrap().sequence, 42);
+        assert_eq!(parse(&[("follow", "")]).unwrap().follow, Some(true));
+        assert_eq!(parse(&[]).unwrap(), Query::default());
+    }
+
+    #[test]
+    fn a_query_says_what_is_wrong_with_it() {
+        for (pairs, told) in [
+            (
+                &[("type", "oom.incidnet")][..],
+                "type: there is no event type \"oom.incidnet\": did you mean oom.incident?",
+            ),
+            (&[("type", "oom")], "oom.detected or oom.incident or oom.averted"),
+            (&[("type", "oom.*")], "oom.detected or oom.incident"),
+            (&[("type", "x")], "it is one of pressure.rising, "),
+            (&[("after", "12")], "after: \"12\" is not a cursor"),
+            (&[("after", ":12")], "is not a cursor"),
+            (&[("after", "01J8Z3NDEKTSV4RRFFQ69G5FAV:+12")], "is not a cursor"),
+            (&[("after", "01J8Z3NDEKTSV4RRFFQ69G5FAV:18446744073709551616")], "is not a cursor"),
+            (&[("after", "yesterday:12")], "\"yesterday\" is no log epoch"),
+            (&[("follow", "maybe")], "follow: \"maybe\" is not true or false"),
+            (&[("since", "yesterday")], "since: \"yesterday\" is not a time"),
+            (
+                &[("folow", "1")],
+                "\"folow\" is not a parameter: did you mean follow? There are after, follow, type, namespace, pod, since",
+            ),
+            (&[("limit", "3")], "\"limit\" is not a parameter: There"),
+            (&[("pod", "a"), ("pod", "b")], "pod: it is given twice"),
+            (&[("follow", "1"), ("follow", "1")], "follow: it is given twice"),
+            (&[("pod", "a/b/c")], "pod: \"b/c\" is not a name"),
+            (&[("namespace", "\u{fffd}")], "namespace: "),
+            (&[("namespace", "Default")], "namespace: \"Default\" is not a name"),
+        ] {
+            let error = parse(pairs).unwrap_err();
+            assert!(error.contains(told), "{error}");
+        }
+    }
+}
