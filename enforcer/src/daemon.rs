@@ -9,6 +9,7 @@
 //! | `Stalling` | the task of `Ooms` | records of stalls, what came together of them | pressure events |
 //! | `Desk` | the runtime; a thread that writes | wishes, its clock | orders in force: settings, protected pods |
 //! | `serve::{Observe, Admin, View}` | tasks | journal, view, wishes | answers |
+//! | `Metering` | a blocking thread, when asked | what the journal counted, candidates, kernel files | metrics |
 
 mod backlog;
 mod claim;
@@ -18,6 +19,7 @@ mod hierarchy;
 mod host;
 mod keeper;
 mod lookout;
+mod metrics;
 mod ooms;
 mod open_files;
 mod orders;
@@ -54,6 +56,7 @@ use self::{
     edges::Edges,
     host::Host,
     lookout::Lookout,
+    metrics::Metering,
     ooms::{BeingEvicted, Ooms},
     orders::{Desk, Evictions},
     recording::Recording,
@@ -158,7 +161,10 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let (stop, stopping) = watch::channel(false);
     let tracing = tokio::spawn(ooms.run(readiness.clone()));
     desk.serve(admin, desired.kubepods(), view.clone(), stopping.clone());
-    let sources = recording.sources(journal.clone(), doctor, view, desk.view());
+    let parts = (&reflex, &recording);
+    let metering = Metering::new(&config, &host, &journal, parts, &doctor, desired.kubepods());
+    metering.listen(&config, stopping.clone());
+    let sources = recording.sources(journal.clone(), doctor, view, desk.view(), metering.scrape());
     let server = tokio::spawn(observe.serve(sources, readiness, stopping));
 
     let mut pods = StaticDir::new(config.static_pod_path.clone());
@@ -176,6 +182,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                     config = new;
                     lock(&teller).configured(config.hash());
                     recording.configured(&config);
+                    metering.configure(&config);
                     desk.configure(&reflex, &config);
                     lookout.configure(&config);
                     desired.configure(&config).await?;
@@ -195,7 +202,10 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
             }
             () = woken.notified() => desired.reconcile().await?,
             () = stirred.notified() => desired.stir(),
-            () = tokio::time::sleep_until(due.into()) => desired.look().await?,
+            () = tokio::time::sleep_until(due.into()) => {
+                metrics::woken_for(due);
+                desired.look().await?;
+            }
         }
         if let Guarded(Some(guard)) = &mut guarded {
             desired.put_in(guard);

@@ -24,7 +24,7 @@ pub use self::{
     disk::folder,
     event::{Event, EventType, Subject},
     intent::{Intent, IntentError, Intents, Slot, Slots},
-    log::{Batch, Journal, Range, Reader, Stale},
+    log::{Batch, Journal, Load, Range, Reader, Stale},
     offline::Offline,
     record::{Cursor, Filter, Record},
     store::{Recovered, StoreError},

@@ -3,6 +3,7 @@
 mod admin;
 mod doctor;
 mod events;
+mod metrics;
 mod orders;
 mod peer;
 mod pods;
@@ -13,6 +14,7 @@ pub(crate) use self::orders::{now, rfc3339};
 pub use self::{
     admin::{Admin, Asked},
     doctor::{Doctor, Programs, Refused},
+    metrics::{MetricsListener, Scrape},
     orders::{Done, No, OrderView, Wish},
     peer::{Peer, Stranger},
     pods::{ContainerView, PodState, PodView, View},

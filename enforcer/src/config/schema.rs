@@ -47,6 +47,7 @@ fn of(form: Form) -> Value {
         Form::Share => json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
         Form::Choice(words) => json!({"enum": words}),
         Form::Duration | Form::Cgroup => json!({"type": "string"}),
+        Form::Address => json!({"type": "string", "pattern": ":[0-9]+$"}),
         Form::Path => json!({"type": "string", "pattern": "^/"}),
         Form::Names => json!({"type": "array", "items": {"type": "string"}}),
         Form::Words(words) => json!({"type": "array", "items": {"enum": words}}),

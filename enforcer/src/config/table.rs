@@ -41,6 +41,8 @@ pub enum Form {
     Choice(&'static [&'static str]),
     /// A duration such as 1m30s.
     Duration,
+    /// An IP address and a port.
+    Address,
     /// An absolute path of a file or folder.
     Path,
     /// A cgroup's path below the mount point.
@@ -104,6 +106,18 @@ pub const FIELDS: &[Field] = &[
     ours("runDir", Form::Path, "sockets, and what must outlive the process alone", |config| {
         json!(config.run_dir)
     }),
+    ours(
+        "metricsListen",
+        Form::Address,
+        "an IP address and a port, such as 127.0.0.1:9464, where GET /metrics is answered for whoever can reach it; not set, it is answered on the observe socket alone",
+        |config| json!(config.metrics_listen.map(|address| address.to_string())),
+    ),
+    ours(
+        "metricsPodNames",
+        Form::Boolean,
+        "whether the metrics name the three pods that would be evicted next",
+        |config| json!(config.metrics_pod_names),
+    ),
     kubelets("staticPodPath", Form::Path, "the folder of manifests", |config| json!(config.static_pod_path)),
     ours(
         "onDrift",

@@ -15,6 +15,7 @@ const FIXED: &[&str] = &[
     "stateDir",
     "runDir",
     "staticPodPath",
+    "metricsListen",
     "memoryAvailableSource",
     "cgroupRoot",
     "cgroupDriver",

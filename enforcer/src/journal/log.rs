@@ -12,6 +12,7 @@ use ulid::{Generator, Ulid};
 use super::{
     Cursor, Event, Filter, Record, Subject, disk::Disk, segment::Segment, store::Segments, tail::Tail,
 };
+use crate::metrics::Counts;
 
 /// How many bytes of events are kept in memory, beside those that the disk has not taken yet.
 const WINDOW_BYTES: usize = 256 << 10;
@@ -40,6 +41,7 @@ pub(super) struct Shared {
     /// The newest sequence that a power cut cannot take any more.
     durable: watch::Sender<u64>,
     disk: Option<Disk>,
+    counts: Counts,
 }
 
 pub(super) struct Log {
@@ -72,6 +74,15 @@ pub struct Range {
     pub oldest: u64,
     /// The newest; 0 before the first.
     pub newest: u64,
+}
+
+/// How much the log holds.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Load {
+    /// What its segments and their indexes take on the disk.
+    pub stored_bytes: u64,
+    /// How many events no segment has yet.
+    pub unwritten_records: u64,
 }
 
 /// What a reader gets.
@@ -134,6 +145,7 @@ impl Journal {
                 newest: watch::Sender::new(newest),
                 durable: watch::Sender::new(newest),
                 disk,
+                counts: Counts::default(),
             }),
         }
     }
@@ -143,6 +155,11 @@ impl Journal {
     pub fn append(&self, event: Event) -> u64 {
         let Event { kind, subject, data } = event;
         let shared = &*self.shared;
+        let namespace = match &subject {
+            Subject::Node => None,
+            Subject::Pod(pod) => Some(pod.namespace.as_str()),
+        };
+        shared.counts.observe(kind, namespace, &data);
         let now = jiff::Timestamp::now();
         let mut log = shared.log();
         let id = match log.ids.generate() {
@@ -168,12 +185,31 @@ impl Journal {
         .to_string();
         line.push('\n');
         let record = Record { sequence, time_ms: now.as_millisecond(), kind, pod, line: Bytes::from(line) };
+        let lost_before = log.lost;
         log.push(record);
+        shared.counts.lost_by_journal(log.lost - lost_before);
         let visible = log.visible;
         drop(log);
         shared.work.notify_one();
         shared.show(visible);
         sequence
+    }
+
+    /// What was counted of the events that were appended, for whoever counts beside them too.
+    #[must_use]
+    pub fn counts(&self) -> &Counts {
+        &self.shared.counts
+    }
+
+    /// What its segments take on the disk, and how many events wait for it.
+    #[must_use]
+    pub fn load(&self) -> Load {
+        let unwritten = {
+            let log = self.shared.log();
+            (log.next - 1).saturating_sub(log.written)
+        };
+        let unwritten_records = if self.has_disk() { unwritten } else { 0 };
+        Load { stored_bytes: self.shared.disk.as_ref().map_or(0, Disk::stored_bytes), unwritten_records }
     }
 
     pub(super) fn disk(&self) -> Option<&Disk> {
@@ -423,6 +459,7 @@ impl Reader {
         let first = passed.first().map_or(oldest, |record| record.sequence);
         if self.next < first {
             let from = std::mem::replace(&mut self.next, first);
+            self.journal.counts().lost_to_reader(first - from);
             return Some(Batch::Gap { from, to: first - 1 });
         }
         self.next = passed.last().map_or(self.next, |record| record.sequence + 1);

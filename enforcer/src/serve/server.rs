@@ -14,7 +14,7 @@ use axum::{
 };
 use tokio::{net::UnixListener, sync::watch};
 
-use super::{Doctor, OrderView, Usages, View, events, now};
+use super::{Doctor, OrderView, Scrape, Usages, View, events, now};
 use crate::{journal::Journal, policy::order::Order, recorder::Asker};
 
 /// The observe socket's name in the run directory.
@@ -73,6 +73,8 @@ pub struct Sources {
     pub view: watch::Receiver<View>,
     /// What operators have ordered.
     pub orders: watch::Receiver<Vec<Order>>,
+    /// The metrics.
+    pub metrics: Scrape,
 }
 
 /// What every request needs.
@@ -84,6 +86,7 @@ pub(super) struct Shared {
     pub(super) usages: Usages,
     pub(super) view: watch::Receiver<View>,
     pub(super) orders: watch::Receiver<Vec<Order>>,
+    pub(super) metrics: Scrape,
     pub(super) ready: watch::Receiver<bool>,
     pub(super) stopping: watch::Receiver<bool>,
 }
@@ -134,10 +137,11 @@ impl Observe {
         stopping: watch::Receiver<bool>,
     ) -> Result<(), Error> {
         let Self { listener, path } = self;
-        let Sources { journal, doctor, recorder, usages, view, orders } = sources;
+        let Sources { journal, doctor, recorder, usages, view, orders, metrics } = sources;
         let mut stop = stopping.clone();
         let doctor = Arc::new(doctor);
-        let router = router(Shared { journal, doctor, recorder, usages, view, orders, ready, stopping });
+        let router =
+            router(Shared { journal, doctor, recorder, usages, view, orders, metrics, ready, stopping });
         let stopped = async move {
             // The sender's end means the same as the word.
             if stop.wait_for(|stopping| *stopping).await.is_err() {
@@ -159,6 +163,7 @@ fn router(shared: Shared) -> Router {
         .route("/v1/recording", get(recording))
         .route("/v1/usages", get(usages))
         .route("/v1/orders", get(orders))
+        .route("/metrics", get(|State(shared): State<Shared>| async move { shared.metrics.answer().await }))
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .with_state(shared)
