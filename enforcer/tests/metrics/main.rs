@@ -1,0 +1,7 @@
+//! Metrics as they are scraped: of the real daemon, by hand and by a real Prometheus.
+#![expect(clippy::panic, clippy::unwrap_used, reason = "a test's helpers may panic like the test itself")]
+
+mod daemon;
+mod page;
+mod prometheus;
+mod scraped;
