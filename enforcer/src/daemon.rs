@@ -161,9 +161,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let (stop, stopping) = watch::channel(false);
     let tracing = tokio::spawn(ooms.run(readiness.clone()));
     desk.serve(admin, desired.kubepods(), view.clone(), stopping.clone());
-    let parts = (&reflex, &recording);
-    let metering = Metering::new(&config, &host, &journal, parts, &doctor, desired.kubepods());
-    metering.listen(&config, stopping.clone());
+    let metering = Metering::start(&config, (&host, &doctor), &journal, (&reflex, &recording), &stopping);
     let sources = recording.sources(journal.clone(), doctor, view, desk.view(), metering.scrape());
     let server = tokio::spawn(observe.serve(sources, readiness, stopping));
 
@@ -202,10 +200,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
             }
             () = woken.notified() => desired.reconcile().await?,
             () = stirred.notified() => desired.stir(),
-            () = tokio::time::sleep_until(due.into()) => {
-                metrics::woken_for(due);
-                desired.look().await?;
-            }
+            () = metrics::sleep_until(due) => desired.look().await?,
         }
         if let Guarded(Some(guard)) = &mut guarded {
             desired.put_in(guard);
@@ -215,9 +210,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         hand_on(&mut desired, &reflex, &lookout, &recording);
         desk.settle();
         views.send_if_modified(|view| has_changed(view, desired.view()));
-        if desired.is_loaded() && !*ready.borrow() {
-            tell_ready(&ready);
-        }
+        tell_ready(&ready, desired.is_loaded());
     }
     tracing::info!("stopping");
     sd_notify(&[sd_notify::NotifyState::Stopping]);
@@ -302,7 +295,11 @@ async fn detach(tracing: JoinHandle<()>, on_exit: OnExit, journal: &Journal) {
     telling::degraded(journal, "bpffs", &format!("not everything could be unpinned: {problem}"));
 }
 
-fn tell_ready(ready: &watch::Sender<bool>) {
+/// Says so once.
+fn tell_ready(ready: &watch::Sender<bool>, is_loaded: bool) {
+    if !is_loaded || *ready.borrow() {
+        return;
+    }
     ready.send_replace(true);
     // What starting took is not needed any more.
     raw::trim_heap();

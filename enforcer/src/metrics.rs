@@ -1,4 +1,4 @@
-//! What happened, counted for a monitoring system, and how the daemon itself does; told as OpenMetrics text.
+//! What happened, counted for a monitoring system, and how the daemon itself does; told as `OpenMetrics` text.
 //!
 //! Events are counted as they are appended to the journal, from their structured data, so that a counter says the same as
 //! the stream and outlives the container that it is about. Counting takes no lock that telling holds, and allocates

@@ -78,20 +78,24 @@ impl Followed {
 }
 
 impl Metering {
-    pub(super) fn new(
+    /// Of this host and these parts of the daemon; told on a TCP address, if one is configured, until `stopping` becomes
+    /// true.
+    pub(super) fn start(
         config: &Config,
-        host: &Host,
+        (host, doctor): (&Host, &Doctor),
         journal: &Journal,
         (reflex, recording): (&Reflex, &Recording),
-        doctor: &Doctor,
-        kubepods: &CgroupPath,
+        stopping: &watch::Receiver<bool>,
     ) -> Self {
-        let driver = config.settings.cgroup_driver;
-        let mut slices = vec![(Slice::Kubepods, kubepods.clone())];
-        slices.push((Slice::Burstable, name::qos(kubepods, QosClass::Burstable, driver)));
-        slices.push((Slice::BestEffort, name::qos(kubepods, QosClass::BestEffort, driver)));
+        let (root, driver) = (&config.settings.cgroup_root, config.settings.cgroup_driver);
+        let kubepods = name::kubepods(root, driver);
+        let mut slices = vec![
+            (Slice::Burstable, name::qos(&kubepods, QosClass::Burstable, driver)),
+            (Slice::BestEffort, name::qos(&kubepods, QosClass::BestEffort, driver)),
+            (Slice::Kubepods, kubepods),
+        ];
         slices.extend(CgroupPath::parse(SYSTEM_SLICE).ok().map(|path| (Slice::System, path)));
-        Self(Arc::new(Sources {
+        let metering = Self(Arc::new(Sources {
             journal: journal.clone(),
             reflex: reflex.observer(),
             candidates: recording.candidates(),
@@ -99,7 +103,9 @@ impl Metering {
             memory_bytes: host.node.memory_bytes,
             slices,
             followed: Mutex::new(Followed::of(config)),
-        }))
+        }));
+        metering.listen(config, stopping.clone());
+        metering
     }
 
     /// Another configuration is in force.
@@ -113,9 +119,8 @@ impl Metering {
         Scrape::by(move || metrics::expose(sources.journal.counts(), sources.read()))
     }
 
-    /// Tells them on a TCP address, if one is configured, until `stopping` becomes true. Where nobody can listen is tried
-    /// again: the address may come later than the daemon, which has other things to do.
-    pub(super) fn listen(&self, config: &Config, mut stopping: watch::Receiver<bool>) {
+    /// Where nobody can listen is tried again: the address may come later than the daemon, which has other things to do.
+    fn listen(&self, config: &Config, mut stopping: watch::Receiver<bool>) {
         let Some(address) = config.metrics_listen else { return };
         let (scrape, journal) = (self.scrape(), self.0.journal.clone());
         tokio::spawn(async move {
@@ -247,7 +252,8 @@ fn next_victims(candidates: &[Arc<Candidate>], within_request: bool) -> Vec<Next
     named.collect()
 }
 
-/// Takes in that the daemon's loop woke for what was due at that time.
-pub(super) fn woken_for(due: Instant) {
+/// Sleeps until something is due, and takes in how late that is. Safe to cancel.
+pub(super) async fn sleep_until(due: Instant) {
+    tokio::time::sleep_until(due.into()).await;
     metrics::turns().woken_for(due);
 }

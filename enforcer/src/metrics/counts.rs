@@ -139,7 +139,7 @@ impl Counts {
             EventType::EvictionCompleted => counted.ended(namespace, data, Outcome::Completed),
             EventType::EvictionFailed => counted.ended(namespace, data, Outcome::Failed),
             EventType::EvictionSuppressed => {
-                add(&counted.suppressed, Suppressed::of(text(data, "reason")).place())
+                add(&counted.suppressed, Suppressed::of(text(data, "reason")).place());
             }
             EventType::OomIncident => counted.oom(data),
             EventType::SourceUp => counted.source(data, true),

@@ -20,7 +20,7 @@ use crate::{journal::EventType, model::QosClass, sense::EdgeKind};
 /// How many of those who would be next are named.
 const NEXT: usize = 3;
 
-/// All that is counted and all that is read, as OpenMetrics text. The text is whole before anybody gets any of it, so that
+/// All that is counted and all that is read, as `OpenMetrics` text. The text is whole before anybody gets any of it, so that
 /// a slow reader holds nothing.
 ///
 /// The error is that of writing to memory, which does not happen.

@@ -71,7 +71,9 @@ mod tests {
             ("d", &[], Method::Nothing),
         ] {
             pending.decided(begun(id));
-            sent.iter().for_each(|signal| pending.sent(id, signal));
+            for signal in sent {
+                pending.sent(id, signal);
+            }
             assert_eq!(pending.ended(id), Some(Begun { method, ..begun(id) }));
             assert_eq!(pending.ended(id), None);
         }

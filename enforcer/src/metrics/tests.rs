@@ -1,3 +1,5 @@
+#![expect(clippy::float_cmp, reason = "what is counted here is whole, and what is divided is exact")]
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
@@ -62,7 +64,7 @@ const FAMILIES: &[&str] = &[
     "process_start_time_seconds",
 ];
 
-/// A page, read as OpenMetrics says.
+/// A page, read as `OpenMetrics` says.
 #[derive(Debug, Default)]
 struct Read {
     types: BTreeMap<String, String>,

@@ -43,7 +43,10 @@ fn the_observe_socket_tells_what_has_happened() {
     assert!(evictions.iter().any(|(row, _)| row.contains(r#"namespace="shop""#)), "{evictions:?}");
     assert_eq!(after.get(r#"enforcer_source_up{source="static"}"#), 1.0);
     assert!(after.get(r#"enforcer_source_last_sync_timestamp_seconds{source="static"}"#) > 1.7e9);
-    assert!(after.get("enforcer_loop_duration_seconds_count") > before.get("enforcer_loop_duration_seconds_count"));
+    assert!(
+        after.get("enforcer_loop_duration_seconds_count")
+            > before.get("enforcer_loop_duration_seconds_count")
+    );
     let looks = r#"enforcer_reflex_looks_total{outcome="ok"}"#;
     wait_for("the eviction thread to look again", || {
         (Page::of(body(&daemon.get("/metrics"))).get(looks) > after.get(looks)).then_some(())
@@ -92,7 +95,9 @@ fn a_reader_that_does_not_read_holds_nobody() {
     let stuck: Vec<_> = (0..30)
         .map(|_| {
             let mut stream = UnixStream::connect(&socket).unwrap();
-            std::io::Write::write_all(&mut stream, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            // More answers than the kernel holds for a reader.
+            let requests = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n".repeat(30);
+            std::io::Write::write_all(&mut stream, requests.as_bytes()).unwrap();
             stream
         })
         .collect();
