@@ -13,6 +13,7 @@ use std::{
     fmt, fs,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     io::{self, Read as _},
+    net::SocketAddr,
     path::{Path, PathBuf},
 };
 
@@ -61,6 +62,10 @@ pub struct Config {
     pub run_dir: PathBuf,
     /// `observeSocketOwner` and the like: whose the sockets are.
     pub sockets: Sockets,
+    /// `metricsListen`: where metrics are told beside the observe socket; none is nowhere.
+    pub metrics_listen: Option<SocketAddr>,
+    /// `metricsPodNames`: whether metrics name pods.
+    pub metrics_pod_names: bool,
     /// `staticPodPath`: the folder of manifests.
     pub static_pod_path: PathBuf,
     /// `onDrift`: what is done about a value that somebody else wrote.
@@ -126,6 +131,8 @@ impl Default for Config {
             state_dir: "/var/lib/enforcer".into(),
             run_dir: "/run/enforcer".into(),
             sockets: Sockets::default(),
+            metrics_listen: None,
+            metrics_pod_names: false,
             static_pod_path: "/etc/enforcer/pods".into(),
             on_drift: OnDrift::Restore,
             node_components: NODE_COMPONENTS

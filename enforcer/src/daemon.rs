@@ -9,6 +9,7 @@
 //! | `Stalling` | the task of `Ooms` | records of stalls, what came together of them | pressure events |
 //! | `Desk` | the runtime; a thread that writes | wishes, its clock | orders in force: settings, protected pods |
 //! | `serve::{Observe, Admin, View}` | tasks | journal, view, wishes | answers |
+//! | `Metering` | a blocking thread, when asked | what the journal counted, candidates, kernel files | metrics |
 
 mod backlog;
 mod claim;
@@ -18,6 +19,7 @@ mod hierarchy;
 mod host;
 mod keeper;
 mod lookout;
+mod metrics;
 mod ooms;
 mod open_files;
 mod orders;
@@ -54,6 +56,7 @@ use self::{
     edges::Edges,
     host::Host,
     lookout::Lookout,
+    metrics::Metering,
     ooms::{BeingEvicted, Ooms},
     orders::{Desk, Evictions},
     recording::Recording,
@@ -158,7 +161,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let (stop, stopping) = watch::channel(false);
     let tracing = tokio::spawn(ooms.run(readiness.clone()));
     desk.serve(admin, desired.kubepods(), view.clone(), stopping.clone());
-    let sources = recording.sources(journal.clone(), doctor, view, desk.view());
+    let metering = Metering::start(&config, (&host, &doctor), &journal, (&reflex, &recording), &stopping);
+    let sources = recording.sources(journal.clone(), doctor, view, desk.view(), metering.scrape());
     let server = tokio::spawn(observe.serve(sources, readiness, stopping));
 
     let mut pods = StaticDir::new(config.static_pod_path.clone());
@@ -176,6 +180,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                     config = new;
                     lock(&teller).configured(config.hash());
                     recording.configured(&config);
+                    metering.configure(&config);
                     desk.configure(&reflex, &config);
                     lookout.configure(&config);
                     desired.configure(&config).await?;
@@ -195,7 +200,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
             }
             () = woken.notified() => desired.reconcile().await?,
             () = stirred.notified() => desired.stir(),
-            () = tokio::time::sleep_until(due.into()) => desired.look().await?,
+            () = metrics::sleep_until(due) => desired.look().await?,
         }
         if let Guarded(Some(guard)) = &mut guarded {
             desired.put_in(guard);
@@ -205,9 +210,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         hand_on(&mut desired, &reflex, &lookout, &recording);
         desk.settle();
         views.send_if_modified(|view| has_changed(view, desired.view()));
-        if desired.is_loaded() && !*ready.borrow() {
-            tell_ready(&ready);
-        }
+        tell_ready(&ready, desired.is_loaded());
     }
     tracing::info!("stopping");
     sd_notify(&[sd_notify::NotifyState::Stopping]);
@@ -292,7 +295,11 @@ async fn detach(tracing: JoinHandle<()>, on_exit: OnExit, journal: &Journal) {
     telling::degraded(journal, "bpffs", &format!("not everything could be unpinned: {problem}"));
 }
 
-fn tell_ready(ready: &watch::Sender<bool>) {
+/// Says so once.
+fn tell_ready(ready: &watch::Sender<bool>, is_loaded: bool) {
+    if !is_loaded || *ready.borrow() {
+        return;
+    }
     ready.send_replace(true);
     // What starting took is not needed any more.
     raw::trim_heap();

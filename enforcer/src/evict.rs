@@ -43,6 +43,6 @@ pub use self::{
     hook::{HookProgram, HookRun, UnsafeProgram, clear as clear_hooks},
     onset::Alarm,
     pledge::Pledges,
-    reflex::{Reflex, ReflexConfig, ReflexError, ReflexStats},
+    reflex::{Observer, Reflex, ReflexConfig, ReflexError, ReflexStats},
     report::{Blindness, Report, Teller},
 };

@@ -29,7 +29,7 @@ pub use self::{
     disk::folder,
     event::{Event, EventType, Subject},
     intent::{Intent, IntentError, Intents, Slot, Slots},
-    log::{Batch, Journal, Line, Passed, Range, Reader, Stale},
+    log::{Batch, Journal, Line, Load, Passed, Range, Reader, Stale},
     offline::Offline,
     record::{Cursor, Filter, Record},
     retention::Limits,

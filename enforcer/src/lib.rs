@@ -10,6 +10,7 @@ pub mod config;
 pub mod daemon;
 pub mod evict;
 pub mod journal;
+pub mod metrics;
 pub mod model;
 pub mod policy;
 mod raw;

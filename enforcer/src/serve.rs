@@ -9,6 +9,7 @@ mod events;
 mod follower;
 mod guarded;
 mod nearest;
+mod metrics;
 mod orders;
 mod peer;
 mod pods;
@@ -23,6 +24,7 @@ pub(crate) use self::orders::{now, rfc3339};
 pub use self::{
     admin::{Admin, Asked},
     doctor::{Doctor, Programs, Refused},
+    metrics::{MetricsListener, Scrape},
     orders::{Done, No, OrderView, Wish},
     peer::{Peer, Stranger},
     pods::{ContainerView, PodState, PodView, View},

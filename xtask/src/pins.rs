@@ -1,4 +1,4 @@
-//! Every version that set-up chooses; what the guests are made of is pinned by hash in `xtask/guest.lock.json`.
+//! Every version that set-up chooses; what the guests are made of, and what tests the daemon beside them, is pinned by hash in `xtask/guest.lock.json`.
 
 /// The linker that makes eBPF objects of LLVM bitcode.
 pub(crate) const BPF_LINKER: &str = "0.13.0";
@@ -35,6 +35,9 @@ pub(crate) const CONTENDERS: &[&str] = &[
     "libstdc++6",
     "zlib1g",
 ];
+
+/// What scrapes the daemon in tests, and checks the rules on its metrics.
+pub(crate) const PROMETHEUS: &[&str] = &["prometheus"];
 
 /// What makes systemd the guests' init: itself, a system bus, and the libraries of both.
 pub(crate) const SYSTEMD: &[&str] = &[

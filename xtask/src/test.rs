@@ -1,5 +1,6 @@
 //! Every check and every test.
 use std::{
+    env,
     io::{self, Write as _},
     process::Stdio,
     time::{Duration, Instant},
@@ -10,7 +11,7 @@ use anyhow::Context as _;
 use crate::{
     build, guest_tests,
     places::Places,
-    run,
+    run, setup,
     steps::Steps,
     tally::{Counter, Tally},
     tidy,
@@ -60,6 +61,9 @@ fn part(name: &str, tests: impl FnOnce() -> anyhow::Result<Tally>) -> anyhow::Re
 /// `cargo test`, shown as it runs.
 fn on_host(places: &Places) -> anyhow::Result<Tally> {
     let mut command = build::cargo(places);
+    if env::var_os(setup::prometheus::VARIABLE).or(env::var_os(setup::prometheus::WITHOUT)).is_none() {
+        command.env(setup::prometheus::VARIABLE, setup::prometheus(places, Steps::Out)?);
+    }
     command.args(["test", "--locked", "--no-fail-fast"]).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("cannot start {}", run::shown(&command)))?;
     let mut counter = Counter::new(io::stdout());

@@ -10,6 +10,7 @@ use super::{Context, Failure, Files};
 use crate::{
     config::{Config, Effective, Mode},
     daemon::{self, OnExit},
+    metrics,
     sense::{self, Unpinned},
 };
 
@@ -72,6 +73,8 @@ pub(super) fn run(context: Context, files: Files, args: Args) -> Result<(), Fail
         .enable_all()
         // Reconciling is one thing at a time; names and sockets need none of these threads.
         .max_blocking_threads(2)
+        .on_thread_unpark(|| metrics::turns().wakes())
+        .on_thread_park(|| metrics::turns().sleeps())
         .build()
         .context("cannot start the runtime")?;
     runtime

@@ -1,6 +1,9 @@
 //! From the fields of the files to the configuration.
 
-use std::path::{Path, PathBuf};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 
 use super::{
     Access, Config, MemoryAvailableSource, Mode, OnDrift, OomScorePolicy, Ownership, PreKillHook, Sockets,
@@ -66,6 +69,8 @@ pub(super) fn read(fields: &mut Fields) -> Config {
         state_dir: fields.text("stateDir", absolute).unwrap_or(default.state_dir),
         run_dir: fields.text("runDir", absolute).unwrap_or(default.run_dir),
         sockets: sockets(fields),
+        metrics_listen: fields.text("metricsListen", address),
+        metrics_pod_names: fields.boolean("metricsPodNames").unwrap_or(default.metrics_pod_names),
         static_pod_path: fields.text("staticPodPath", absolute).unwrap_or(default.static_pod_path),
         on_drift: fields
             .choice("onDrift", &[("restore", OnDrift::Restore), ("report", OnDrift::Report)])
@@ -204,6 +209,14 @@ fn component(name: &str) -> Result<NodeComponent, String> {
 fn absolute(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     if path.is_absolute() { Ok(path) } else { Err(format!("{text:?} is not an absolute path")) }
+}
+
+/// No name: who resolves it would decide where pods' namespaces are told.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let address = text.parse::<SocketAddr>().ok().filter(|address| address.port() != 0);
+    address.ok_or_else(|| {
+        format!("{text:?} is not an IP address and a port: write such as 127.0.0.1:9464 or \"[::1]:9464\"")
+    })
 }
 
 fn cgroup(text: &str) -> Result<CgroupPath, String> {

@@ -48,6 +48,7 @@ fn of(form: Form) -> Value {
         Form::Choice(words) => json!({"enum": words}),
         Form::Duration | Form::Cgroup => json!({"type": "string"}),
         Form::Account => json!({"type": ["string", "integer"], "minimum": 0}),
+        Form::Address => json!({"type": "string", "pattern": ":[0-9]+$"}),
         Form::Path => json!({"type": "string", "pattern": "^/"}),
         Form::Names => json!({"type": "array", "items": {"type": "string"}}),
         Form::Words(words) => json!({"type": "array", "items": {"enum": words}}),

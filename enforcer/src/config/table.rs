@@ -41,6 +41,8 @@ pub enum Form {
     Choice(&'static [&'static str]),
     /// A duration such as 1m30s.
     Duration,
+    /// An IP address and a port.
+    Address,
     /// An absolute path of a file or folder.
     Path,
     /// A user's or a group's name or number.
@@ -129,6 +131,18 @@ pub const FIELDS: &[Field] = &[
         Form::Account,
         "a group that may order changes (admin.sock), by name or number; not set, none may",
         |config| account(config.sockets.admin.group.as_ref()),
+    ),
+    ours(
+        "metricsListen",
+        Form::Address,
+        "an IP address and a port, such as 127.0.0.1:9464, where GET /metrics is answered for whoever can reach it; not set, it is answered on the observe socket alone",
+        |config| json!(config.metrics_listen.map(|address| address.to_string())),
+    ),
+    ours(
+        "metricsPodNames",
+        Form::Boolean,
+        "whether the metrics name the three pods that would be evicted next",
+        |config| json!(config.metrics_pod_names),
     ),
     kubelets("staticPodPath", Form::Path, "the folder of manifests", |config| json!(config.static_pod_path)),
     ours(

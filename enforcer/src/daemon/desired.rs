@@ -213,6 +213,10 @@ impl Desired {
             let message = format!("{}: {} pods", self.config.static_pod_path.display(), loaded.pods.len());
             self.tell(EventType::SourceUp, Subject::Node, json!({"source": "static", "message": message}));
         }
+        if !loaded.errors.iter().any(is_down) {
+            let now_ms = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0);
+            self.journal.counts().source_was_read("static", now_ms);
+        }
         self.loaded = Arc::clone(&loaded);
         self.is_loaded = true;
         let changes = self.roster.apply(loaded.pods.clone());

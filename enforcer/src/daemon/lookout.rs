@@ -25,6 +25,7 @@ use crate::{
     config::Config,
     evict::Alarm,
     journal::{Event, EventType, Journal, Subject},
+    metrics::Level,
     model::{CgroupId, CgroupPath, PodName, PodUid},
     policy::{
         Plan,
@@ -232,6 +233,9 @@ impl Watch {
     fn look(&mut self) -> Duration {
         let now_ns = eye::now_ns();
         let trends = self.eye.look(now_ns);
+        for level in Level::ALL {
+            self.journal.counts().set_left_ns(*level, self.outlook.left_ns(&trends, *level == Level::Hard));
+        }
         let is_of_concern = self.outlook.is_of_concern(&trends);
         if is_of_concern {
             self.growth.look(now_ns);

@@ -11,7 +11,7 @@ use crate::{
     journal::Journal,
     policy::{flight::Member, order::Order},
     recorder::{Asker, Provenance, Recorder, Tap},
-    serve::{Doctor, Sources, UsageView, Usages, View},
+    serve::{Doctor, Scrape, Sources, UsageView, Usages, View},
 };
 
 /// The recorder, if there is one.
@@ -60,8 +60,14 @@ impl Recording {
         doctor: Doctor,
         view: watch::Receiver<View>,
         orders: watch::Receiver<Vec<Order>>,
+        metrics: Scrape,
     ) -> Sources {
-        Sources { journal, doctor, recorder: self.asker(), usages: self.usages(), view, orders }
+        Sources { journal, doctor, recorder: self.asker(), usages: self.usages(), view, orders, metrics }
+    }
+
+    /// The candidates at any time.
+    pub(super) fn candidates(&self) -> Arc<Mutex<Vec<Arc<Candidate>>>> {
+        Arc::clone(&self.candidates)
     }
 
     /// Reads what the candidates use.

@@ -19,6 +19,7 @@ const FIXED: &[&str] = &[
     "adminSocketOwner",
     "adminSocketGroup",
     "staticPodPath",
+    "metricsListen",
     "memoryAvailableSource",
     "cgroupRoot",
     "cgroupDriver",

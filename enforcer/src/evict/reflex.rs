@@ -384,27 +384,13 @@ impl Reflex {
     /// What it has done so far.
     #[must_use]
     pub fn stats(&self) -> ReflexStats {
-        let Counters {
-            samples,
-            samples_failed,
-            edges,
-            sources,
-            sources_refused,
-            wakes,
-            reports,
-            reports_dropped,
-        } = &self.shared.counters;
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        ReflexStats {
-            samples: get(samples),
-            samples_failed: get(samples_failed),
-            edges: get(edges),
-            sources: get(sources),
-            sources_refused: get(sources_refused),
-            wakes: wakes.stats(),
-            reports: get(reports),
-            reports_dropped: get(reports_dropped).saturating_add(self.hooks.dropped()),
-        }
+        self.observer().stats()
+    }
+
+    /// To be asked for that from elsewhere.
+    #[must_use]
+    pub fn observer(&self) -> Observer {
+        Observer { shared: Arc::clone(&self.shared), hooks: Arc::clone(&self.hooks) }
     }
 
     /// Whether the daemon's memory could be locked; if not, reactions can be delayed by paging.
@@ -439,6 +425,41 @@ impl Reflex {
         }
         self.hooks.silence();
         threads.for_each(join);
+    }
+}
+
+/// Knows what the reflex has done, also when that has ended.
+#[derive(Clone, Debug)]
+pub struct Observer {
+    shared: Arc<Shared>,
+    hooks: Arc<Hooks>,
+}
+
+impl Observer {
+    /// What it has done so far.
+    #[must_use]
+    pub fn stats(&self) -> ReflexStats {
+        let Counters {
+            samples,
+            samples_failed,
+            edges,
+            sources,
+            sources_refused,
+            wakes,
+            reports,
+            reports_dropped,
+        } = &self.shared.counters;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        ReflexStats {
+            samples: get(samples),
+            samples_failed: get(samples_failed),
+            edges: get(edges),
+            sources: get(sources),
+            sources_refused: get(sources_refused),
+            wakes: wakes.stats(),
+            reports: get(reports),
+            reports_dropped: get(reports_dropped).saturating_add(self.hooks.dropped()),
+        }
     }
 }
 

@@ -42,6 +42,12 @@ impl Disk {
         segments.first().map(|segment| segment.header.first)
     }
 
+    /// What all segments and their indexes take.
+    pub(super) fn stored_bytes(&self) -> u64 {
+        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner).clone();
+        segments.iter().map(|segment| segment.stored_bytes()).sum()
+    }
+
     /// The epoch that the event of that sequence belongs to; none if it is the present one.
     pub(super) fn epoch(&self, sequence: u64) -> Option<Ulid> {
         if sequence >= self.began {

@@ -16,6 +16,7 @@ use super::{
     Cursor, Event, Filter, Record, Subject, disk::Disk, retention::Limits, segment::Segment, store::Segments,
     tail::Tail, trouble::Trouble,
 };
+use crate::metrics::Counts;
 
 pub use self::lines::{Line, Passed};
 
@@ -53,6 +54,7 @@ pub(super) struct Shared {
     pub(super) trouble: Mutex<Trouble>,
     /// How much the disk keeps.
     limits: Mutex<Limits>,
+    counts: Counts,
 }
 
 /// Where a log on a disk goes on.
@@ -112,6 +114,15 @@ pub struct Range {
     pub oldest: u64,
     /// The newest; 0 before the first.
     pub newest: u64,
+}
+
+/// How much the log holds.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Load {
+    /// What its segments and their indexes take on the disk.
+    pub stored_bytes: u64,
+    /// How many events no segment has yet.
+    pub unwritten_records: u64,
 }
 
 /// What a reader gets.
@@ -182,6 +193,7 @@ impl Journal {
                 disk,
                 trouble: Mutex::default(),
                 limits: Mutex::new(limits),
+                counts: Counts::default(),
             }),
         }
     }
@@ -191,6 +203,11 @@ impl Journal {
     pub fn append(&self, event: Event) -> u64 {
         let Event { kind, subject, data } = event;
         let shared = &*self.shared;
+        let namespace = match &subject {
+            Subject::Node => None,
+            Subject::Pod(pod) => Some(pod.namespace.as_str()),
+        };
+        shared.counts.observe(kind, namespace, &data);
         let now = jiff::Timestamp::now();
         let mut log = shared.log();
         let id = match log.ids.generate() {
@@ -225,7 +242,9 @@ impl Journal {
             line = whole(json!({"message": message, "leftOutBytes": line.len()}));
         }
         let record = Record { sequence, time_ms: now.as_millisecond(), kind, pod, line: Bytes::from(line) };
+        let lost_before = log.lost;
         log.push(record);
+        shared.counts.lost_by_journal(log.lost - lost_before);
         let visible = log.visible;
         drop(log);
         shared.work.notify_one();
@@ -237,6 +256,23 @@ impl Journal {
     pub fn set_limits(&self, limits: Limits) {
         *self.shared.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
         self.shared.work.notify_all();
+    }
+
+    /// What was counted of the events that were appended, for whoever counts beside them too.
+    #[must_use]
+    pub fn counts(&self) -> &Counts {
+        &self.shared.counts
+    }
+
+    /// What its segments take on the disk, and how many events wait for it.
+    #[must_use]
+    pub fn load(&self) -> Load {
+        let unwritten = {
+            let log = self.shared.log();
+            (log.next - 1).saturating_sub(log.written)
+        };
+        let unwritten_records = if self.has_disk() { unwritten } else { 0 };
+        Load { stored_bytes: self.shared.disk.as_ref().map_or(0, Disk::stored_bytes), unwritten_records }
     }
 
     pub(super) fn disk(&self) -> Option<&Disk> {
@@ -541,6 +577,7 @@ impl Reader {
         let first = passed.first().map_or(oldest, |record| record.sequence);
         if self.next < first {
             let from = std::mem::replace(&mut self.next, first);
+            self.journal.counts().lost_to_reader(first - from);
             return Some(Batch::Gap { from, to: first - 1 });
         }
         self.next = passed.last().map_or(self.next, |record| record.sequence + 1);

@@ -151,6 +151,21 @@ impl Outlook {
         self.watched.iter().filter_map(left_ns).min()
     }
 
+    /// How long until the first hard, or soft, threshold of `memory.available` is crossed; none if it is not.
+    #[must_use]
+    pub fn left_ns(&self, trends: &[Trend], hard: bool) -> Option<u64> {
+        let trend = trends.iter().find(|trend| trend.signal == Signal::MemoryAvailable)?;
+        let thresholds = self.watched.iter().map(|watched| watched.threshold);
+        let own = thresholds
+            .filter(|threshold| threshold.signal == Signal::MemoryAvailable && threshold.is_hard() == hard);
+        own.filter_map(|threshold| {
+            let ahead = trend.ahead(threshold);
+            // One that is crossed needs no time.
+            if ahead.available <= ahead.amount { Some(0) } else { ahead.left_ns }
+        })
+        .min()
+    }
+
     /// Takes in how the signals are at that time; those that could not be measured are left out, and stay as they were.
     pub fn look(&mut self, now_ns: u64, trends: &[Trend]) -> Vec<Warning> {
         let mut warnings = Vec::new();

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use super::{
-    Doctor, OrderView, Sockets, Usages, View,
+    Doctor, OrderView, Scrape, Sockets, Usages, View,
     connections::{self, Limits},
     events::events,
     now,
@@ -99,6 +99,8 @@ pub struct Sources {
     pub view: watch::Receiver<View>,
     /// What operators have ordered.
     pub orders: watch::Receiver<Vec<Order>>,
+    /// The metrics.
+    pub metrics: Scrape,
 }
 
 /// What every request needs.
@@ -110,6 +112,7 @@ pub(super) struct Shared {
     pub(super) usages: Usages,
     pub(super) view: watch::Receiver<View>,
     pub(super) orders: watch::Receiver<Vec<Order>>,
+    pub(super) metrics: Scrape,
     pub(super) ready: watch::Receiver<bool>,
     pub(super) stopping: watch::Receiver<bool>,
     /// When there is something to send.
@@ -169,7 +172,7 @@ impl Observe {
     ) -> Result<(), Error> {
         let Self { listener, path } = self;
         let failed = |source| Error::Serve { path: path.display().to_string(), source };
-        let Sources { journal, doctor, recorder, usages, view, orders } = sources;
+        let Sources { journal, doctor, recorder, usages, view, orders, metrics } = sources;
         let pulse = Pulse::new(&journal);
         let shared = Shared {
             journal: journal.clone(),
@@ -178,6 +181,7 @@ impl Observe {
             usages,
             view,
             orders,
+            metrics,
             ready,
             stopping: stopping.clone(),
             pulse: pulse.beats(),
@@ -230,6 +234,7 @@ fn router(shared: Shared) -> Router {
         .route("/v1/recording", get(recording))
         .route("/v1/usages", get(usages))
         .route("/v1/orders", get(orders))
+        .route("/metrics", get(|State(shared): State<Shared>| async move { shared.metrics.answer().await }))
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .with_state(shared)

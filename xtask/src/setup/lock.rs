@@ -1,4 +1,4 @@
-//! The lock file: which Debian packages make the guests, by version and hash.
+//! The lock file: which Debian packages make the guests, and which the tests need, by version and hash.
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use anyhow::Context as _;
@@ -21,6 +21,8 @@ pub(crate) struct Lock {
     pub(crate) contenders: Vec<Package>,
     /// What makes systemd a guest's init.
     pub(crate) systemd: Vec<Package>,
+    /// What scrapes the daemon in tests.
+    pub(crate) prometheus: Vec<Package>,
     /// Each kernel: image and modules.
     pub(crate) kernels: BTreeMap<String, Vec<Package>>,
 }

@@ -5,6 +5,7 @@ mod contenders;
 mod debs;
 mod kernel;
 pub(crate) mod lock;
+pub(crate) mod prometheus;
 pub(crate) mod qemu;
 mod systemd;
 mod update_lock;
@@ -90,11 +91,21 @@ pub(crate) fn systemd(places: &Places, steps: Steps) -> anyhow::Result<PathBuf> 
     steps.run(format_args!("systemd {version}"), || systemd::provide(places, &lock))
 }
 
+/// Provides the folder of `prometheus` and `promtool`.
+pub(crate) fn prometheus(places: &Places, steps: Steps) -> anyhow::Result<PathBuf> {
+    apt::check_architecture()?;
+    let _held = places.lock_cache()?;
+    let lock = Lock::read(places)?;
+    let version = lock.prometheus.first().map_or("", |package| upstream(&package.version));
+    steps.run(format_args!("prometheus {version}"), || prometheus::provide(places, &lock))
+}
+
 /// Provides everything.
 pub(crate) fn all(places: &Places, steps: Steps) -> anyhow::Result<()> {
     bpf_toolchain(places, steps)?;
     let tools = guest_tools(places, steps, &KernelName::ALL)?;
     systemd(places, steps)?;
+    prometheus(places, steps)?;
     let with = match tools.accelerator {
         Accelerator::Kvm => "KVM",
         Accelerator::Tcg => "emulation (KVM does not work here)",

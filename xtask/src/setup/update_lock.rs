@@ -40,12 +40,13 @@ pub(crate) fn update_lock(places: &Places, steps: Steps) -> anyhow::Result<()> {
     let busybox = of_host_suite("busybox", &["busybox-static"])?;
     let contenders = of_host_suite("contenders", pins::CONTENDERS)?;
     let systemd = of_host_suite("systemd", pins::SYSTEMD)?;
-    let lock = Lock { qemu, busybox, contenders, systemd, kernels };
+    let prometheus = of_host_suite("prometheus", pins::PROMETHEUS)?;
+    let lock = Lock { qemu, busybox, contenders, systemd, prometheus, kernels };
     lock.write(places)?;
     if old.as_ref() == Some(&lock) {
         steps.say("nothing has changed");
     }
-    let rest = [&lock.qemu, &lock.busybox, &lock.contenders, &lock.systemd];
+    let rest = [&lock.qemu, &lock.busybox, &lock.contenders, &lock.systemd, &lock.prometheus];
     for package in lock.kernels.values().chain(rest).flatten() {
         steps.say(format_args!("     {} {}", package.name, package.version));
     }

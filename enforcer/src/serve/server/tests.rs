@@ -35,6 +35,7 @@ async fn serve() -> Served {
         usages: Usages::by(Vec::new),
         view: views,
         orders: watch::channel(Vec::new()).1,
+        metrics: Scrape::by(|| Ok(String::from("# EOF\n"))),
     };
     let task = tokio::spawn(observe.serve(sources, readies, stopping));
     Served { temp, journal, stop, _ready: ready, _view: view, task }

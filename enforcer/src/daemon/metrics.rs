@@ -1,0 +1,259 @@
+//! What the metrics are read from when somebody asks, and where they are told beside the observe socket.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use serde_json::json;
+use tokio::sync::watch;
+
+use super::{host::Host, lock, recording::Recording, telling};
+use crate::{
+    cgroup::{self, CgroupDir},
+    config::{Config, MemoryAvailableSource},
+    evict::{Candidate, Observer, Reflex},
+    journal::{Event, EventType, Journal, Load, Subject},
+    metrics::{self, Gauges, Headroom, Level, NextVictim, Pressure, Process, Resource, Slice},
+    model::{CgroupPath, QosClass},
+    policy::{
+        engine::{Reading, Usage},
+        name,
+        rank::{self, MemoryStanding},
+        threshold::{Signal, Threshold},
+    },
+    sense::{Available, PROC_MEMINFO, ROOT_MEMORY_STAT},
+    serve::{Doctor, MetricsListener, Scrape},
+};
+
+/// How soon it is tried again to listen.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// The slice of the system's services, where systemd made one.
+const SYSTEM_SLICE: &str = "/system.slice";
+
+/// The degradation that says that nobody can connect.
+const LISTEN: &str = "metricsListen";
+
+/// Everything that metrics are made of.
+#[derive(Clone, Debug)]
+pub(super) struct Metering(Arc<Sources>);
+
+#[derive(Debug)]
+struct Sources {
+    journal: Journal,
+    reflex: Observer,
+    candidates: Arc<Mutex<Vec<Arc<Candidate>>>>,
+    programs_attached: u64,
+    memory_bytes: u64,
+    slices: Vec<(Slice, CgroupPath)>,
+    followed: Mutex<Followed>,
+}
+
+/// What the configuration in force says.
+#[derive(Clone, Debug)]
+struct Followed {
+    hash: String,
+    mode: String,
+    thresholds: Vec<Threshold>,
+    source: MemoryAvailableSource,
+    names_pods: bool,
+    evicts_within_request: bool,
+}
+
+impl Followed {
+    fn of(config: &Config) -> Self {
+        Self {
+            hash: config.hash(),
+            mode: config.mode.to_string(),
+            thresholds: config.settings.eviction.thresholds.clone(),
+            source: config.memory_available_source,
+            names_pods: config.metrics_pod_names,
+            evicts_within_request: config.settings.eviction.evict_within_request,
+        }
+    }
+}
+
+impl Metering {
+    /// Of this host and these parts of the daemon; told on a TCP address, if one is configured, until `stopping` becomes
+    /// true.
+    pub(super) fn start(
+        config: &Config,
+        (host, doctor): (&Host, &Doctor),
+        journal: &Journal,
+        (reflex, recording): (&Reflex, &Recording),
+        stopping: &watch::Receiver<bool>,
+    ) -> Self {
+        let (root, driver) = (&config.settings.cgroup_root, config.settings.cgroup_driver);
+        let kubepods = name::kubepods(root, driver);
+        let mut slices = vec![
+            (Slice::Burstable, name::qos(&kubepods, QosClass::Burstable, driver)),
+            (Slice::BestEffort, name::qos(&kubepods, QosClass::BestEffort, driver)),
+            (Slice::Kubepods, kubepods),
+        ];
+        slices.extend(CgroupPath::parse(SYSTEM_SLICE).ok().map(|path| (Slice::System, path)));
+        let metering = Self(Arc::new(Sources {
+            journal: journal.clone(),
+            reflex: reflex.observer(),
+            candidates: recording.candidates(),
+            programs_attached: u64::try_from(doctor.programs.attached.len()).unwrap_or(u64::MAX),
+            memory_bytes: host.node.memory_bytes,
+            slices,
+            followed: Mutex::new(Followed::of(config)),
+        }));
+        metering.listen(config, stopping.clone());
+        metering
+    }
+
+    /// Another configuration is in force.
+    pub(super) fn configure(&self, config: &Config) {
+        *lock(&self.0.followed) = Followed::of(config);
+    }
+
+    /// Writes them when asked.
+    pub(super) fn scrape(&self) -> Scrape {
+        let sources = Arc::clone(&self.0);
+        Scrape::by(move || metrics::expose(sources.journal.counts(), sources.read()))
+    }
+
+    /// Where nobody can listen is tried again: the address may come later than the daemon, which has other things to do.
+    fn listen(&self, config: &Config, mut stopping: watch::Receiver<bool>) {
+        let Some(address) = config.metrics_listen else { return };
+        let (scrape, journal) = (self.scrape(), self.0.journal.clone());
+        tokio::spawn(async move {
+            let listener = tokio::select! {
+                listener = bound(address, &journal) => listener,
+                _ = stopping.wait_for(|stopping| *stopping) => return,
+            };
+            tracing::info!(%address, "metrics are told");
+            listener.serve(scrape, stopping).await;
+        });
+    }
+}
+
+async fn bound(address: SocketAddr, journal: &Journal) -> MetricsListener {
+    let mut is_told = false;
+    loop {
+        match MetricsListener::bind(address).await {
+            Ok(listener) => {
+                if is_told {
+                    let data = json!({"what": LISTEN, "message": format!("metrics are told at {address}")});
+                    journal.append(Event { kind: EventType::DegradedLeft, subject: Subject::Node, data });
+                }
+                return listener;
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut is_told, true) {
+                    let message = format!(
+                        "metrics are not told at {address}, and are on the observe socket; it is tried again every {} s: {error}",
+                        RETRY.as_secs()
+                    );
+                    telling::degraded(journal, LISTEN, &message);
+                }
+            }
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+impl Sources {
+    fn read(&self) -> Gauges {
+        let followed = lock(&self.followed).clone();
+        // Read without the lock: the daemon does not wait for it.
+        let candidates = lock(&self.candidates).clone();
+        let Load { stored_bytes, unwritten_records } = self.journal.load();
+        let protected = candidates.iter().filter(|candidate| candidate.facts().protected).count();
+        Gauges {
+            available_bytes: available_bytes(followed.source),
+            headroom: self.headroom(&followed.thresholds),
+            pressure: self.pressure(),
+            candidates: candidates.iter().map(|candidate| candidate.identity().qos_class).collect(),
+            protected_pods: u64::try_from(protected).unwrap_or(u64::MAX),
+            next_victims: if followed.names_pods {
+                next_victims(&candidates, followed.evicts_within_request)
+            } else {
+                Vec::new()
+            },
+            event_log_bytes: stored_bytes,
+            unwritten_records,
+            programs_attached: self.programs_attached,
+            reflex: Some(self.reflex.stats()),
+            mode: followed.mode,
+            config_hash: followed.hash,
+            process: Process::read(),
+        }
+    }
+
+    fn headroom(&self, thresholds: &[Threshold]) -> Vec<Headroom> {
+        let own = thresholds.iter().filter(|threshold| threshold.signal == Signal::MemoryAvailable);
+        own.map(|threshold| Headroom {
+            level: if threshold.is_hard() { Level::Hard } else { Level::Soft },
+            threshold_bytes: threshold.value.amount(self.memory_bytes),
+        })
+        .collect()
+    }
+
+    fn pressure(&self) -> Vec<Pressure> {
+        let root = CgroupDir::mount(Path::new(cgroup::MOUNT)).ok();
+        let mut found = Vec::new();
+        for resource in Resource::ALL {
+            let text = fs::read_to_string(format!("/proc/pressure/{}", resource.as_str()));
+            found.extend(text.ok().and_then(|text| Pressure::parse(resource, Slice::Node, &text)));
+        }
+        for (slice, path) in &self.slices {
+            let Some(dir) = root.as_ref().and_then(|root| root.open(path).ok()) else { continue };
+            for resource in Resource::ALL {
+                let text = dir.read(&format!("{}.pressure", resource.as_str()));
+                found.extend(text.ok().and_then(|text| Pressure::parse(resource, *slice, &text)));
+            }
+        }
+        found
+    }
+}
+
+fn available_bytes(source: MemoryAvailableSource) -> Option<u64> {
+    let root_stat = match source {
+        MemoryAvailableSource::MemAvailable => None,
+        MemoryAvailableSource::Kubelet => Some(Path::new(ROOT_MEMORY_STAT)),
+    };
+    let read = Available::open(Path::new(PROC_MEMINFO), root_stat).and_then(|mut available| available.read());
+    read.ok().map(|read| read.available_bytes)
+}
+
+/// Those that may be evicted for memory, in their order: what the kubelet's ranking says, before what is known of pods
+/// that came back.
+fn next_victims(candidates: &[Arc<Candidate>], within_request: bool) -> Vec<NextVictim> {
+    let standing = |(order, candidate): (u32, &Arc<Candidate>)| {
+        let facts = candidate.facts();
+        let usage_bytes = match candidate.usage() {
+            Reading::Gone | Reading::Usage(Usage { process_count: Some(0), .. }) => return None,
+            Reading::Missing => None,
+            Reading::Usage(usage) => Some(usage.working_set_bytes),
+        };
+        let standing = MemoryStanding {
+            usage_bytes,
+            request_bytes: facts.request_bytes,
+            priority: facts.priority,
+            order,
+        };
+        let is_within = usage_bytes.is_some() && !standing.exceeds_request();
+        let is_spared = facts.critical || facts.protected || (is_within && !within_request);
+        (!is_spared).then(|| (standing, Arc::clone(candidate)))
+    };
+    let mut standing: Vec<_> = (0..).zip(candidates).filter_map(standing).collect();
+    rank::by_memory(&mut standing, |(standing, _)| *standing);
+    let named = standing.iter().take(3).map(|(_, candidate)| {
+        let pod = &candidate.identity().pod;
+        NextVictim { namespace: pod.namespace.clone(), pod: pod.name.clone() }
+    });
+    named.collect()
+}
+
+/// Sleeps until something is due, and takes in how late that is. Safe to cancel.
+pub(super) async fn sleep_until(due: Instant) {
+    tokio::time::sleep_until(due.into()).await;
+    metrics::turns().woken_for(due);
+}

@@ -1,0 +1,372 @@
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use enforcer_common::counter::drops;
+use serde_json::Value;
+
+use super::{
+    cells::Cells,
+    degraded::Degraded,
+    durations::{Durations, Ratios},
+    labels::{Failure, Level, Method, Outcome, Phase, Qos, Scope, Signal, Suppressed, Survived},
+    names::Names,
+    pending::{Begun, Pending},
+    sinks::Sinks,
+};
+use crate::journal::EventType;
+
+/// How many namespaces are told apart; the others are one.
+pub(super) const NAMESPACES: usize = 20;
+
+/// How many sources of pods are told apart.
+const SOURCES: usize = 8;
+
+/// The namespace of what is no pod's.
+pub(super) const NO_NAMESPACE: usize = Names::<NAMESPACES>::PLACES;
+
+/// Of a time that is not known, or not limited.
+const NEVER: u64 = u64::MAX;
+
+/// Everything that is counted; clones share it.
+///
+/// The journal carries it, and counts each event that is appended. Who learns something that no event tells notes it here
+/// too.
+#[derive(Clone, Debug, Default)]
+pub struct Counts(pub(super) Arc<Counted>);
+
+#[derive(Debug)]
+pub(super) struct Counted {
+    pub(super) namespaces: Names<NAMESPACES>,
+    pub(super) evictions: Cells,
+    pub(super) dry_runs: Cells,
+    pub(super) failures: [AtomicU64; Failure::ALL.len()],
+    pub(super) repeated: Cells,
+    pub(super) suppressed: [AtomicU64; Suppressed::ALL.len()],
+    pub(super) oom_kills: Cells,
+    pub(super) phases: [Durations; Phase::ALL.len()],
+    pub(super) freed_bytes: AtomicU64,
+    pub(super) prediction_errors: Ratios,
+    pub(super) written: [AtomicU64; EventType::ALL.len()],
+    pub(super) lost_to_readers: AtomicU64,
+    pub(super) lost_by_journal: AtomicU64,
+    pub(super) lost_by_programs: [AtomicU64; drops::NAMES.len()],
+    pub(super) degraded: Degraded,
+    pub(super) sources: Names<SOURCES>,
+    /// Whether each source works; none were told of while it is 0, else 1 more than that.
+    pub(super) sources_up: [AtomicU64; SOURCES + 1],
+    /// When each was read last, in milliseconds since 1970.
+    pub(super) sources_read_ms: [AtomicU64; SOURCES + 1],
+    /// How long until each threshold of `memory.available` is crossed, in nanoseconds.
+    left_ns: [AtomicU64; Level::ALL.len()],
+    pub(super) sinks: Sinks,
+    pending: Pending,
+}
+
+impl Default for Counted {
+    fn default() -> Self {
+        let namespaces = NO_NAMESPACE + 1;
+        let (signals, classes) = (Signal::ALL.len(), Qos::ALL.len());
+        let counted = Self {
+            namespaces: Names::default(),
+            evictions: Cells::new(namespaces * signals * classes * Method::ALL.len() * Outcome::ALL.len()),
+            dry_runs: Cells::new(namespaces * signals * classes),
+            failures: Default::default(),
+            repeated: Cells::new(namespaces),
+            suppressed: Default::default(),
+            oom_kills: Cells::new(namespaces * Scope::ALL.len() * Survived::ALL.len()),
+            phases: Default::default(),
+            freed_bytes: AtomicU64::new(0),
+            prediction_errors: Ratios::default(),
+            written: std::array::from_fn(|_| AtomicU64::new(0)),
+            lost_to_readers: AtomicU64::new(0),
+            lost_by_journal: AtomicU64::new(0),
+            lost_by_programs: Default::default(),
+            degraded: Degraded::default(),
+            sources: Names::default(),
+            sources_up: Default::default(),
+            sources_read_ms: Default::default(),
+            left_ns: std::array::from_fn(|_| AtomicU64::new(NEVER)),
+            sinks: Sinks::default(),
+            pending: Pending::default(),
+        };
+        for namespace in [NO_NAMESPACE, NAMESPACES] {
+            counted.show_ooms(namespace);
+        }
+        for qos in [Qos::Guaranteed, Qos::Burstable, Qos::BestEffort] {
+            counted.show_evictions(NAMESPACES, qos);
+        }
+        counted
+    }
+}
+
+/// The place of one eviction's labels among all.
+pub(super) fn eviction_place(
+    namespace: usize,
+    signal: Signal,
+    qos: Qos,
+    method: Method,
+    outcome: Outcome,
+) -> usize {
+    let place = dry_run_place(namespace, signal, qos) * Method::ALL.len() + method.place();
+    place * Outcome::ALL.len() + outcome.place()
+}
+
+pub(super) fn dry_run_place(namespace: usize, signal: Signal, qos: Qos) -> usize {
+    (namespace * Signal::ALL.len() + signal.place()) * Qos::ALL.len() + qos.place()
+}
+
+pub(super) fn oom_place(namespace: usize, scope: Scope, survived: Survived) -> usize {
+    (namespace * Scope::ALL.len() + scope.place()) * Survived::ALL.len() + survived.place()
+}
+
+impl Counts {
+    /// Takes in an event that is being appended; `namespace` is that of the pod that it is about, if it is about one.
+    pub(crate) fn observe(&self, kind: EventType, namespace: Option<&str>, data: &Value) {
+        let counted = &*self.0;
+        if let Some(written) = counted.written.get(kind as usize) {
+            written.fetch_add(1, Ordering::Relaxed);
+        }
+        match kind {
+            EventType::PodAdded => counted.pod_added(namespace, data),
+            EventType::EvictionDecided => counted.decided(namespace, data),
+            EventType::EvictionSignalled => {
+                if let (Some(id), Some(sent)) = (text(data, "evictionId"), text(data, "sent")) {
+                    counted.pending.sent(id, sent);
+                }
+            }
+            EventType::EvictionCompleted => counted.ended(namespace, data, Outcome::Completed),
+            EventType::EvictionFailed => counted.ended(namespace, data, Outcome::Failed),
+            EventType::EvictionSuppressed => {
+                add(&counted.suppressed, Suppressed::of(text(data, "reason")).place());
+            }
+            EventType::OomIncident => counted.oom(data),
+            EventType::SourceUp => counted.source(data, true),
+            EventType::SourceDown => counted.source(data, false),
+            EventType::DegradedEntered | EventType::DegradedLeft => {
+                counted.degraded(kind == EventType::DegradedEntered, namespace, data);
+            }
+            _ => {}
+        }
+    }
+
+    /// So many events went from the log before a reader had read them.
+    pub(crate) fn lost_to_reader(&self, events: u64) {
+        self.0.lost_to_readers.fetch_add(events, Ordering::Relaxed);
+    }
+
+    /// So many events went from memory before the disk took them.
+    pub(crate) fn lost_by_journal(&self, events: u64) {
+        self.0.lost_by_journal.fetch_add(events, Ordering::Relaxed);
+    }
+
+    /// The eBPF programs have lost so many records at each stage, since they were loaded.
+    pub(crate) fn set_lost_by_programs(&self, lost: &[(&'static str, u64)]) {
+        for (counter, name) in self.0.lost_by_programs.iter().zip(drops::NAMES) {
+            if let Some((_, lost)) = lost.iter().find(|(stage, _)| *stage == name) {
+                counter.store(*lost, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// A source of pods was read at that time, in milliseconds since 1970.
+    pub(crate) fn source_was_read(&self, source: &str, now_ms: u64) {
+        if let Some(read) = self.0.sources_read_ms.get(self.0.sources.place(source)) {
+            read.store(now_ms, Ordering::Relaxed);
+        }
+    }
+
+    /// How long until that threshold of `memory.available` is crossed, in nanoseconds, as things go; none if it is not.
+    pub(crate) fn set_left_ns(&self, level: Level, left_ns: Option<u64>) {
+        if let Some(left) = self.0.left_ns.get(level.place()) {
+            left.store(left_ns.unwrap_or(NEVER), Ordering::Relaxed);
+        }
+    }
+
+    /// What was noted last of [`Self::set_left_ns`].
+    pub(super) fn left_ns(&self, level: Level) -> Option<u64> {
+        let left_ns = self.0.left_ns.get(level.place())?.load(Ordering::Relaxed);
+        (left_ns != NEVER).then_some(left_ns)
+    }
+
+    /// The sinks that events are pushed to; each fills its own.
+    #[must_use]
+    pub fn sinks(&self) -> Sinks {
+        self.0.sinks.clone()
+    }
+}
+
+impl Counted {
+    /// The first time that a pod's namespace is seen, its counters begin at 0: an increase from nothing is none to a
+    /// monitoring system.
+    fn pod_added(&self, namespace: Option<&str>, data: &Value) {
+        let namespace = self.namespace(namespace);
+        self.show_ooms(namespace);
+        self.show_evictions(namespace, Qos::of(text(data, "qosClass")));
+    }
+
+    fn show_ooms(&self, namespace: usize) {
+        for scope in Scope::ALL {
+            for survived in Survived::ALL {
+                self.oom_kills.show(oom_place(namespace, *scope, *survived));
+            }
+        }
+    }
+
+    fn show_evictions(&self, namespace: usize, qos: Qos) {
+        use Method::{Kill, Nothing, Term, TermThenKill};
+        const ENDS: [(Method, Outcome); 5] = [
+            (Kill, Outcome::Completed),
+            (Term, Outcome::Completed),
+            (TermThenKill, Outcome::Completed),
+            (Nothing, Outcome::Failed),
+            (Kill, Outcome::Failed),
+        ];
+        self.repeated.show(namespace);
+        for signal in [Signal::Memory, Signal::Allocatable, Signal::Pid] {
+            self.dry_runs.show(dry_run_place(namespace, signal, qos));
+            for (method, outcome) in ENDS {
+                self.evictions.show(eviction_place(namespace, signal, qos, method, outcome));
+            }
+        }
+    }
+
+    fn decided(&self, namespace: Option<&str>, data: &Value) {
+        let is_ordered = text(data, "decidedBy") == Some("operator");
+        let signal = if is_ordered { Signal::Operator } else { Signal::of(text(data, "signal")) };
+        let qos = Qos::of(data.get("victim").and_then(|victim| text(victim, "qosClass")));
+        if data.get("dryRun").and_then(Value::as_bool) == Some(true) {
+            self.dry_runs.add(dry_run_place(self.namespace(namespace), signal, qos), 1);
+            return;
+        }
+        if number(data, "evictedBefore").is_some_and(|before| before > 0) {
+            self.repeated.add(self.namespace(namespace), 1);
+        }
+        let is_reconstructed = data.get("reconstructed").is_some();
+        let method = if is_reconstructed { Method::Unknown } else { Method::Nothing };
+        if let Some(id) = text(data, "evictionId") {
+            self.pending.decided(Begun { id: id.into(), signal, qos, method });
+        }
+    }
+
+    fn ended(&self, namespace: Option<&str>, data: &Value, outcome: Outcome) {
+        let begun = text(data, "evictionId").and_then(|id| self.pending.ended(id));
+        // Decided before a restart.
+        let signal = begun.as_ref().map_or_else(|| Signal::of(text(data, "signal")), |begun| begun.signal);
+        let (qos, method) = begun.map_or((Qos::Unknown, Method::Unknown), |begun| (begun.qos, begun.method));
+        self.evictions.add(eviction_place(self.namespace(namespace), signal, qos, method, outcome), 1);
+        if outcome == Outcome::Failed {
+            add(&self.failures, Failure::of(text(data, "reason")).place());
+        }
+        self.freed_bytes.fetch_add(number(data, "freedBytes").unwrap_or(0), Ordering::Relaxed);
+        if let (Outcome::Completed, Some(predicted), Some(freed)) =
+            (outcome, number(data, "predictedFreedBytes"), number(data, "freedBytes"))
+        {
+            self.prediction_errors.record(predicted, freed);
+        }
+        self.timeline(data);
+    }
+
+    /// The phases, as far as they are told.
+    fn timeline(&self, data: &Value) {
+        let at = |key| nanoseconds(data.get(key)?);
+        let decided = at("crossedToDecidedMs");
+        let signalled = at("crossedToTerminatedMs").or_else(|| at("crossedToSignalledMs"));
+        let dead = at("crossedToDeadMs");
+        let back = at("crossedToMemoryBackMs");
+        for (phase, from, to) in [
+            (Phase::Decide, Some(0), decided),
+            (Phase::Signal, decided, signalled),
+            (Phase::Exit, signalled, dead),
+            (Phase::Freed, dead, back),
+        ] {
+            if let (Some(from), Some(to), Some(durations)) = (from, to, self.phases.get(phase.place())) {
+                durations.record(to.saturating_sub(from));
+            }
+        }
+    }
+
+    /// Counts the processes that the kernel killed: the marked ones, not those that died for sharing their memory.
+    fn oom(&self, data: &Value) {
+        let scope = Scope::of(text(data, "scope"));
+        let marked: Vec<&Value> = data
+            .get("victims")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter(|victim| victim.get("sharesMemoryWith").is_none())
+            .collect();
+        let place = |of: &Value| self.namespace(text(of, "namespace"));
+        for victim in &marked {
+            let cell = oom_place(place(victim), scope, survived(victim, data));
+            self.oom_kills.add(cell, 1);
+        }
+        // What counters alone tell of has no victims.
+        let counted = u64::try_from(marked.len()).unwrap_or(u64::MAX);
+        let rest = number(data, "kills").unwrap_or(counted).saturating_sub(counted);
+        if rest > 0 {
+            self.oom_kills.add(oom_place(place(data), scope, Survived::Unknown), rest);
+        }
+    }
+
+    fn source(&self, data: &Value, is_up: bool) {
+        let Some(source) = text(data, "source") else { return };
+        if let Some(up) = self.sources_up.get(self.sources.place(source)) {
+            up.store(1 + u64::from(is_up), Ordering::Relaxed);
+        }
+    }
+
+    fn degraded(&self, begins: bool, namespace: Option<&str>, data: &Value) {
+        let Some(what) = text(data, "what") else { return };
+        // Records that were lost are counted, and never come back; a protected pod is an order, and counted too.
+        if what == "recordsLost" || (what == "protect" && namespace.is_some()) {
+            return;
+        }
+        let place = text(data, "place").unwrap_or_default();
+        if begins {
+            self.degraded.entered(what, place);
+        } else {
+            self.degraded.left(what, place);
+        }
+    }
+
+    fn namespace(&self, namespace: Option<&str>) -> usize {
+        namespace.map_or(NO_NAMESPACE, |namespace| self.namespaces.place(namespace))
+    }
+}
+
+/// Whether the init of a victim's container survived: it did not if any victim in that container was it.
+fn survived(victim: &Value, data: &Value) -> Survived {
+    if text(victim, "container").is_none() || victim.get("containerInit").is_none() {
+        return Survived::Unknown;
+    }
+    let same = |other: &&Value| {
+        text(other, "uid") == text(victim, "uid") && text(other, "container") == text(victim, "container")
+    };
+    let others = data.get("victims").and_then(Value::as_array).into_iter().flatten();
+    let init_died =
+        others.filter(same).any(|other| other.get("containerInit").and_then(Value::as_bool) == Some(true));
+    if init_died { Survived::False } else { Survived::True }
+}
+
+fn add<const N: usize>(counters: &[AtomicU64; N], place: usize) {
+    if let Some(counter) = counters.get(place) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn text<'a>(data: &'a Value, key: &str) -> Option<&'a str> {
+    data.get(key)?.as_str()
+}
+
+fn number(data: &Value, key: &str) -> Option<u64> {
+    data.get(key)?.as_u64()
+}
+
+/// Milliseconds with decimals as nanoseconds; none of what is no time.
+fn nanoseconds(milliseconds: &Value) -> Option<u64> {
+    let seconds = milliseconds.as_f64()? / 1_000.0;
+    let duration = std::time::Duration::try_from_secs_f64(seconds).ok()?;
+    u64::try_from(duration.as_nanos()).ok()
+}

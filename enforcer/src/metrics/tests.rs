@@ -1,0 +1,406 @@
+#![expect(clippy::float_cmp, reason = "what is counted here is whole, and what is divided is exact")]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use super::{
+    counts::{Counts, NAMESPACES},
+    *,
+};
+use crate::{
+    journal::{Event, EventType, Journal, Subject},
+    model::{PodName, QosClass},
+};
+
+/// Every family that there is, whatever has happened.
+const FAMILIES: &[&str] = &[
+    "enforcer_evictions",
+    "enforcer_evictions_dry_run",
+    "enforcer_evictions_repeated",
+    "enforcer_eviction_failures",
+    "enforcer_eviction_suppressed",
+    "enforcer_eviction_duration_seconds",
+    "enforcer_eviction_freed_bytes",
+    "enforcer_eviction_prediction_error_ratio",
+    "enforcer_oom_kills",
+    "enforcer_memory_available_bytes",
+    "enforcer_eviction_threshold_bytes",
+    "enforcer_memory_headroom_bytes",
+    "enforcer_time_to_threshold_seconds",
+    "enforcer_pressure_waiting_seconds",
+    "enforcer_pressure_stalled_seconds",
+    "enforcer_candidates",
+    "enforcer_protected_pods",
+    "enforcer_next_victim",
+    "enforcer_events_written",
+    "enforcer_events_lost",
+    "enforcer_event_log_bytes",
+    "enforcer_queue_records",
+    "enforcer_event_sink_lag_records",
+    "enforcer_event_sink_last_success_timestamp_seconds",
+    "enforcer_bpf_ringbuf_lost",
+    "enforcer_bpf_recursion_misses",
+    "enforcer_bpf_programs_attached",
+    "enforcer_source_up",
+    "enforcer_source_last_sync_timestamp_seconds",
+    "enforcer_degraded",
+    "enforcer_reflex_looks",
+    "enforcer_reflex_edges",
+    "enforcer_reflex_wake_duration_seconds",
+    "enforcer_reflex_edge_sources",
+    "enforcer_loop_duration_seconds",
+    "enforcer_loop_lateness_seconds",
+    "enforcer_loop_stall_seconds_max",
+    "enforcer_build",
+    "enforcer_config_hash",
+    "process_resident_memory_bytes",
+    "process_virtual_memory_bytes",
+    "process_locked_memory_bytes",
+    "process_cpu_seconds",
+    "process_open_fds",
+    "process_max_fds",
+    "process_threads",
+    "process_start_time_seconds",
+];
+
+/// A page, read as `OpenMetrics` says.
+#[derive(Debug, Default)]
+struct Read {
+    types: BTreeMap<String, String>,
+    /// Rows by name and labels as they stand.
+    rows: BTreeMap<String, f64>,
+}
+
+impl Read {
+    /// Fails on anything that is not as it should be.
+    fn of(text: &str) -> Self {
+        let mut read = Self::default();
+        let body = text.strip_suffix("# EOF\n").expect("it ends as it should");
+        let mut family = String::new();
+        for line in body.lines() {
+            if let Some(rest) = line.strip_prefix("# ") {
+                let words: Vec<_> = rest.splitn(3, ' ').collect();
+                match words[..] {
+                    ["HELP", name, help] => {
+                        assert!(!help.is_empty());
+                        name.clone_into(&mut family);
+                    }
+                    ["TYPE", name, kind] => {
+                        assert_eq!(name, family);
+                        assert!(read.types.insert(name.into(), kind.into()).is_none(), "{name} comes twice");
+                    }
+                    ["UNIT", name, unit] => assert!(name == family && name.ends_with(&format!("_{unit}"))),
+                    _ => panic!("{line}"),
+                }
+                continue;
+            }
+            let (row, value) = line.rsplit_once(' ').unwrap();
+            let name = row.split('{').next().unwrap();
+            let suffix = name.strip_prefix(&*family).unwrap_or_else(|| panic!("{name} in {family}"));
+            let kind = &read.types[&family];
+            let suffixes: &[&str] = match kind.as_str() {
+                "counter" => &["_total"],
+                "gauge" => &[""],
+                "info" => &["_info"],
+                "histogram" => &["_bucket", "_sum", "_count"],
+                other => panic!("{other}"),
+            };
+            assert!(suffixes.contains(&suffix), "{line} in a {kind}");
+            let value: f64 = value.parse().unwrap();
+            assert!(read.rows.insert(row.into(), value).is_none(), "{row} comes twice");
+        }
+        read
+    }
+
+    fn get(&self, row: &str) -> f64 {
+        *self.rows.get(row).unwrap_or_else(|| panic!("no {row} in {:#?}", self.rows.keys()))
+    }
+
+    fn sum(&self, name: &str) -> f64 {
+        self.rows.iter().filter(|(row, _)| row.split('{').next() == Some(name)).map(|(_, value)| value).sum()
+    }
+}
+
+fn gauges() -> Gauges {
+    Gauges {
+        available_bytes: Some(1_000),
+        headroom: vec![Headroom { level: Level::Hard, threshold_bytes: 1_500 }],
+        pressure: vec![Pressure {
+            resource: Resource::Memory,
+            slice: Slice::Node,
+            waiting_us: 1_500_000,
+            stalled_us: None,
+        }],
+        candidates: vec![QosClass::BestEffort; 3],
+        mode: String::from("enforce"),
+        config_hash: String::from("abc"),
+        process: Process::read(),
+        ..Gauges::default()
+    }
+}
+
+fn read(journal: &Journal) -> Read {
+    Read::of(&expose(journal.counts(), gauges()).unwrap())
+}
+
+fn journal() -> Journal {
+    Journal::new("n", "b")
+}
+
+fn tell(journal: &Journal, kind: EventType, namespace: Option<&str>, data: Value) {
+    let pod = |namespace: &str| PodName { namespace: namespace.into(), name: "p".into() };
+    let subject = namespace.map_or(Subject::Node, |namespace| Subject::Pod(pod(namespace)));
+    journal.append(Event { kind, subject, data });
+}
+
+#[test]
+fn every_family_is_there_at_once_and_every_counter_at_0() {
+    let read = read(&journal());
+    assert_eq!(
+        read.types.keys().map(String::as_str).collect::<BTreeSet<_>>(),
+        FAMILIES.iter().copied().collect()
+    );
+    for (family, kind) in &read.types {
+        let rows: Vec<_> =
+            read.rows.iter().filter(|(row, _)| row.starts_with(&format!("{family}_total"))).collect();
+        let is_ours = family.starts_with("enforcer_") && !family.starts_with("enforcer_pressure");
+        if kind == "counter" && is_ours && !family.starts_with("enforcer_reflex") {
+            assert!(!rows.is_empty(), "{family} has no row");
+            assert!(rows.iter().all(|(_, value)| **value == 0.0), "{rows:?}");
+        }
+    }
+    let node = r#"enforcer_oom_kills_total{scope="node",namespace="",init_survived="unknown"}"#;
+    assert_eq!(read.get(node), 0.0);
+    assert_eq!(read.get(r#"enforcer_events_written_total{type="eviction.completed"}"#), 0.0);
+    assert_eq!(read.get(r#"enforcer_memory_headroom_bytes{threshold="hard"}"#), -500.0);
+    assert_eq!(read.get(r#"enforcer_candidates{qos="BestEffort"}"#), 3.0);
+    assert_eq!(read.get(r#"enforcer_pressure_waiting_seconds_total{resource="memory",slice="node"}"#), 1.5);
+    assert!(read.get(r#"enforcer_time_to_threshold_seconds{threshold="hard"}"#).is_infinite());
+    assert_eq!(read.get(r#"enforcer_config_hash_info{hash="abc",mode="enforce"}"#), 1.0);
+    assert_eq!(read.sum("enforcer_next_victim_info"), 0.0);
+}
+
+#[test]
+fn a_pods_namespace_has_its_counters_before_anything_happens_in_it() {
+    let journal = journal();
+    tell(&journal, EventType::PodAdded, Some("shop"), json!({"qosClass": "Burstable"}));
+    let read = read(&journal);
+    for row in [
+        r#"enforcer_evictions_total{signal="memory.available",qos="Burstable",namespace="shop",method="sigkill",outcome="completed"}"#,
+        r#"enforcer_evictions_dry_run_total{signal="pid.available",qos="Burstable",namespace="shop"}"#,
+        r#"enforcer_oom_kills_total{scope="container",namespace="shop",init_survived="true"}"#,
+        r#"enforcer_evictions_repeated_total{namespace="shop"}"#,
+    ] {
+        assert_eq!(read.get(row), 0.0);
+    }
+}
+
+#[test]
+fn an_eviction_is_counted_with_its_course() {
+    let journal = journal();
+    let tell = |kind, data| tell(&journal, kind, Some("shop"), data);
+    tell(
+        EventType::EvictionDecided,
+        json!({"evictionId": "1", "dryRun": false, "signal": "memory.available", "victim": {"qosClass": "BestEffort"},
+               "evictedBefore": 1}),
+    );
+    tell(EventType::EvictionSignalled, json!({"evictionId": "1", "sent": "SIGTERM"}));
+    tell(EventType::EvictionSignalled, json!({"evictionId": "1", "sent": "SIGKILL"}));
+    tell(
+        EventType::EvictionCompleted,
+        json!({"evictionId": "1", "signal": "memory.available", "crossedToDecidedMs": 2.0, "crossedToTerminatedMs": 5.0,
+               "crossedToSignalledMs": 900.0, "crossedToDeadMs": 1005.0, "crossedToMemoryBackMs": 1012.5,
+               "predictedFreedBytes": 1000, "freedBytes": 900}),
+    );
+    // Of one that was decided before a restart little is known.
+    tell(EventType::EvictionFailed, json!({"evictionId": "0", "reason": "interrupted"}));
+    tell(
+        EventType::EvictionDecided,
+        json!({"evictionId": "2", "dryRun": true, "signal": "pid.available", "victim": {"qosClass": "Guaranteed"}}),
+    );
+    let read = read(&journal);
+    let row = |labels: &str| read.get(&format!("enforcer_evictions_total{{{labels}}}"));
+    assert_eq!(
+        row(
+            r#"signal="memory.available",qos="BestEffort",namespace="shop",method="sigterm_sigkill",outcome="completed""#
+        ),
+        1.0
+    );
+    assert_eq!(
+        row(r#"signal="unknown",qos="unknown",namespace="shop",method="unknown",outcome="failed""#),
+        1.0
+    );
+    assert_eq!(read.sum("enforcer_evictions_total"), 2.0);
+    assert_eq!(
+        read.get(
+            r#"enforcer_evictions_dry_run_total{signal="pid.available",qos="Guaranteed",namespace="shop"}"#
+        ),
+        1.0
+    );
+    assert_eq!(read.get(r#"enforcer_eviction_failures_total{reason="interrupted"}"#), 1.0);
+    assert_eq!(read.get(r#"enforcer_evictions_repeated_total{namespace="shop"}"#), 1.0);
+    assert_eq!(read.get("enforcer_eviction_freed_bytes_total"), 900.0);
+    assert_eq!(read.get("enforcer_eviction_prediction_error_ratio_sum"), 0.1);
+    for (phase, sum) in [("decide", 0.002), ("signal", 0.003), ("exit", 1.0), ("freed", 0.0075)] {
+        let of =
+            |part: &str| read.get(&format!("enforcer_eviction_duration_seconds_{part}{{phase=\"{phase}\"}}"));
+        assert_eq!(of("count"), 1.0, "{phase}");
+        assert!((of("sum") - sum).abs() < 1e-9, "{phase}: {}", of("sum"));
+    }
+    let bucket = r#"enforcer_eviction_duration_seconds_bucket{le="0.0025",phase="decide"}"#;
+    assert_eq!(read.get(bucket), 1.0);
+    assert_eq!(read.get(&bucket.replace("0.0025", "0.001")), 0.0);
+    assert_eq!(read.get(&bucket.replace("0.0025", "+Inf")), 1.0);
+}
+
+#[test]
+fn what_an_operator_ordered_is_told_apart() {
+    let journal = journal();
+    let decided = json!({"evictionId": "1", "dryRun": false, "decidedBy": "operator", "victim": {"qosClass": "Burstable"}});
+    tell(&journal, EventType::EvictionDecided, Some("a"), decided);
+    tell(&journal, EventType::EvictionSignalled, Some("a"), json!({"evictionId": "1", "sent": "SIGTERM"}));
+    tell(&journal, EventType::EvictionCompleted, Some("a"), json!({"evictionId": "1"}));
+    let row = r#"enforcer_evictions_total{signal="operator",qos="Burstable",namespace="a",method="sigterm",outcome="completed"}"#;
+    assert_eq!(read(&journal).get(row), 1.0);
+}
+
+#[test]
+fn each_process_that_the_kernel_killed_is_counted_once() {
+    let journal = journal();
+    let victim = |container: &str, init: bool| json!({"namespace": "shop", "uid": "u", "container": container, "containerInit": init});
+    let mut sharer = victim("web", false);
+    sharer["sharesMemoryWith"] = json!(7);
+    // A group kill of one container, and a child of another whose init lives on.
+    let victims = json!([victim("web", false), victim("web", true), victim("db", false), sharer]);
+    tell(
+        &journal,
+        EventType::OomIncident,
+        Some("shop"),
+        json!({"scope": "pod", "kills": 3, "victims": victims}),
+    );
+    tell(
+        &journal,
+        EventType::OomIncident,
+        None,
+        json!({"scope": "system", "kills": 1, "victims": [{"comm": "x"}]}),
+    );
+    let reconstructed = json!({"kills": 2, "victims": [], "namespace": "shop"});
+    tell(&journal, EventType::OomIncident, Some("shop"), reconstructed);
+    let read = read(&journal);
+    let kills = |scope: &str, namespace: &str, survived: &str| {
+        read.get(&format!(
+            "enforcer_oom_kills_total{{scope=\"{scope}\",namespace=\"{namespace}\",init_survived=\"{survived}\"}}"
+        ))
+    };
+    assert_eq!((kills("pod", "shop", "false"), kills("pod", "shop", "true")), (2.0, 1.0));
+    assert_eq!((kills("system", "", "unknown"), kills("unknown", "shop", "unknown")), (1.0, 2.0));
+    assert_eq!(read.sum("enforcer_oom_kills_total"), 6.0);
+}
+
+#[test]
+fn hostile_namespaces_are_bounded_and_their_labels_escaped() {
+    let journal = journal();
+    let hostile = "a\"b\\c\nd{}";
+    tell(
+        &journal,
+        EventType::OomIncident,
+        None,
+        json!({"scope": "container", "victims": [{"namespace": hostile}]}),
+    );
+    tell(&journal, EventType::OomIncident, None, json!({"victims": [{"namespace": "x".repeat(10_000)}]}));
+    for number in 0..1_000 {
+        let namespace = format!("tenant-{number}");
+        tell(&journal, EventType::PodAdded, Some(&namespace), json!({"qosClass": "Guaranteed"}));
+        tell(&journal, EventType::PodAdded, Some(&namespace), json!({"qosClass": namespace}));
+        tell(&journal, EventType::EvictionCompleted, Some(&namespace), json!({"signal": namespace}));
+        tell(&journal, EventType::DegradedEntered, None, json!({"what": namespace, "place": namespace}));
+        tell(&journal, EventType::SourceUp, None, json!({"source": namespace}));
+    }
+    let text = expose(journal.counts(), gauges()).unwrap();
+    assert!(text.contains(r#"namespace="a\"b\\c\nd{}""#), "{text}");
+    let read = Read::of(&text);
+    let namespaces: BTreeSet<_> = read
+        .rows
+        .keys()
+        .filter_map(|row| {
+            row.split_once("namespace=\"")?.1.split_once("\",").map(|(value, _)| value.to_owned())
+        })
+        .collect();
+    assert_eq!(namespaces.len(), NAMESPACES + 2, "those that are kept, the others, and none: {namespaces:?}");
+    assert!(read.rows.len() < 3_000, "{}", read.rows.len());
+    let evicted = read.sum("enforcer_evictions_total");
+    assert_eq!(evicted, 1_000.0, "none is lost for want of a label");
+    assert!(read.sum("enforcer_source_up") <= 9.0);
+}
+
+#[test]
+fn sources_and_degradations_are_as_they_were_told_last() {
+    let journal = journal();
+    tell(&journal, EventType::SourceUp, None, json!({"source": "static"}));
+    journal.counts().source_was_read("static", 1_500);
+    tell(&journal, EventType::DegradedEntered, None, json!({"what": "bpffs", "message": "m"}));
+    tell(&journal, EventType::DegradedEntered, None, json!({"what": "limits", "place": "/a"}));
+    tell(&journal, EventType::DegradedLeft, None, json!({"what": "limits", "place": "/a"}));
+    tell(&journal, EventType::DegradedEntered, None, json!({"what": "recordsLost"}));
+    tell(&journal, EventType::DegradedEntered, Some("shop"), json!({"what": "protect"}));
+    let now = read(&journal);
+    assert_eq!(now.get(r#"enforcer_source_up{source="static"}"#), 1.0);
+    assert_eq!(now.get(r#"enforcer_source_last_sync_timestamp_seconds{source="static"}"#), 1.5);
+    assert_eq!(now.get(r#"enforcer_degraded{reason="bpffs"}"#), 1.0);
+    assert_eq!(now.get(r#"enforcer_degraded{reason="limits"}"#), 0.0);
+    assert_eq!(now.rows.keys().filter(|row| row.starts_with("enforcer_degraded")).count(), 2);
+    tell(&journal, EventType::SourceDown, None, json!({"source": "static"}));
+    assert_eq!(read(&journal).get(r#"enforcer_source_up{source="static"}"#), 0.0);
+}
+
+#[test]
+fn losses_sinks_and_what_lies_ahead_are_told() {
+    let journal = journal();
+    let counts: &Counts = journal.counts();
+    counts.set_lost_by_programs(&[("stall", 4), ("edge", 3)]);
+    counts.lost_by_journal(2);
+    counts.lost_to_reader(9);
+    counts.set_left_ns(Level::Hard, Some(2_500_000_000));
+    let sink = counts.sinks().switch_on(SinkName::Journald);
+    sink.set_lag_records(12);
+    sink.delivered_at_ms(3_000);
+    sink.lost(1);
+    let read = read(&journal);
+    assert_eq!(read.get("enforcer_bpf_ringbuf_lost_total"), 7.0);
+    for (stage, lost) in
+        [("bpf_stall", 4.0), ("bpf_oom_map", 0.0), ("journal", 2.0), ("reader", 9.0), ("sink_journald", 1.0)]
+    {
+        assert_eq!(read.get(&format!("enforcer_events_lost_total{{stage=\"{stage}\"}}")), lost);
+    }
+    assert_eq!(read.get(r#"enforcer_event_sink_lag_records{sink="journald"}"#), 12.0);
+    assert_eq!(read.get(r#"enforcer_event_sink_last_success_timestamp_seconds{sink="journald"}"#), 3.0);
+    assert_eq!(read.get(r#"enforcer_time_to_threshold_seconds{threshold="hard"}"#), 2.5);
+}
+
+#[test]
+fn events_that_make_no_sense_are_counted_as_events_alone() {
+    let journal = journal();
+    for kind in EventType::ALL {
+        for data in [
+            json!({}),
+            json!(null),
+            json!({"victims": 3, "kills": -1, "what": [], "crossedToDeadMs": -5.0, "crossedToSignalledMs": 1e300}),
+        ] {
+            tell(&journal, *kind, None, data);
+        }
+    }
+    let read = read(&journal);
+    for kind in EventType::ALL {
+        assert_eq!(read.get(&format!("enforcer_events_written_total{{type=\"{}\"}}", kind.short())), 3.0);
+    }
+}
+
+#[test]
+fn the_next_are_three_at_the_most() {
+    let victim = |name: &str| NextVictim { namespace: "shop".into(), pod: name.into() };
+    let gauges = Gauges { next_victims: ["a", "b", "c", "d"].map(victim).into(), ..gauges() };
+    let read = Read::of(&expose(&Counts::default(), gauges).unwrap());
+    assert_eq!(read.sum("enforcer_next_victim_info"), 3.0);
+    assert_eq!(read.get(r#"enforcer_next_victim_info{rank="1",namespace="shop",pod="a"}"#), 1.0);
+}
