@@ -3,9 +3,11 @@
 mod admin;
 mod doctor;
 mod events;
+mod headroom;
 mod orders;
 mod peer;
 mod pods;
+mod ranking;
 mod server;
 mod usages;
 
@@ -13,9 +15,11 @@ pub(crate) use self::orders::{now, rfc3339};
 pub use self::{
     admin::{Admin, Asked},
     doctor::{Doctor, Programs, Refused},
+    headroom::{Foresight, HeadroomView, Headrooms, SignalView, SliceView, ThresholdView},
     orders::{Done, No, OrderView, Wish},
     peer::{Peer, Stranger},
     pods::{ContainerView, PodState, PodView, View},
+    ranking::{ExcludedView, RankedView, Ranker, RankingView, ranked_signal},
     server::{Error, Observe, Sources},
     usages::{UsageView, Usages},
 };
