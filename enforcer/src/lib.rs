@@ -12,6 +12,7 @@ pub mod evict;
 pub mod journal;
 pub mod metrics;
 pub mod model;
+mod nearest;
 pub mod policy;
 mod raw;
 pub mod recorder;

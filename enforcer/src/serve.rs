@@ -16,6 +16,8 @@ mod pods;
 mod pulse;
 mod query;
 mod routes;
+mod headroom;
+mod ranking;
 mod server;
 mod socket;
 mod usages;
@@ -25,9 +27,11 @@ pub use self::{
     admin::{Admin, Asked},
     doctor::{Doctor, Programs, Refused},
     metrics::{MetricsListener, Scrape},
+    headroom::{Foresight, HeadroomView, Headrooms, SignalView, SliceView, ThresholdView},
     orders::{Done, No, OrderView, Wish},
     peer::{Peer, Stranger},
     pods::{ContainerView, PodState, PodView, View},
+    ranking::{ExcludedView, RankedView, Ranker, RankingView, ranked_signal},
     server::{Error, Observe, Sources},
     socket::{Access, Account, Sockets},
     usages::{UsageView, Usages},

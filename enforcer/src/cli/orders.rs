@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     Context, Failure, client, format,
-    render::{escape, wrap},
+    render::wrap,
 };
 use crate::{
     model::PodName,
@@ -64,8 +64,9 @@ pub(super) fn ask(context: &Context, wish: &Wish) -> Result<(), Failure> {
         ));
     }
     format::print(context.output, &done, || {
-        let id = done.eviction_id.as_ref().map(|id| format!("\neviction {}", escape(id)));
-        format!("{}{}\n", escape(&done.message), id.unwrap_or_default())
+        let id = done.eviction_id.as_ref().map(|id| format!("eviction {id}"));
+        let lines = std::iter::once(done.message.clone()).chain(id);
+        lines.flat_map(|line| wrap(&line, WIDTH)).map(|line| line + "\n").collect()
     })
 }
 

@@ -19,11 +19,12 @@ use tokio::{
 };
 
 use super::{
-    Doctor, OrderView, Scrape, Sockets, Usages, View,
+    Doctor, Foresight, OrderView, Scrape, Sockets, Usages, View,
     connections::{self, Limits},
     events::events,
-    now,
+    headroom, now,
     pulse::Pulse,
+    ranking,
     routes::Routes,
     socket,
 };
@@ -95,6 +96,8 @@ pub struct Sources {
     pub recorder: Option<Asker>,
     /// What each candidate for eviction uses.
     pub usages: Usages,
+    /// Who would be evicted, and what is left before that.
+    pub foresight: Foresight,
     /// The pods.
     pub view: watch::Receiver<View>,
     /// What operators have ordered.
@@ -110,6 +113,7 @@ pub(super) struct Shared {
     pub(super) doctor: Arc<Doctor>,
     pub(super) recorder: Option<Asker>,
     pub(super) usages: Usages,
+    pub(super) foresight: Foresight,
     pub(super) view: watch::Receiver<View>,
     pub(super) orders: watch::Receiver<Vec<Order>>,
     pub(super) metrics: Scrape,
@@ -172,13 +176,14 @@ impl Observe {
     ) -> Result<(), Error> {
         let Self { listener, path } = self;
         let failed = |source| Error::Serve { path: path.display().to_string(), source };
-        let Sources { journal, doctor, recorder, usages, view, orders, metrics } = sources;
+        let Sources { journal, doctor, recorder, usages, foresight, view, orders, metrics } = sources;
         let pulse = Pulse::new(&journal);
         let shared = Shared {
             journal: journal.clone(),
             doctor: Arc::new(doctor),
             recorder,
             usages,
+            foresight,
             view,
             orders,
             metrics,
@@ -235,6 +240,8 @@ fn router(shared: Shared) -> Router {
         .route("/v1/usages", get(usages))
         .route("/v1/orders", get(orders))
         .route("/metrics", get(|State(shared): State<Shared>| async move { shared.metrics.answer().await }))
+        .route("/v1/ranking", get(ranking::ranking))
+        .route("/v1/headroom", get(headroom::headroom))
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .with_state(shared)
