@@ -8,6 +8,7 @@
 //! | `Ooms` | a task | ring buffer records, a tick | OOM events |
 //! | `Stalling` | the task of `Ooms` | records of stalls, what came together of them | pressure events |
 //! | `Desk` | the runtime; a thread that writes | wishes, its clock | orders in force: settings, protected pods |
+//! | `Sinks` | a thread for each sink | the journal | deliveries, events about them |
 //! | `serve::{Observe, Admin, View}` | tasks | journal, view, wishes | answers |
 
 mod backlog;
@@ -28,6 +29,7 @@ mod recovery;
 mod reload;
 mod reports;
 mod schedule;
+mod sinks;
 mod stalls;
 mod standing;
 mod start;
@@ -58,6 +60,7 @@ use self::{
     orders::{Desk, Evictions},
     recording::Recording,
     reports::{Telling, lock, start_reflex},
+    sinks::Sinks,
     start::{open_journal, permits, tell_start},
     watching::{Guarded, Watched},
 };
@@ -126,6 +129,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let observe = Observe::bind(&config.run_dir).await?;
     let admin = Admin::bind(&config.run_dir)?;
     let journal = open_journal(&config, &host)?;
+    let mut sinks = Sinks::start(&config, &host, &journal);
     let host_facts = HostFacts::gather();
     tell_start(&journal, &config, &host, &host_facts);
     claim.tell(&journal);
@@ -178,6 +182,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                     recording.configured(&config);
                     desk.configure(&reflex, &config);
                     lookout.configure(&config);
+                    sinks.configure(&config);
                     desired.configure(&config).await?;
                 }
             }
@@ -218,6 +223,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     detach(tracing, on_exit, &journal).await;
     stop.send_replace(true);
     desk.close().await;
+    sinks.close().await;
     farewell(server, &journal).await
 }
 

@@ -17,6 +17,7 @@ pub mod recorder;
 mod render;
 pub mod sense;
 pub mod serve;
+pub mod sink;
 pub mod source;
 mod yaml;
 

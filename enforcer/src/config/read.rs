@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::{
     Config, MemoryAvailableSource, Mode, OnDrift, OomScorePolicy, Ownership, PreKillHook,
     fields::{Fields, Pair},
+    sinks,
     table::{ENFORCEABLE, RESERVABLE},
 };
 use crate::{
@@ -90,6 +91,7 @@ pub(super) fn read(fields: &mut Fields) -> Config {
         system_reserved_cgroup,
         kube_reserved_cgroup,
         pre_kill_hook: hook(fields),
+        sinks: sinks::read(fields),
         settings,
     };
     // What was wrong above stands in for its default here, and would be told twice.
@@ -187,7 +189,7 @@ fn component(name: &str) -> Result<NodeComponent, String> {
     NodeComponent::parse(name).map_err(|error| error.to_string())
 }
 
-fn absolute(text: &str) -> Result<PathBuf, String> {
+pub(super) fn absolute(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     if path.is_absolute() { Ok(path) } else { Err(format!("{text:?} is not an absolute path")) }
 }

@@ -53,10 +53,14 @@ fn of(form: Form) -> Value {
         Form::Quantities(names) => object(names, &quantity),
         Form::Thresholds => object(&signals, &quantity),
         Form::Durations => object(&signals, &json!({"type": "string"})),
-        Form::Object(fields) => {
-            let properties: Map<_, _> =
-                fields.iter().map(|(name, form)| ((*name).to_owned(), of(*form))).collect();
-            json!({"type": "object", "properties": properties, "additionalProperties": false})
-        }
+        Form::Object(fields) => of_fields(fields),
+        Form::Objects(fields) => json!({"type": "array", "items": of_fields(fields)}),
+        Form::Text => json!({"type": "string"}),
+        Form::Quantity => quantity,
     }
+}
+
+fn of_fields(fields: &[(&str, Form)]) -> Value {
+    let properties: Map<_, _> = fields.iter().map(|(name, form)| ((*name).to_owned(), of(*form))).collect();
+    json!({"type": "object", "properties": properties, "additionalProperties": false})
 }
