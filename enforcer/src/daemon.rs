@@ -61,7 +61,7 @@ use self::{
     recording::Recording,
     reports::{Telling, lock, start_reflex},
     sinks::Sinks,
-    start::{open_journal, permits, tell_start},
+    start::{permits, tell_start},
     watching::{Guarded, Watched},
 };
 pub use self::{reload::Load, unfit::Unfit};
@@ -128,8 +128,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let claim = Claim::take(config.mode)?;
     let observe = Observe::bind(&config.run_dir).await?;
     let admin = Admin::bind(&config.run_dir)?;
-    let journal = open_journal(&config, &host)?;
-    let mut sinks = Sinks::start(&config, &host, &journal);
+    let (journal, mut sinks) = Sinks::open(&config, &host)?;
     let host_facts = HostFacts::gather();
     tell_start(&journal, &config, &host, &host_facts);
     claim.tell(&journal);
@@ -223,8 +222,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     detach(tracing, on_exit, &journal).await;
     stop.send_replace(true);
     desk.close().await;
-    sinks.close().await;
-    farewell(server, &journal).await
+    farewell(server, sinks, &journal).await
 }
 
 /// Gives back what is not to outlive the daemon.
@@ -237,8 +235,13 @@ async fn give_back(desired: &mut Desired, on_exit: OnExit) -> anyhow::Result<()>
     }
 }
 
-/// Waits for the end of open connections, and closes the log.
-async fn farewell(server: JoinHandle<Result<(), serve::Error>>, journal: &Journal) -> anyhow::Result<()> {
+/// Waits for the end of sinks and open connections, and closes the log.
+async fn farewell(
+    server: JoinHandle<Result<(), serve::Error>>,
+    sinks: Sinks,
+    journal: &Journal,
+) -> anyhow::Result<()> {
+    sinks.close().await;
     let ended = tokio::time::timeout(GOODBYE, server).await;
     // A disk that takes nothing any more does not keep us for ever: the writer gives up on the first refusal.
     journal.close();

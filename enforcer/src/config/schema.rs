@@ -46,7 +46,7 @@ fn of(form: Form) -> Value {
         Form::Integer(least) => json!({"type": "integer", "minimum": least}),
         Form::Share => json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
         Form::Choice(words) => json!({"enum": words}),
-        Form::Duration | Form::Cgroup => json!({"type": "string"}),
+        Form::Duration | Form::Cgroup | Form::Text => json!({"type": "string"}),
         Form::Path => json!({"type": "string", "pattern": "^/"}),
         Form::Names => json!({"type": "array", "items": {"type": "string"}}),
         Form::Words(words) => json!({"type": "array", "items": {"enum": words}}),
@@ -55,7 +55,6 @@ fn of(form: Form) -> Value {
         Form::Durations => object(&signals, &json!({"type": "string"})),
         Form::Object(fields) => of_fields(fields),
         Form::Objects(fields) => json!({"type": "array", "items": of_fields(fields)}),
-        Form::Text => json!({"type": "string"}),
         Form::Quantity => quantity,
     }
 }

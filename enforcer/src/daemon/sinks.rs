@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::timeout;
 
-use super::{host::Host, telling};
+use super::{host::Host, start, telling};
 use crate::{
     config::Config,
     journal::Journal,
@@ -24,8 +24,9 @@ pub(super) struct Sinks {
 }
 
 impl Sinks {
-    /// Starts what is configured. One that is new begins with what this daemon tells from here on.
-    pub(super) fn start(config: &Config, host: &Host, journal: &Journal) -> Self {
+    /// Opens the log, and starts what is configured. One that is new begins with what this daemon tells.
+    pub(super) fn open(config: &Config, host: &Host) -> anyhow::Result<(Journal, Self)> {
+        let journal = start::open_journal(config, host)?;
         let ground = Ground {
             journal: journal.clone(),
             state_dir: config.state_dir.clone(),
@@ -35,7 +36,7 @@ impl Sinks {
         let begin = journal.range().newest;
         let mut sinks = Self { ground, begin, running: BTreeMap::new() };
         sinks.configure(config);
-        sinks
+        Ok((journal, sinks))
     }
 
     /// Follows another configuration. A sink that is configured as before goes on, or stays stopped.

@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn waits_double_within_their_bounds_and_differ() {
-        let bounds = Bounds { least: Duration::from_secs(1), most: Duration::from_secs(60) };
+        let bounds = Bounds { least: Duration::from_secs(1), most: Duration::from_mins(1) };
         let mut back_off = BackOff::new(bounds);
         for full in [1, 2, 4, 8, 16, 32, 60, 60, 60] {
             let (wait, full) = (back_off.next(), Duration::from_secs(full));

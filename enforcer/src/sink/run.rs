@@ -21,7 +21,7 @@ use crate::journal::{Event, EventType, Journal, Subject};
 pub(super) const FAILING: Duration = Duration::from_secs(30);
 
 /// The least time between two events about what a receiver will never take: each of them goes to the receiver too.
-const PASSED_OVER_PACE: Duration = Duration::from_secs(60);
+const PASSED_OVER_PACE: Duration = Duration::from_mins(1);
 
 /// How long a sink may go on when it is to stop.
 const GOODBYE: Duration = Duration::from_millis(1_500);
@@ -248,9 +248,10 @@ impl<O: Outlet> Run<O> {
 
     fn tell(&self, kind: EventType, message: &str) {
         let message = format!("the sink {} {message}", self.shown);
-        match kind {
-            EventType::DegradedEntered => tracing::warn!("{message}"),
-            _ => tracing::info!("{message}"),
+        if kind == EventType::DegradedEntered {
+            tracing::warn!("{message}");
+        } else {
+            tracing::info!("{message}");
         }
         let data: Value = json!({"what": "sink", "sink": self.shown, "message": message});
         self.journal.append(Event { kind, subject: Subject::Node, data });

@@ -38,7 +38,7 @@ pub enum Wanted {
     /// To systemd's journal.
     Journald(JournaldSettings),
     /// To an HTTP receiver.
-    Webhook(WebhookSettings),
+    Webhook(Box<WebhookSettings>),
 }
 
 impl Wanted {
@@ -46,7 +46,10 @@ impl Wanted {
     #[must_use]
     pub fn all(settings: &SinkSettings) -> Vec<Self> {
         let journald = settings.journald.enabled.then(|| Self::Journald(settings.journald.clone()));
-        journald.into_iter().chain(settings.webhooks.iter().cloned().map(Self::Webhook)).collect()
+        journald
+            .into_iter()
+            .chain(settings.webhooks.iter().cloned().map(Box::new).map(Self::Webhook))
+            .collect()
     }
 
     /// Its name, of which there is no other: `journald`, `webhook-pager`.
@@ -159,14 +162,12 @@ impl Work {
             Wanted::Journald(settings) => match Journald::new(&settings, &self.ground.journal) {
                 Ok(journald) => runtime.block_on(self.deliver(journald, stopping)),
                 Err(error) => {
-                    self.tell(&format!("the sink journald does not start: {}", crate::chain(&error)))
+                    self.tell(&format!("the sink journald does not start: {}", crate::chain(&error)));
                 }
             },
             Wanted::Webhook(settings) => {
-                if let Err(error) = raw::look_up_names_plainly() {
-                    tracing::warn!(%error, "host names are looked up as /etc/nsswitch.conf says");
-                }
-                let webhook = Webhook::new(settings, &self.ground.node);
+                raw::look_up_names_plainly();
+                let webhook = Webhook::new(*settings, &self.ground.node);
                 runtime.block_on(self.deliver(webhook, stopping));
             }
         }

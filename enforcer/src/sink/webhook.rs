@@ -132,7 +132,7 @@ impl Webhook {
 }
 
 impl Outlet for Webhook {
-    const BACK_OFF: Bounds = Bounds { least: Duration::from_secs(1), most: Duration::from_secs(60) };
+    const BACK_OFF: Bounds = Bounds { least: Duration::from_secs(1), most: Duration::from_mins(1) };
 
     fn limits(&self) -> (usize, usize) {
         (self.most_events, self.settings.batch.map_or(0, |batch| batch.max_bytes.saturating_sub(2)))

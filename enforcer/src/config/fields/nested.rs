@@ -7,7 +7,7 @@ impl Fields {
     /// A mapping of it with fields of its own; none where it is not given.
     pub(in crate::config) fn inner_of(&mut self, inner: &mut Inner, name: &'static str) -> Option<Inner> {
         let node = inner.take(name)?;
-        self.inner_from(inner, name.to_owned(), node)
+        self.inner_from(inner, name, node)
     }
 
     /// A list of such mappings; empty where it is not given.
@@ -17,7 +17,7 @@ impl Fields {
             Value::List(items) => items
                 .into_iter()
                 .enumerate()
-                .filter_map(|(index, item)| self.inner_from(inner, format!("{name}[{index}]"), item))
+                .filter_map(|(index, item)| self.inner_from(inner, &format!("{name}[{index}]"), item))
                 .collect(),
             other => {
                 let found = describe(&other);
@@ -53,7 +53,7 @@ impl Fields {
         self.problem(&inner.file, inner.line, &field, message);
     }
 
-    fn inner_from(&mut self, outer: &Inner, name: String, node: Node) -> Option<Inner> {
+    fn inner_from(&mut self, outer: &Inner, name: &str, node: Node) -> Option<Inner> {
         let field = format!("{}.{name}", outer.field);
         match node.value {
             Value::Map(entries) => {

@@ -61,9 +61,9 @@ fn what_is_wrong_is_told_with_its_place() {
 
 #[test]
 fn there_are_only_so_many_webhooks() {
-    let webhooks: String =
+    let webhooks: Vec<_> =
         (0..9).map(|index| format!("  - {{name: w{index}, url: \"http://h\"}}\n")).collect();
-    let told = problems(&format!("sinks:\n  webhook:\n{webhooks}"));
+    let told = problems(&format!("sinks:\n  webhook:\n{}", webhooks.concat()));
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].contains("sinks.webhook[8]: there may be 8"), "{told:?}");
 }

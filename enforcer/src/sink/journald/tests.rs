@@ -21,14 +21,13 @@ fn parse(mut rest: &[u8]) -> BTreeMap<String, Vec<u8>> {
     while !rest.is_empty() {
         let end = rest.iter().position(|byte| *byte == b'\n').unwrap();
         let (line, behind) = (&rest[..end], &rest[end + 1..]);
-        let (name, value, behind) = match line.iter().position(|byte| *byte == b'=') {
-            Some(equals) => (&line[..equals], &line[equals + 1..], behind),
-            None => {
-                let (length, behind) = behind.split_at(8);
-                let length = usize::try_from(u64::from_le_bytes(length.try_into().unwrap())).unwrap();
-                assert_eq!(behind[length], b'\n');
-                (line, &behind[..length], &behind[length + 1..])
-            }
+        let (name, value, behind) = if let Some(equals) = line.iter().position(|byte| *byte == b'=') {
+            (&line[..equals], &line[equals + 1..], behind)
+        } else {
+            let (length, behind) = behind.split_at(8);
+            let length = usize::try_from(u64::from_le_bytes(length.try_into().unwrap())).unwrap();
+            assert_eq!(behind[length], b'\n');
+            (line, &behind[..length], &behind[length + 1..])
         };
         let name = String::from_utf8(name.to_vec()).unwrap();
         assert!(fields.insert(name, value.to_vec()).is_none());

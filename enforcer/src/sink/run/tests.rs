@@ -135,7 +135,7 @@ impl Scene {
     }
 }
 
-const LONG: Duration = Duration::from_secs(3_600);
+const LONG: Duration = Duration::from_hours(1);
 
 #[tokio::test]
 async fn everything_arrives_in_order_whatever_fails() {

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use hyper::{HeaderMap, StatusCode, header};
 
 /// The longest that a receiver is left alone because it asked for it.
-const MOST_AFTER: Duration = Duration::from_secs(3_600);
+const MOST_AFTER: Duration = Duration::from_hours(1);
 
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum Verdict {

@@ -22,7 +22,7 @@ pub(super) struct Leave {
 impl Leave {
     /// The least time between the beginnings of two requests.
     pub(super) fn gap(&self) -> Option<Duration> {
-        self.per_minute.map(|per_minute| Duration::from_secs(60) / per_minute.max(1))
+        self.per_minute.map(|per_minute| Duration::from_mins(1) / per_minute.max(1))
     }
 }
 

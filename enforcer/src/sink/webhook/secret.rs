@@ -96,11 +96,16 @@ pub(super) fn signature(secrets: &[Vec<u8>], now: i64, body: &[u8]) -> String {
         context.update(format!("{now}.").as_bytes());
         context.update(body);
         value.push_str(",v1=");
-        for byte in context.sign().as_ref() {
-            value.push_str(&format!("{byte:02x}"));
-        }
+        value.push_str(&hex(context.sign().as_ref()));
     }
     value
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        text.push_str(&format!("{byte:02x}"));
+        text
+    })
 }
 
 #[cfg(test)]
@@ -129,8 +134,7 @@ mod tests {
     fn the_algorithm_is_that_of_the_rfc() {
         let key = hmac::Key::new(hmac::HMAC_SHA256, b"Jefe");
         let tag = hmac::sign(&key, b"what do ya want for nothing?");
-        let hex: String = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hex, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+        assert_eq!(hex(tag.as_ref()), "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
     }
 
     #[test]
