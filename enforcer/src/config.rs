@@ -6,6 +6,7 @@ mod accounts;
 mod fields;
 mod read;
 mod schema;
+mod sinks;
 mod table;
 
 use std::{
@@ -21,6 +22,7 @@ use self::fields::{Fields, Provenance};
 use crate::{
     model::{CgroupPath, NodeComponent},
     policy::{EvictionSettings, Settings, allocatable, engine::Resource, threshold::Threshold},
+    sink::SinkSettings,
 };
 
 pub use self::{
@@ -90,6 +92,8 @@ pub struct Config {
     pub kube_reserved_cgroup: Option<CgroupPath>,
     /// `preKillHook`: what is run before a victim is signalled.
     pub pre_kill_hook: Option<PreKillHook>,
+    /// `sinks`: where events are pushed to.
+    pub sinks: SinkSettings,
     /// Everything that decides the plan.
     pub settings: Settings,
 }
@@ -148,6 +152,7 @@ impl Default for Config {
             system_reserved_cgroup: None,
             kube_reserved_cgroup: None,
             pre_kill_hook: None,
+            sinks: SinkSettings::default(),
             settings: Settings::default(),
         }
     }

@@ -8,6 +8,7 @@
 //! | `Ooms` | a task | ring buffer records, a tick | OOM events |
 //! | `Stalling` | the task of `Ooms` | records of stalls, what came together of them | pressure events |
 //! | `Desk` | the runtime; a thread that writes | wishes, its clock | orders in force: settings, protected pods |
+//! | `Sinks` | a thread for each sink | the journal | deliveries, events about them |
 //! | `serve::{Observe, Admin, View}` | tasks | journal, view, wishes | answers |
 //! | `Metering` | a blocking thread, when asked | what the journal counted, candidates, kernel files | metrics |
 
@@ -31,6 +32,7 @@ mod recovery;
 mod reload;
 mod reports;
 mod schedule;
+mod sinks;
 mod stalls;
 mod standing;
 mod start;
@@ -62,7 +64,8 @@ use self::{
     orders::{Desk, Evictions},
     recording::Recording,
     reports::{Telling, lock, start_reflex},
-    start::{open_journal, permits, tell_start},
+    sinks::Sinks,
+    start::{permits, tell_start},
     watching::{Guarded, Watched},
 };
 pub use self::{reload::Load, unfit::Unfit};
@@ -129,7 +132,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let claim = Claim::take(config.mode)?;
     let observe = Observe::bind(&config.run_dir, &config.sockets).await?;
     let admin = Admin::bind(&config.run_dir, &config.sockets)?;
-    let journal = open_journal(&config, &host)?;
+    let (journal, mut sinks) = Sinks::open(&config, &host)?;
     let host_facts = HostFacts::gather();
     tell_start(&journal, &config, &host, &host_facts);
     claim.tell(&journal);
@@ -184,6 +187,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                     metering.configure(&config);
                     desk.configure(&reflex, &config);
                     lookout.configure(&config);
+                    sinks.configure(&config);
                     desired.configure(&config).await?;
                 }
             }
@@ -222,7 +226,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     detach(tracing, on_exit, &journal).await;
     stop.send_replace(true);
     desk.close().await;
-    farewell(server, &journal).await
+    farewell(server, sinks, &journal).await
 }
 
 /// Gives back what is not to outlive the daemon.
@@ -235,8 +239,13 @@ async fn give_back(desired: &mut Desired, on_exit: OnExit) -> anyhow::Result<()>
     }
 }
 
-/// Waits for the end of open connections, and closes the log.
-async fn farewell(server: JoinHandle<Result<(), serve::Error>>, journal: &Journal) -> anyhow::Result<()> {
+/// Waits for the end of sinks and open connections, and closes the log.
+async fn farewell(
+    server: JoinHandle<Result<(), serve::Error>>,
+    sinks: Sinks,
+    journal: &Journal,
+) -> anyhow::Result<()> {
+    sinks.close().await;
     let ended = tokio::time::timeout(GOODBYE, server).await;
     // A disk that takes nothing any more does not keep us for ever: the writer gives up on the first refusal.
     journal.close();

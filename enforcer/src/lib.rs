@@ -8,6 +8,7 @@ mod chain;
 pub mod cli;
 pub mod config;
 pub mod daemon;
+mod durable;
 pub mod evict;
 pub mod journal;
 pub mod metrics;
@@ -16,8 +17,10 @@ mod nearest;
 pub mod policy;
 mod raw;
 pub mod recorder;
+mod render;
 pub mod sense;
 pub mod serve;
+pub mod sink;
 pub mod source;
 mod yaml;
 

@@ -18,6 +18,26 @@ use rustix::{
 };
 use tokio::io::{Interest, unix::AsyncFd};
 
+/// Has host names looked up in /etc/hosts and by DNS alone, where this program carries its own libc: what else
+/// /etc/nsswitch.conf names would be loaded from the host's libc, which may be another version.
+#[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
+pub(crate) fn look_up_names_plainly() {
+    unsafe extern "C" {
+        fn __nss_configure_lookup(
+            database: *const libc::c_char,
+            services: *const libc::c_char,
+        ) -> libc::c_int;
+    }
+    // SAFETY: glibc's own function of that signature (nss/nss.h); both strings end with a zero byte, are only read, and
+    // glibc copies what it keeps. It takes glibc's own lock.
+    let result = unsafe { __nss_configure_lookup(c"hosts".as_ptr(), c"files dns".as_ptr()) };
+    debug_assert_eq!(result, 0, "glibc knows the database, and reads the line");
+}
+
+/// A program that uses the host's libc looks names up as the host does.
+#[cfg(not(all(target_env = "gnu", target_feature = "crt-static")))]
+pub(crate) fn look_up_names_plainly() {}
+
 /// Frees the memory of a process that has been sent SIGKILL, in the calling thread (`process_mrelease(2)`, Linux 5.15).
 ///
 /// A process that is not dying is refused with `EINVAL`, so that a pid that was reused meanwhile comes to no harm.

@@ -2,6 +2,9 @@
 
 use serde_json::Value;
 
+use crate::render::{detail, text};
+pub(super) use crate::render::{escape, human_bytes};
+
 /// One event as one line; what is no event is shown escaped.
 pub(super) fn event(line: &[u8], color: bool) -> String {
     let Ok(event) = serde_json::from_slice::<Value>(line) else {
@@ -30,199 +33,6 @@ fn paint(text: &str, kind: &str, color: bool) -> String {
     format!("\u{1b}[{code}m{text}\u{1b}[0m")
 }
 
-fn detail(kind: &str, data: &Value) -> String {
-    match kind {
-        "threshold.crossed" => crossed(data),
-        "eviction.decided" => decided(data),
-        "eviction.signalled" => signalled(data),
-        "eviction.contained" => contained(data),
-        "eviction.completed" if data.get("operator").is_some() => format!(
-            "ended {} after the order; {} came back, {} predicted",
-            ms(data, "decidedToDeadMs"),
-            bytes(data, "freedBytes"),
-            bytes(data, "predictedFreedBytes"),
-        ),
-        "eviction.completed" => format!(
-            "dead {} and memory back {} after the crossing; {} came back, {} predicted",
-            ms(data, "crossedToDeadMs"),
-            ms(data, "crossedToMemoryBackMs"),
-            bytes(data, "freedBytes"),
-            bytes(data, "predictedFreedBytes"),
-        ),
-        "oom.detected" | "oom.incident" | "oom.averted" => oom(kind, data),
-        "limits.applied" => limits(data),
-        "pod.added" => format!("{} priority {}", text(data, "qosClass"), number(data, "priority")),
-        _ => ["message", "reason"]
-            .iter()
-            .map(|key| text(data, key))
-            .find(|text| !text.is_empty())
-            .unwrap_or_default(),
-    }
-}
-
-fn crossed(data: &Value) -> String {
-    let signal = text(data, "signal");
-    if data.get("thresholdCount").is_some() {
-        return format!("{signal} {} < {}", number(data, "observedCount"), number(data, "thresholdCount"));
-    }
-    format!("{signal} {} < {}", bytes(data, "observedBytes"), bytes(data, "thresholdBytes"))
-}
-
-fn signalled(data: &Value) -> String {
-    if data.get("operator").is_some() {
-        return match text(data, "sent").as_str() {
-            "SIGTERM" => format!("asked to end by order, within {}", ms(data, "graceMs")),
-            _ => format!("killed {} after the order; its grace has passed", ms(data, "decidedToSignalledMs")),
-        };
-    }
-    if text(data, "sent") == "SIGTERM" {
-        let (after, grace) = (ms(data, "crossedToTerminatedMs"), ms(data, "graceMs"));
-        return format!("asked to end {after} after the crossing, within {grace}");
-    }
-    let why = match text(data, "killedBecause").as_str() {
-        "gracePassed" => "; its grace has passed",
-        "hardThreshold" => "; the hard threshold was crossed in its grace",
-        "exhausting" => "; memory would have run out in its grace",
-        _ => "",
-    };
-    format!("killed {} after the crossing{why}", ms(data, "crossedToSignalledMs"))
-}
-
-fn contained(data: &Value) -> String {
-    match text(data, "state").as_str() {
-        "contained" => format!(
-            "held at {} of {}: pods fill {} a second, and {} are left",
-            bytes(data, "memoryHighBytes"),
-            bytes(data, "usageBytes"),
-            bytes(data, "fillBytesPerSecond"),
-            bytes(data, "headroomBytes"),
-        ),
-        "released" => format!("let go of after {}", ms(data, "heldMs")),
-        "stuck" => String::from("memory.high could not be given back; the next start does"),
-        _ => format!("not held back: {}", text(data, "message")),
-    }
-}
-
-fn decided(data: &Value) -> String {
-    let victim = data.get("victim").unwrap_or(&Value::Null);
-    let mut line = format!(
-        "{}evict {}: uses {}, requests {}, priority {}",
-        match (data.get("dryRun"), data.get("paused")) {
-            (_, Some(Value::Bool(true))) => "(paused) would ",
-            (Some(Value::Bool(true)), _) => "(dry run) would ",
-            _ => "",
-        },
-        text(victim, "qosClass"),
-        bytes(victim, "usageBytes"),
-        bytes(victim, "requestBytes"),
-        number(victim, "priority"),
-    );
-    if let Some(operator) = data.get("operator") {
-        line.push_str(&format!(
-            "; by order of uid {}: {}",
-            number(operator, "uid"),
-            text(operator, "reason")
-        ));
-    }
-    let next = data.get("ranking").and_then(Value::as_array).and_then(|ranking| ranking.get(1));
-    if let Some(next) = next {
-        let key = text(data, "decidedBy");
-        let name = format!("{}/{}", text(next, "namespace"), text(next, "name"));
-        let why = match key.as_str() {
-            "exceedsRequest" => format!("{name} stays within its request"),
-            "priority" => format!("{name} has priority {}", number(next, "priority")),
-            "aboveRequest" => format!("{name} is {} above its request", bytes(next, "aboveRequestBytes")),
-            _ => format!("{name} comes after it"),
-        };
-        line.push_str(&format!("; {why}"));
-    }
-    line
-}
-
-fn oom(kind: &str, data: &Value) -> String {
-    let victims = data.get("victims").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let first = data.get("victim").or_else(|| victims.first()).unwrap_or(&Value::Null);
-    let mut line = task(first);
-    if victims.len() > 1 {
-        line.push_str(&format!(" and {} more", victims.len() - 1));
-    }
-    if kind == "oom.averted" {
-        line.push_str(&format!(": no kill, it was dying already ({})", text(data, "cause")));
-        return line;
-    }
-    line.push_str(&match text(data, "scope").as_str() {
-        "container" => String::from("; its container's own limit was hit"),
-        "pod" => String::from("; its pod's limit was hit"),
-        _ => match text(data, "limitOwner").as_str() {
-            "" => String::new(),
-            "/" => String::from("; the node ran out"),
-            owner => format!("; the limit of {owner} was hit"),
-        },
-    });
-    let trigger = data.get("trigger").unwrap_or(&Value::Null);
-    if trigger.get("pid").is_some() && trigger.get("pid") != first.get("pid") {
-        line.push_str(&format!(" by {}", task(trigger)));
-    }
-    line
-}
-
-/// A process of an event: its name, its id, and whose it is as far as the line's subject does not say so.
-fn task(task: &Value) -> String {
-    let container = text(task, "container");
-    let place = if container.is_empty() { String::new() } else { format!(" in container {container}") };
-    format!("{} (pid {}){place}", text(task, "comm"), number(task, "pid"))
-}
-
-fn limits(data: &Value) -> String {
-    let files = data.get("files").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let files: Vec<_> =
-        files.iter().map(|file| format!("{}={}", text(file, "file"), text(file, "new"))).collect();
-    let container = text(data, "container");
-    let whose = match (container.as_str(), data.get("pod")) {
-        ("", None) => text(data, "cgroup"),
-        ("", Some(_)) => String::from("pod"),
-        (container, _) => format!("container {container}"),
-    };
-    format!("{whose}: {}", files.join(" "))
-}
-
-/// A string of the object, escaped; empty where there is none.
-fn text(object: &Value, key: &str) -> String {
-    object.get(key).and_then(Value::as_str).map(escape).unwrap_or_default()
-}
-
-fn number(object: &Value, key: &str) -> String {
-    // What is no number after all is text as well.
-    object.get(key).map(|value| escape(&value.to_string())).unwrap_or_default()
-}
-
-fn ms(object: &Value, key: &str) -> String {
-    match object.get(key).and_then(Value::as_f64) {
-        Some(ms) => format!("{ms:.1} ms"),
-        None => String::from("unknown time"),
-    }
-}
-
-/// Bytes as kubectl shows them: the largest of Ki, Mi, Gi that leaves a whole number or one decimal.
-fn bytes(object: &Value, key: &str) -> String {
-    object.get(key).and_then(Value::as_u64).map_or_else(|| String::from("?"), human_bytes)
-}
-
-pub(super) fn human_bytes(bytes: u64) -> String {
-    const UNITS: [(&str, u64); 3] = [("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
-    for (unit, size) in UNITS {
-        if bytes >= size {
-            let tenths = bytes.saturating_mul(10) / size;
-            return if tenths >= 1_000 || tenths.is_multiple_of(10) {
-                format!("{}{unit}", tenths / 10)
-            } else {
-                format!("{}.{}{unit}", tenths / 10, tenths % 10)
-            };
-        }
-    }
-    bytes.to_string()
-}
-
 /// A name in at most that many columns: the middle of a longer one is left out, as both ends tell more.
 pub(super) fn shorten(name: &str, most: usize) -> String {
     super::page::fit(name, most)
@@ -231,27 +41,6 @@ pub(super) fn shorten(name: &str, most: usize) -> String {
 /// The words of a text in lines of at most that many columns; a word that is longer is broken.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     super::page::wrap(text, width)
-}
-
-/// Hostile text made harmless to a terminal: what moves the cursor, breaks the line, turns the direction of writing or is not
-/// seen at all is written out.
-pub(super) fn escape(text: &str) -> String {
-    let invisible = |character: char| {
-        character.is_control()
-            || matches!(
-                character,
-                '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-                    | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
-            )
-    };
-    text.chars().fold(String::new(), |mut safe, character| {
-        if invisible(character) {
-            safe.extend(character.escape_default());
-        } else {
-            safe.push(character);
-        }
-        safe
-    })
 }
 
 #[cfg(test)]

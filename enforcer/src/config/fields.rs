@@ -1,3 +1,5 @@
+mod nested;
+
 use std::collections::BTreeMap;
 
 use super::{Error, Ignored, Origin, Problem, table};
@@ -223,7 +225,9 @@ impl Fields {
     pub(super) fn inner(&mut self, field: &'static str) -> Option<Inner> {
         let Taken { file, line, node } = self.take(field)?;
         match node.value {
-            Value::Map(entries) => Some(Inner { field, file, named: Vec::new(), entries }),
+            Value::Map(entries) => {
+                Some(Inner { field: field.to_owned(), file, line, named: Vec::new(), entries })
+            }
             other => {
                 let found = describe(&other);
                 self.problem(&file, line, field, &format!("expected a mapping, found {found}"));
@@ -326,8 +330,9 @@ impl Fields {
 
 /// A mapping whose fields are taken one by one.
 pub(super) struct Inner {
-    field: &'static str,
+    field: String,
     file: String,
+    line: u64,
     /// What was taken.
     named: Vec<&'static str>,
     entries: Vec<Entry>,

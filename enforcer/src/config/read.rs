@@ -9,6 +9,7 @@ use super::{
     Access, Config, MemoryAvailableSource, Mode, OnDrift, OomScorePolicy, Ownership, PreKillHook, Sockets,
     accounts,
     fields::{Fields, Pair},
+    sinks,
     table::{ENFORCEABLE, RESERVABLE},
 };
 use crate::{
@@ -97,6 +98,7 @@ pub(super) fn read(fields: &mut Fields) -> Config {
         system_reserved_cgroup,
         kube_reserved_cgroup,
         pre_kill_hook: hook(fields),
+        sinks: sinks::read(fields),
         settings,
     };
     // What was wrong above stands in for its default here, and would be told twice.
@@ -206,7 +208,7 @@ fn component(name: &str) -> Result<NodeComponent, String> {
     NodeComponent::parse(name).map_err(|error| error.to_string())
 }
 
-fn absolute(text: &str) -> Result<PathBuf, String> {
+pub(super) fn absolute(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     if path.is_absolute() { Ok(path) } else { Err(format!("{text:?} is not an absolute path")) }
 }

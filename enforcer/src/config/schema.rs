@@ -46,19 +46,22 @@ fn of(form: Form) -> Value {
         Form::Integer(least) => json!({"type": "integer", "minimum": least}),
         Form::Share => json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
         Form::Choice(words) => json!({"enum": words}),
-        Form::Duration | Form::Cgroup => json!({"type": "string"}),
         Form::Account => json!({"type": ["string", "integer"], "minimum": 0}),
         Form::Address => json!({"type": "string", "pattern": ":[0-9]+$"}),
+        Form::Duration | Form::Cgroup | Form::Text => json!({"type": "string"}),
         Form::Path => json!({"type": "string", "pattern": "^/"}),
         Form::Names => json!({"type": "array", "items": {"type": "string"}}),
         Form::Words(words) => json!({"type": "array", "items": {"enum": words}}),
         Form::Quantities(names) => object(names, &quantity),
         Form::Thresholds => object(&signals, &quantity),
         Form::Durations => object(&signals, &json!({"type": "string"})),
-        Form::Object(fields) => {
-            let properties: Map<_, _> =
-                fields.iter().map(|(name, form)| ((*name).to_owned(), of(*form))).collect();
-            json!({"type": "object", "properties": properties, "additionalProperties": false})
-        }
+        Form::Object(fields) => of_fields(fields),
+        Form::Objects(fields) => json!({"type": "array", "items": of_fields(fields)}),
+        Form::Quantity => quantity,
     }
+}
+
+fn of_fields(fields: &[(&str, Form)]) -> Value {
+    let properties: Map<_, _> = fields.iter().map(|(name, form)| ((*name).to_owned(), of(*form))).collect();
+    json!({"type": "object", "properties": properties, "additionalProperties": false})
 }

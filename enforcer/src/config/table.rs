@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Account, Config, MemoryAvailableSource, Mode, OnDrift, Ownership, PreKillHook};
+use super::{Account, Config, MemoryAvailableSource, Mode, OnDrift, Ownership, PreKillHook, sinks};
 use crate::{
     model::{Quantity, ResourceList},
     policy::{
@@ -61,6 +61,12 @@ pub enum Form {
     Durations,
     /// An object of these fields.
     Object(&'static [(&'static str, Self)]),
+    /// A list of such objects.
+    Objects(&'static [(&'static str, Self)]),
+    /// Any text.
+    Text,
+    /// One quantity.
+    Quantity,
 }
 
 /// The resources that may be reserved.
@@ -264,6 +270,12 @@ pub const FIELDS: &[Field] = &[
         "how much of the node's memory the pods may hold together that `enforcer protect` spares",
         |config| json!(f64::from(config.protected_max_permille) / 1_000.0),
     ),
+    ours(
+        "sinks",
+        sinks::FORM,
+        "where events are pushed to: journald, and webhook, a list of HTTP receivers; docs/sinks.md has their fields",
+        sinks::show,
+    ),
     kubelets(
         "mergeDefaultEvictionSettings",
         Form::Boolean,
@@ -415,7 +427,7 @@ fn enforced(config: &Config) -> Value {
 }
 
 /// Microseconds as Go writes a duration, in one unit.
-fn duration(us: u64) -> String {
+pub(super) fn duration(us: u64) -> String {
     match us {
         0 => String::from("0s"),
         us if us.is_multiple_of(60_000_000) => format!("{}m", us / 60_000_000),

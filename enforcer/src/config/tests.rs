@@ -120,7 +120,10 @@ fn what_is_shown_can_be_written() {
          singleProcessOOMKill: true\nmemorySwap: {{swapBehavior: LimitedSwap}}\nmemoryThrottlingFactor: 0.9\n\
          memoryReservationPolicy: TieredReservation\n\
          preKillHook: {{path: /usr/local/libexec/hook, args: [-x, \"a b\"], timeout: 2s500ms}}\n\
-         observeSocketOwner: root\nobserveSocketGroup: 1234\nadminSocketOwner: 0\nadminSocketGroup: root\n"
+         observeSocketOwner: root\nobserveSocketGroup: 1234\nadminSocketOwner: 0\nadminSocketGroup: root\n\
+         sinks: {{journald: {{enabled: true, socket: /s, types: [oom.incident]}}, webhook: [{{name: a, url: \"http://[::1]:8/x?y=z\"}}, \
+         {{name: b, url: \"https://b\", types: [pod.added], secretFile: /s, tokenFile: /t, caFile: /c, \
+         batch: {{maxEvents: 7, maxBytes: 10Ki}}, connectTimeout: 1s500ms, timeout: 1m, handshake: true}}]}}\n"
     );
     let default = Config::default();
     for config in [default.clone(), Config::parse("c.yaml", &other).unwrap()] {

@@ -1,9 +1,8 @@
 //! Keeps on the disk who was ended for good, so that a restart brings nobody back.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Read as _, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    fs::File,
+    io::{self, Read as _},
     path::{Path, PathBuf},
     sync::{
         Arc, Condvar, Mutex, PoisonError,
@@ -15,6 +14,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::telling;
+pub(super) use crate::durable::write_file;
 use crate::{journal::Journal, source::EndedPod};
 
 /// The file in the state directory.
@@ -142,17 +142,6 @@ pub(super) fn write(dir: &Path, pods: Vec<EndedPod>) -> io::Result<()> {
     write_file(dir, FILE, &serde_json::to_vec(&Content { version: VERSION, pods })?)
 }
 
-/// Writes a file so that it outlives a power cut, in one step: a reader finds the old content or the new one.
-pub(super) fn write_file(dir: &Path, name: &str, content: &[u8]) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o750).create(dir)?;
-    let (path, fresh) = (dir.join(name), dir.join(format!(".{name}.new")));
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o640).open(&fresh)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&fresh, &path)?;
-    File::open(dir)?.sync_all()
-}
-
 /// Where the file is, for messages.
 pub(super) fn path(state_dir: &Path) -> PathBuf {
     state_dir.join(FILE)
@@ -160,6 +149,8 @@ pub(super) fn path(state_dir: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::source::Why;
 

@@ -2,6 +2,7 @@
 mod bus;
 mod evict;
 mod exec;
+mod journald;
 mod values;
 
 use std::{

@@ -3,6 +3,7 @@
 //! The guest's own init still comes first: it mounts, loads modules and copies files as ever, and then becomes
 //! systemd, which finds its file systems mounted and goes on. systemd starts what is listed here and nothing else:
 //! the system bus, and `rig.service`, in which the guest's own program runs the script and reports its status.
+//! journald is there for a scenario to start.
 use std::{
     collections::BTreeSet,
     fs::{self, File},
@@ -16,16 +17,18 @@ use anyhow::Context as _;
 use crate::guest::{cpio::Archive, initramfs};
 
 /// Part of the archive's name in the cache: counted up when what is written here changes.
-pub(crate) const FORMAT: u32 = 3;
+pub(crate) const FORMAT: u32 = 4;
 
 /// What the guest's own init reads on the kernel's command line; the second is for hosts' kernels that default to v1.
 pub(crate) const KERNEL_ARGUMENTS: &str = "rig.init=systemd systemd.unified_cgroup_hierarchy=1";
 
 /// The files as they are in the packages.
 const FILES: &[&str] = &[
+    "bin/journalctl",
     "bin/systemctl",
     "lib/systemd/systemd",
     "lib/systemd/systemd-cgroups-agent",
+    "lib/systemd/systemd-journald",
     "lib/systemd/systemd-shutdown",
     "lib/systemd/system/basic.target",
     "lib/systemd/system/dbus.service",
@@ -37,6 +40,9 @@ const FILES: &[&str] = &[
     "lib/systemd/system/slices.target",
     "lib/systemd/system/sockets.target",
     "lib/systemd/system/swap.target",
+    "lib/systemd/system/systemd-journald-dev-log.socket",
+    "lib/systemd/system/systemd-journald.service",
+    "lib/systemd/system/systemd-journald.socket",
     "lib/systemd/system/sysinit.target",
     "lib/systemd/system/timers.target",
     "lib/systemd/system/umount.target",

@@ -1,0 +1,67 @@
+//! How long a sink waits before it tries again: longer each time, and never two sinks in step.
+
+use std::time::Duration;
+
+/// Between these, the wait doubles from one failure to the next.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    pub(super) least: Duration,
+    pub(super) most: Duration,
+}
+
+#[derive(Debug)]
+pub(super) struct BackOff {
+    bounds: Bounds,
+    failures: u32,
+}
+
+impl BackOff {
+    pub(super) fn new(bounds: Bounds) -> Self {
+        Self { bounds, failures: 0 }
+    }
+
+    /// The next wait: between half of what it could be and all of it.
+    pub(super) fn next(&mut self) -> Duration {
+        let doubled = self.bounds.least.saturating_mul(2_u32.saturating_pow(self.failures));
+        self.failures = self.failures.saturating_add(1);
+        let full = doubled.min(self.bounds.most);
+        full / 2 + (full / 2).mul_f64(fraction())
+    }
+
+    /// Something went well.
+    pub(super) fn reset(&mut self) {
+        self.failures = 0;
+    }
+}
+
+/// A random number from 0 to below 1; a half where the kernel has none to give.
+fn fraction() -> f64 {
+    let mut bytes = [0; 4];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK) {
+        Ok(4) => f64::from(u32::from_ne_bytes(bytes)) / (f64::from(u32::MAX) + 1.0),
+        Ok(_) | Err(_) => 0.5,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_within_their_bounds_and_differ() {
+        let bounds = Bounds { least: Duration::from_secs(1), most: Duration::from_mins(1) };
+        let mut back_off = BackOff::new(bounds);
+        for full in [1, 2, 4, 8, 16, 32, 60, 60, 60] {
+            let (wait, full) = (back_off.next(), Duration::from_secs(full));
+            assert!(wait >= full / 2 && wait <= full, "{wait:?} of {full:?}");
+        }
+        for _ in 0..100 {
+            assert!(back_off.next() <= bounds.most);
+        }
+        let mut waits: Vec<_> = (0..20).map(|_| back_off.next()).collect();
+        waits.dedup();
+        assert!(waits.len() > 10, "{waits:?}");
+        back_off.reset();
+        assert!(back_off.next() <= bounds.least);
+    }
+}

@@ -1,0 +1,213 @@
+use std::{collections::VecDeque, sync::Arc};
+
+use bytes::Bytes;
+use serde_json::json;
+
+use super::health::Health;
+use crate::journal::{Batch, Cursor, EventType, Filter, Journal, Reader};
+
+/// Something to deliver.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    /// The first sequence that it stands for: an event stands for itself, a gap for all that is missing.
+    pub(super) first: u64,
+    /// The last one.
+    pub(super) last: u64,
+    /// Whether it says what is missing, and is no event of the log.
+    pub(super) is_gap: bool,
+    /// One line of JSON with its line end.
+    pub(super) line: Bytes,
+}
+
+/// What a sink has before it, in the log's order. What is taken from it stays until it is done with.
+#[derive(Debug)]
+pub(super) struct Feed {
+    journal: Journal,
+    reader: Reader,
+    pending: VecDeque<Item>,
+    health: Arc<Health>,
+}
+
+impl Feed {
+    /// What comes behind `after`.
+    pub(super) fn new(journal: Journal, after: u64, filter: Filter, health: Arc<Health>) -> Self {
+        let reader = journal.reader(Some(after), filter);
+        Self { journal, reader, pending: VecDeque::new(), health }
+    }
+
+    /// Up to that many, and those behind the first only while all come to no more than that many bytes. None at the
+    /// log's end. What is no longer in memory is read from the disk, in the calling thread.
+    pub(super) fn front(&mut self, events: usize, bytes: usize) -> Vec<Item> {
+        while self.pending.is_empty() {
+            match self.reader.read() {
+                None => return Vec::new(),
+                Some(Batch::Gap { from, to }) => {
+                    self.health.count_lost(to - from + 1);
+                    let line = gap(&self.journal, from, to);
+                    self.pending.push_back(Item { first: from, last: to, is_gap: true, line });
+                }
+                Some(Batch::Records(records)) => self.pending.extend(records.into_iter().map(|record| {
+                    Item { first: record.sequence, last: record.sequence, is_gap: false, line: record.line }
+                })),
+            }
+        }
+        let mut together = 0;
+        let fits = |(index, item): &(usize, &Item)| {
+            together += item.line.len();
+            *index == 0 || together <= bytes
+        };
+        self.pending
+            .iter()
+            .take(events.max(1))
+            .enumerate()
+            .take_while(fits)
+            .map(|(_, item)| item.clone())
+            .collect()
+    }
+
+    /// The first of them need no delivery any more.
+    pub(super) fn done(&mut self, items: usize) {
+        self.pending.drain(..items.min(self.pending.len()));
+    }
+
+    /// The last sequence that needs no delivery any more.
+    pub(super) fn position(&self) -> u64 {
+        self.pending.front().map_or_else(|| self.reader.position(), |item| item.first - 1)
+    }
+
+    /// The cursor that stands there.
+    pub(super) fn cursor(&self) -> Cursor {
+        self.journal.cursor(self.position())
+    }
+
+    /// Waits until there is something to read. Safe to cancel.
+    pub(super) async fn readable(&mut self) {
+        self.reader.readable().await;
+    }
+}
+
+/// Behind which sequence a sink goes on that is at that cursor.
+///
+/// A power cut can take events that were delivered already; the log then goes on under another epoch, with other events
+/// of the same sequences. The sink goes on behind the last event that both epochs share. A cursor of which the log knows
+/// nothing any more says nothing: what is kept is delivered.
+pub(super) fn resume(journal: &Journal, cursor: &Cursor) -> u64 {
+    let range = journal.range();
+    let last = cursor.sequence.min(range.newest);
+    if journal.cursor(last).epoch == cursor.epoch {
+        return last;
+    }
+    (range.oldest..last).rev().find(|sequence| journal.cursor(*sequence).epoch == cursor.epoch).unwrap_or(0)
+}
+
+/// A gap belongs to one reader, so it is told to that one and is not in the log.
+fn gap(journal: &Journal, from: u64, to: u64) -> Bytes {
+    let line = json!({
+        "specversion": "1.0",
+        "id": format!("gap-{}", journal.cursor(to)),
+        "source": journal.source(),
+        "type": EventType::StreamGap,
+        "time": format!("{:.6}", jiff::Timestamp::now()),
+        "datacontenttype": "application/json",
+        "data": {"fromSequence": format!("{from:020}"), "toSequence": format!("{to:020}"), "count": to - from + 1},
+    });
+    Bytes::from(format!("{line}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::{Event, Subject};
+
+    fn append(journal: &Journal, count: usize, kind: EventType) {
+        for _ in 0..count {
+            journal.append(Event { kind, subject: Subject::Node, data: json!({"pad": "x".repeat(1_000)}) });
+        }
+    }
+
+    fn feed(journal: &Journal, after: u64, filter: Filter) -> Feed {
+        Feed::new(journal.clone(), after, filter, Arc::default())
+    }
+
+    fn firsts(items: &[Item]) -> Vec<u64> {
+        items.iter().map(|item| item.first).collect()
+    }
+
+    #[test]
+    fn what_is_not_done_with_is_there_again() {
+        let journal = Journal::new("n", "b");
+        append(&journal, 5, EventType::PodAdded);
+        let mut feed = feed(&journal, 1, Filter::default());
+        assert_eq!(firsts(&feed.front(2, 1 << 20)), [2, 3]);
+        assert_eq!((firsts(&feed.front(9, 1 << 20)), feed.position()), (vec![2, 3, 4, 5], 1));
+        feed.done(1);
+        assert_eq!((firsts(&feed.front(9, 10)), feed.position()), (vec![3], 2), "the first goes in any case");
+        assert_eq!(firsts(&feed.front(9, 2_600)), [3, 4], "no more bytes than that");
+        feed.done(3);
+        assert!(feed.front(9, 10).is_empty());
+        assert_eq!(feed.position(), 5);
+        assert_eq!(feed.cursor(), journal.cursor(5));
+    }
+
+    #[test]
+    fn what_is_not_wanted_needs_no_delivery() {
+        let journal = Journal::new("n", "b");
+        append(&journal, 300, EventType::PodAdded);
+        append(&journal, 1, EventType::OomDetected);
+        append(&journal, 3, EventType::PodAdded);
+        let filter = Filter { kinds: vec![EventType::OomDetected], ..Filter::default() };
+        let mut feed = feed(&journal, 0, filter);
+        assert_eq!((firsts(&feed.front(9, 1 << 20)), feed.position()), (vec![301], 300));
+        feed.done(1);
+        assert_eq!((feed.front(9, 10).len(), feed.position()), (0, 304));
+    }
+
+    #[test]
+    fn what_is_kept_no_longer_is_told_once_and_counted() {
+        let journal = Journal::new("n", "b");
+        append(&journal, 4_000, EventType::PodAdded);
+        let oldest = journal.range().oldest;
+        assert!(oldest > 100, "{oldest}");
+        let health = Arc::new(Health::default());
+        let mut feed = Feed::new(journal, 10, Filter::default(), Arc::clone(&health));
+        let front = feed.front(9, 1 << 20);
+        assert_eq!((front.len(), front[0].first, front[0].last), (1, 11, oldest - 1));
+        let event: serde_json::Value = serde_json::from_slice(&front[0].line).unwrap();
+        assert_eq!(event["type"], "dev.enforcer.stream.gap");
+        assert_eq!(event["data"]["count"], oldest - 11);
+        feed.done(1);
+        assert_eq!((firsts(&feed.front(1, 10)), feed.position()), (vec![oldest], oldest - 1));
+        assert_eq!(health.lost(), oldest - 11);
+    }
+
+    #[test]
+    fn a_cursor_of_another_log_begins_with_what_is_kept() {
+        let journal = Journal::new("n", "b");
+        append(&journal, 5, EventType::PodAdded);
+        assert_eq!(resume(&journal, &journal.cursor(3)), 3);
+        let ahead = Cursor { sequence: 70, ..journal.cursor(3) };
+        assert_eq!(resume(&journal, &ahead), 5, "events that were lost are not waited for");
+        assert_eq!(resume(&journal, &Cursor { epoch: String::from("other"), sequence: 4 }), 0);
+    }
+
+    #[test]
+    fn after_a_power_cut_it_goes_on_where_the_epochs_part() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, run) = (dir.path().join("state"), dir.path().join("run"));
+        std::fs::create_dir(&run).unwrap();
+        let (journal, _) = Journal::open("n", "b1", &state, &run).unwrap();
+        append(&journal, 5, EventType::PodAdded);
+        let delivered = Cursor { sequence: 8, ..journal.cursor(5) };
+        journal.close();
+        drop(journal);
+        // Three more were delivered, and the power cut took them with the tail.
+        std::fs::remove_file(run.join("journal.tail")).unwrap();
+        std::fs::remove_file(state.join("journal/clean")).unwrap();
+        let (journal, recovered) = Journal::open("n", "b2", &state, &run).unwrap();
+        append(&journal, 9, EventType::PodAdded);
+        assert!(recovered.after_power_cut);
+        assert_ne!(journal.cursor(9).epoch, delivered.epoch);
+        assert_eq!(resume(&journal, &delivered), 5);
+        journal.close();
+    }
+}

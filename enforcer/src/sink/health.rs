@@ -1,0 +1,170 @@
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicI64, AtomicU64, Ordering},
+    },
+};
+
+/// What a sink pushes to.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum Kind {
+    /// systemd's journal.
+    Journald,
+    /// An HTTP receiver.
+    Webhook,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: &'static [Self] = &[Self::Journald, Self::Webhook];
+
+    /// Its name: `journald` or `webhook`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Journald => "journald",
+            Self::Webhook => "webhook",
+        }
+    }
+}
+
+/// How the sinks of each kind are; clones share it. It is there, at 0, without any sink.
+#[derive(Clone, Debug, Default)]
+pub struct Healths {
+    journald: Arc<Health>,
+    webhook: Arc<Health>,
+}
+
+impl Healths {
+    /// That of one kind.
+    #[must_use]
+    pub fn of(&self, kind: Kind) -> &Arc<Health> {
+        match kind {
+            Kind::Journald => &self.journald,
+            Kind::Webhook => &self.webhook,
+        }
+    }
+}
+
+/// How the sinks of one kind are. What it counts outlives them.
+#[derive(Debug, Default)]
+pub struct Health {
+    delivered: AtomicU64,
+    failures: AtomicU64,
+    lost: AtomicU64,
+    passed_over: AtomicU64,
+    /// By the sink's name; only its coming and going, and whoever asks, take the lock.
+    sinks: Mutex<BTreeMap<String, Arc<Progress>>>,
+}
+
+/// How far one sink is.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// The last sequence that needs no delivery any more.
+    position: AtomicU64,
+    /// In milliseconds since 1970; 0 before the first.
+    last_success_ms: AtomicI64,
+}
+
+impl Health {
+    /// How many records the hindmost sink has before it; 0 without any. `newest` is the log's newest sequence.
+    pub fn lag_records(&self, newest: u64) -> u64 {
+        let lag = |progress: &Arc<Progress>| newest.saturating_sub(progress.position.load(Ordering::Relaxed));
+        self.sinks().values().map(lag).max().unwrap_or(0)
+    }
+
+    /// When a receiver last took something, in milliseconds since 1970: of several sinks, the one for which that is
+    /// longest ago; none if one never did, or there are none.
+    pub fn last_success_ms(&self) -> Option<i64> {
+        let last = |progress: &Arc<Progress>| progress.last_success_ms.load(Ordering::Relaxed);
+        self.sinks().values().map(last).min().filter(|ms| *ms > 0)
+    }
+
+    /// How many events receivers took.
+    pub fn delivered(&self) -> u64 {
+        self.delivered.load(Ordering::Relaxed)
+    }
+
+    /// How many attempts failed.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    /// How many events were kept no longer when a sink came to them.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// How many events a receiver would never take, and were passed over.
+    pub fn passed_over(&self) -> u64 {
+        self.passed_over.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_delivered(&self, progress: &Progress, events: u64, now_ms: i64) {
+        self.delivered.fetch_add(events, Ordering::Relaxed);
+        progress.last_success_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_failure(&self) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_lost(&self, events: u64) {
+        self.lost.fetch_add(events, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_passed_over(&self) {
+        self.passed_over.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A sink comes; one of that name is gone.
+    pub(super) fn add(&self, name: &str) -> Arc<Progress> {
+        let progress = Arc::new(Progress::default());
+        self.sinks().insert(name.to_owned(), Arc::clone(&progress));
+        progress
+    }
+
+    /// A sink goes, unless another has its name by now.
+    pub(super) fn remove(&self, name: &str, progress: &Arc<Progress>) {
+        let mut sinks = self.sinks();
+        if sinks.get(name).is_some_and(|present| Arc::ptr_eq(present, progress)) {
+            sinks.remove(name);
+        }
+    }
+
+    fn sinks(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Arc<Progress>>> {
+        // Each change is one step.
+        self.sinks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Progress {
+    pub(super) fn set(&self, position: u64) {
+        self.position.store(position, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hindmost_sink_of_a_kind_is_shown() {
+        let healths = Healths::default();
+        let health = healths.of(Kind::Webhook);
+        assert_eq!((health.lag_records(9), health.last_success_ms()), (0, None));
+        let (one, other) = (health.add("one"), health.add("other"));
+        one.set(9);
+        other.set(4);
+        health.count_delivered(&one, 3, 50);
+        assert_eq!((health.lag_records(9), health.last_success_ms()), (5, None));
+        health.count_delivered(&other, 1, 70);
+        assert_eq!(health.last_success_ms(), Some(50));
+        let again = health.add("other");
+        health.remove("other", &other);
+        again.set(9);
+        assert_eq!((health.lag_records(9), health.delivered()), (0, 4));
+        assert_eq!(healths.of(Kind::Journald).lag_records(9), 0);
+    }
+}

@@ -1,0 +1,279 @@
+//! What every sink does: deliver, note how far it came, and wait when a receiver takes nothing.
+
+use std::{
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::{
+    back_off::{BackOff, Bounds},
+    cursor::CursorFile,
+    feed::{Feed, Item},
+    health::{Health, Progress},
+};
+use crate::journal::{Event, EventType, Journal, Subject};
+
+/// For how long nothing must have worked before that is an event of its own.
+pub(super) const FAILING: Duration = Duration::from_secs(30);
+
+/// The least time between two events about what a receiver will never take: each of them goes to the receiver too.
+const PASSED_OVER_PACE: Duration = Duration::from_mins(1);
+
+/// How long a sink may go on when it is to stop.
+const GOODBYE: Duration = Duration::from_millis(1_500);
+
+/// Where a sink hands events over.
+pub(super) trait Outlet {
+    /// Between what it is waited after failures.
+    const BACK_OFF: Bounds;
+
+    /// The most events, and bytes of them, to be handed over at once.
+    fn limits(&self) -> (usize, usize);
+
+    /// Hands over some of these, in their order and at least one; how many were taken.
+    async fn deliver(&mut self, items: &[Item]) -> Result<usize, Trouble>;
+}
+
+/// Why a receiver took nothing.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Trouble {
+    /// It may later; not before that time has passed, if it said so.
+    Later { why: String, after: Option<Duration> },
+    /// It would take less at once.
+    Less,
+    /// It takes what is not the first of these, and that one never.
+    Never { why: String },
+    /// It is not there any more, and wants no further attempt.
+    Gone { why: String },
+}
+
+/// A sink at work.
+#[derive(Debug)]
+pub(super) struct Run<O> {
+    /// What it is called in events: `journald`, `webhook-pager`.
+    pub(super) shown: String,
+    pub(super) journal: Journal,
+    pub(super) feed: Feed,
+    pub(super) cursor: CursorFile,
+    pub(super) outlet: O,
+    pub(super) health: Arc<Health>,
+    pub(super) progress: Arc<Progress>,
+    pub(super) failing: Duration,
+}
+
+/// What a sink went through that was told or is to be.
+#[derive(Debug, Default)]
+struct Spell {
+    /// Since when nothing works.
+    since: Option<Instant>,
+    is_told: bool,
+    /// Whether a cursor that cannot be written was told.
+    is_unwritten: bool,
+    /// When it was last told that something was passed over, and how many times it was since.
+    passed_over: Option<Instant>,
+    untold: u64,
+}
+
+impl<O: Outlet> Run<O> {
+    /// Delivers until it is to stop; then goes on for a moment, if there is more and nothing fails.
+    pub(super) async fn run(mut self, stop: watch::Receiver<bool>) {
+        let mut spell = Spell::default();
+        let mut over = stop.clone();
+        tokio::select! {
+            () = self.work(&mut spell, stop) => {}
+            () = goodbye(&mut over) => {}
+        }
+        self.write_cursor(&mut spell);
+        if spell.is_told {
+            self.tell(EventType::DegradedLeft, "is stopped");
+        }
+    }
+
+    async fn work(&mut self, spell: &mut Spell, mut stop: watch::Receiver<bool>) {
+        let mut back_off = BackOff::new(O::BACK_OFF);
+        loop {
+            let (events, bytes) = self.outlet.limits();
+            let items = self.feed.front(events, bytes);
+            self.progress.set(self.feed.position());
+            if items.is_empty() {
+                if *stop.borrow() || !self.rest(spell, &mut stop).await {
+                    return;
+                }
+                continue;
+            }
+            let wait = match self.deliver(spell, &items).await {
+                Ok(taken) => {
+                    back_off.reset();
+                    self.feed.done(taken);
+                    let delivered = items.iter().take(taken).filter(|item| !item.is_gap).count();
+                    let delivered = u64::try_from(delivered).unwrap_or(u64::MAX);
+                    self.health.count_delivered(
+                        &self.progress,
+                        delivered,
+                        jiff::Timestamp::now().as_millisecond(),
+                    );
+                    self.recovered(spell);
+                    continue;
+                }
+                Err(Trouble::Less) => continue,
+                Err(Trouble::Never { why }) => {
+                    self.pass_over(spell, &items, &why);
+                    continue;
+                }
+                Err(Trouble::Gone { why }) => {
+                    self.health.count_failure();
+                    self.tell(
+                        EventType::DegradedEntered,
+                        &format!(
+                            "is not tried again until it is configured anew or the daemon restarts: {why}"
+                        ),
+                    );
+                    return;
+                }
+                Err(Trouble::Later { why, after }) => {
+                    self.health.count_failure();
+                    self.failed(spell, &why);
+                    after.unwrap_or_default().max(back_off.next())
+                }
+            };
+            self.write_cursor(spell);
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = stopped(&mut stop) => return,
+            }
+        }
+    }
+
+    /// Waits for an event, and has the cursor written when that is due. False if it is to stop instead.
+    async fn rest(&mut self, spell: &mut Spell, stop: &mut watch::Receiver<bool>) -> bool {
+        loop {
+            let due = self.cursor.due(&self.feed.cursor());
+            tokio::select! {
+                () = self.feed.readable() => return true,
+                () = stopped(stop) => return false,
+                () = sleep_until(due) => self.write_cursor(spell),
+            }
+        }
+    }
+
+    /// Hands events over; a receiver that takes its time does not keep the cursor of what was taken before from the disk.
+    async fn deliver(&mut self, spell: &mut Spell, items: &[Item]) -> Result<usize, Trouble> {
+        let cursor = self.feed.cursor();
+        let due = self.cursor.due(&cursor);
+        if due.is_some_and(|due| due <= Instant::now()) {
+            self.write_cursor(spell);
+            return self.outlet.deliver(items).await;
+        }
+        let Self { outlet, cursor: file, .. } = self;
+        let mut delivering = pin!(outlet.deliver(items));
+        tokio::select! {
+            outcome = &mut delivering => return outcome,
+            () = sleep_until(due) => {}
+        }
+        // What is wrong with the disk is told when the cursor is written the next time.
+        if let Err(error) = file.write(&cursor) {
+            tracing::debug!(%error, "a sink's cursor could not be written");
+        }
+        delivering.await
+    }
+
+    fn write_cursor(&mut self, spell: &mut Spell) {
+        let cursor = self.feed.cursor();
+        if self.cursor.due(&cursor).is_none() {
+            return;
+        }
+        match self.cursor.write(&cursor) {
+            Ok(()) => spell.is_unwritten = false,
+            Err(error) if !std::mem::replace(&mut spell.is_unwritten, true) => {
+                let path = self.cursor.path();
+                self.tell(
+                    EventType::DegradedEntered,
+                    &format!(
+                        "delivers events again after a restart: cannot write {}: {error}",
+                        path.display()
+                    ),
+                );
+            }
+            Err(_told) => {}
+        }
+    }
+
+    /// Something was taken.
+    fn recovered(&self, spell: &mut Spell) {
+        spell.since = None;
+        if std::mem::replace(&mut spell.is_told, false) {
+            self.tell(EventType::DegradedLeft, "takes events again");
+        }
+    }
+
+    /// Nothing was taken. That becomes an event once it lasts: one, however often it is tried, and one when it is over.
+    fn failed(&self, spell: &mut Spell, why: &str) {
+        let since = *spell.since.get_or_insert_with(Instant::now);
+        if spell.is_told {
+            return;
+        }
+        tracing::warn!("{}: {why}", self.shown);
+        if since.elapsed() >= self.failing {
+            spell.is_told = true;
+            self.tell(
+                EventType::DegradedEntered,
+                &format!("takes no events; they are kept and delivered later: {why}"),
+            );
+        }
+    }
+
+    /// The first of these is never taken: it goes on behind it. What is told of that is an event as well, which may
+    /// fare the same, so it is told seldom.
+    fn pass_over(&mut self, spell: &mut Spell, items: &[Item], why: &str) {
+        let Some(first) = items.first() else { return };
+        self.feed.done(1);
+        self.health.count_passed_over();
+        self.health.count_failure();
+        spell.untold += 1;
+        tracing::warn!("{}: event {} is passed over: {why}", self.shown, first.last);
+        if spell.passed_over.is_none_or(|told| told.elapsed() >= PASSED_OVER_PACE) {
+            spell.passed_over = Some(Instant::now());
+            let message = format!(
+                "was not given {} events, the last with sequence {}: {why}",
+                spell.untold, first.last
+            );
+            spell.untold = 0;
+            self.tell(EventType::DegradedEntered, &message);
+        }
+    }
+
+    fn tell(&self, kind: EventType, message: &str) {
+        let message = format!("the sink {} {message}", self.shown);
+        if kind == EventType::DegradedEntered {
+            tracing::warn!("{message}");
+        } else {
+            tracing::info!("{message}");
+        }
+        let data: Value = json!({"what": "sink", "sink": self.shown, "message": message});
+        self.journal.append(Event { kind, subject: Subject::Node, data });
+    }
+}
+
+async fn sleep_until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // The sender's end means the same as the word.
+    drop(stop.wait_for(|stop| *stop).await);
+}
+
+async fn goodbye(stop: &mut watch::Receiver<bool>) {
+    stopped(stop).await;
+    tokio::time::sleep(GOODBYE).await;
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,209 @@
+use std::{io, path::PathBuf, sync::Arc};
+
+use tokio::sync::{oneshot, watch};
+
+use super::{
+    Healths, JournaldSettings, Kind, SinkSettings, WebhookSettings,
+    cursor::CursorFile,
+    feed::{self, Feed},
+    health::{Health, Progress},
+    journald::Journald,
+    run::{FAILING, Outlet, Run},
+    webhook::Webhook,
+};
+use crate::{
+    journal::{Event, EventType, Filter, Journal, Subject},
+    raw,
+};
+
+/// The stack of a sink's thread: a TLS handshake is the deepest there is.
+const STACK_BYTES: usize = 1 << 20;
+
+/// What all sinks stand on.
+#[derive(Clone, Debug)]
+pub struct Ground {
+    /// The log that they read.
+    pub journal: Journal,
+    /// The folder in which `sinks` holds their cursors.
+    pub state_dir: PathBuf,
+    /// The node's name, by which receivers know it.
+    pub node: String,
+    /// Where their doings are counted.
+    pub healths: Healths,
+}
+
+/// A sink that is to run.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Wanted {
+    /// To systemd's journal.
+    Journald(JournaldSettings),
+    /// To an HTTP receiver.
+    Webhook(Box<WebhookSettings>),
+}
+
+impl Wanted {
+    /// All that the settings want.
+    #[must_use]
+    pub fn all(settings: &SinkSettings) -> Vec<Self> {
+        let journald = settings.journald.enabled.then(|| Self::Journald(settings.journald.clone()));
+        journald
+            .into_iter()
+            .chain(settings.webhooks.iter().cloned().map(Box::new).map(Self::Webhook))
+            .collect()
+    }
+
+    /// Its name, of which there is no other: `journald`, `webhook-pager`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Journald(_) => String::from("journald"),
+            Self::Webhook(webhook) => format!("webhook-{}", webhook.name),
+        }
+    }
+
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Journald(_) => Kind::Journald,
+            Self::Webhook(_) => Kind::Webhook,
+        }
+    }
+
+    fn types(&self) -> &[EventType] {
+        match self {
+            Self::Journald(journald) => &journald.types,
+            Self::Webhook(webhook) => &webhook.types,
+        }
+    }
+}
+
+/// A running sink, on a thread of its own. It is told to stop when this is dropped.
+#[derive(Debug)]
+pub struct Sink {
+    stop: watch::Sender<bool>,
+    /// Closed when its thread is done.
+    ended: oneshot::Receiver<()>,
+    health: Arc<Health>,
+    progress: Arc<Progress>,
+    name: String,
+}
+
+impl Sink {
+    /// Starts it. Without a cursor it begins behind the sequence `begin`. `before` is one with the same name that it
+    /// takes the place of, and whose end it awaits.
+    pub fn start(ground: &Ground, wanted: &Wanted, begin: u64, before: Option<Self>) -> io::Result<Self> {
+        let (stop, stopping) = watch::channel(false);
+        let (end, ended) = oneshot::channel();
+        let name = wanted.name();
+        let health = Arc::clone(ground.healths.of(wanted.kind()));
+        let progress = health.add(&name);
+        progress.set(begin);
+        let work = Work {
+            ground: ground.clone(),
+            wanted: wanted.clone(),
+            begin,
+            health: Arc::clone(&health),
+            progress: Arc::clone(&progress),
+        };
+        let thread = std::thread::Builder::new().name(name.clone()).stack_size(STACK_BYTES);
+        thread.spawn(move || {
+            let before = before.map(|mut before| {
+                before.stop.send_replace(true);
+                std::mem::replace(&mut before.ended, oneshot::channel().1)
+            });
+            if let Some(ended) = before {
+                // Its sender says nothing, and goes when the thread does.
+                drop(ended.blocking_recv());
+            }
+            work.run(stopping);
+            drop(end);
+        })?;
+        Ok(Self { stop, ended, health, progress, name })
+    }
+
+    /// Has it stop: it may finish what it is at, and its cursor is written. Waits for that; safe to cancel.
+    pub async fn stop(&mut self) {
+        self.stop.send_replace(true);
+        drop((&mut self.ended).await);
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        self.health.remove(&self.name, &self.progress);
+    }
+}
+
+/// What a sink's thread begins with.
+struct Work {
+    ground: Ground,
+    wanted: Wanted,
+    begin: u64,
+    health: Arc<Health>,
+    progress: Arc<Progress>,
+}
+
+impl Work {
+    fn run(self, stopping: watch::Receiver<bool>) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            // For looking up a host's name, which can take for ever.
+            .max_blocking_threads(1)
+            .thread_stack_size(STACK_BYTES)
+            .build();
+        let runtime = match runtime {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                let name = self.wanted.name();
+                return self.tell(&format!("the sink {name} does not start: {error}"));
+            }
+        };
+        match self.wanted.clone() {
+            Wanted::Journald(settings) => match Journald::new(&settings, &self.ground.journal) {
+                Ok(journald) => runtime.block_on(self.deliver(journald, stopping)),
+                Err(error) => {
+                    self.tell(&format!("the sink journald does not start: {}", crate::chain(&error)));
+                }
+            },
+            Wanted::Webhook(settings) => {
+                raw::look_up_names_plainly();
+                let webhook = Webhook::new(*settings, &self.ground.node);
+                runtime.block_on(self.deliver(webhook, stopping));
+            }
+        }
+        // A name that is still being looked up keeps nobody.
+        runtime.shutdown_background();
+    }
+
+    async fn deliver<O: Outlet>(self, outlet: O, stopping: watch::Receiver<bool>) {
+        let Ground { journal, state_dir, .. } = &self.ground;
+        let mut cursor = CursorFile::new(state_dir, &self.wanted.name());
+        let after = match cursor.read() {
+            Ok(Some(cursor)) => feed::resume(journal, &cursor),
+            Ok(None) => self.begin,
+            Err(error) => {
+                self.tell(&format!("the sink {}: {}", self.wanted.name(), crate::chain(&error)));
+                0
+            }
+        };
+        let filter = Filter { kinds: self.wanted.types().to_vec(), ..Filter::default() };
+        let run = Run {
+            shown: self.wanted.name(),
+            feed: Feed::new(journal.clone(), after, filter, Arc::clone(&self.health)),
+            journal: journal.clone(),
+            cursor,
+            outlet,
+            health: self.health,
+            progress: self.progress,
+            failing: FAILING,
+        };
+        run.run(stopping).await;
+    }
+
+    fn tell(&self, message: &str) {
+        tracing::warn!("{message}");
+        let data = serde_json::json!({"what": "sink", "sink": self.wanted.name(), "message": message});
+        let (kind, subject) = (EventType::DegradedEntered, Subject::Node);
+        self.ground.journal.append(Event { kind, subject, data });
+    }
+}

@@ -1,0 +1,203 @@
+//! Events to an HTTP receiver: the HTTP binding of CloudEvents, structured or in batches, one request after the other.
+
+mod answer;
+mod connection;
+mod handshake;
+mod secret;
+mod tls;
+
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use hyper::{HeaderMap, Request, StatusCode, header, http};
+
+use self::{
+    answer::Verdict,
+    connection::{Connection, ConnectionError},
+    handshake::Leave,
+    secret::SecretError,
+};
+use super::{
+    WebhookSettings,
+    back_off::Bounds,
+    feed::Item,
+    run::{Outlet, Trouble},
+};
+
+const STRUCTURED: &str = "application/cloudevents+json; charset=UTF-8";
+const BATCH: &str = "application/cloudevents-batch+json; charset=UTF-8";
+
+/// What a receiver knows us by.
+const USER_AGENT: &str = concat!("enforcer/", env!("CARGO_PKG_VERSION"));
+
+/// Carries the time and the signatures of a request.
+const SIGNATURE: &str = "enforcer-signature";
+
+#[derive(Debug)]
+pub(super) struct Webhook {
+    settings: WebhookSettings,
+    /// The name by which the receiver is asked for its leave.
+    node: String,
+    connection: Option<Connection>,
+    leave: Option<Leave>,
+    /// The most events in a request that the receiver is thought to take.
+    most_events: usize,
+    /// When the last request was begun.
+    last: Option<Instant>,
+}
+
+/// Why a request could not be made.
+#[derive(Debug, thiserror::Error)]
+enum RequestError {
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    #[error("the request cannot be written")]
+    Http(#[from] http::Error),
+    #[error("no answer within {timeout_ms} ms")]
+    TimedOut { timeout_ms: u64 },
+}
+
+impl Webhook {
+    pub(super) fn new(settings: WebhookSettings, node: &str) -> Self {
+        let most_events = settings.batch.map_or(1, |batch| batch.max_events);
+        Self { settings, node: node.to_owned(), connection: None, leave: None, most_events, last: None }
+    }
+
+    /// Asks for leave where that is wanted, and has not been given.
+    async fn ask(&mut self) -> Result<(), Trouble> {
+        if !self.settings.handshake || self.leave.is_some() {
+            return Ok(());
+        }
+        let request = handshake::request(&self.settings, &self.node).map_err(|error| later(&error.into()))?;
+        let (status, headers) = self.exchange(request).await.map_err(|error| later(&error))?;
+        self.leave = Some(handshake::leave(status, &headers, &self.node)?);
+        Ok(())
+    }
+
+    /// A request with everything but what it asks.
+    fn request(&self, content_type: &str, body: &Bytes) -> Result<Request<Bytes>, RequestError> {
+        let WebhookSettings { url, secret_file, token_file, .. } = &self.settings;
+        let mut request = Request::post(url.target.as_str())
+            .header(header::HOST, url.authority.as_str())
+            .header(header::USER_AGENT, USER_AGENT)
+            .header(header::CONTENT_TYPE, content_type);
+        if let Some(path) = token_file {
+            request = request.header(header::AUTHORIZATION, secret::bearer(path)?);
+        }
+        if let Some(path) = secret_file {
+            let now = jiff::Timestamp::now().as_second();
+            request = request.header(SIGNATURE, secret::signature(&secret::read(path)?, now, body));
+        }
+        Ok(request.body(body.clone())?)
+    }
+
+    /// Sends it, and has the answer; over the connection that there is, or, if that has gone, another.
+    async fn exchange(&mut self, request: Request<Bytes>) -> Result<(StatusCode, HeaderMap), RequestError> {
+        let timeout_ms = self.settings.timeout_ms;
+        // Whatever comes of it, a connection in the middle of an answer is of no use.
+        let connection = self.connection.take();
+        let settings = &self.settings;
+        let exchange = async move {
+            if let Some(mut connection) = connection.filter(Connection::is_open) {
+                match connection.send(request.clone()).await {
+                    Ok(answer) => return Ok((answer, connection)),
+                    // A receiver may end a connection while we begin to use it: that is no failure yet.
+                    Err(error) => tracing::debug!(%error, "the connection had ended"),
+                }
+            }
+            let mut connection = Connection::open(settings).await?;
+            connection.send(request).await.map(|answer| (answer, connection))
+        };
+        let timeout = Duration::from_millis(timeout_ms);
+        match tokio::time::timeout(timeout, exchange).await {
+            Err(_elapsed) => Err(RequestError::TimedOut { timeout_ms }),
+            Ok(Err(error)) => Err(error.into()),
+            Ok(Ok(((status, headers, whole), connection))) => {
+                self.connection = Some(connection).filter(|_| whole);
+                Ok((status, headers))
+            }
+        }
+    }
+
+    /// Waits until the receiver's leave allows the next request.
+    async fn keep_pace(&mut self) {
+        let gap = self.leave.as_ref().and_then(Leave::gap);
+        if let (Some(gap), Some(last)) = (gap, self.last) {
+            tokio::time::sleep_until((last + gap).into()).await;
+        }
+        self.last = Some(Instant::now());
+    }
+}
+
+impl Outlet for Webhook {
+    const BACK_OFF: Bounds = Bounds { least: Duration::from_secs(1), most: Duration::from_mins(1) };
+
+    fn limits(&self) -> (usize, usize) {
+        (self.most_events, self.settings.batch.map_or(0, |batch| batch.max_bytes.saturating_sub(2)))
+    }
+
+    async fn deliver(&mut self, items: &[Item]) -> Result<usize, Trouble> {
+        self.ask().await?;
+        let (content_type, body) = match self.settings.batch {
+            Some(_) => (BATCH, batch(items)),
+            None => (STRUCTURED, single(items)),
+        };
+        self.keep_pace().await;
+        let request = self.request(content_type, &body).map_err(|error| later(&error))?;
+        let (status, headers) = self.exchange(request).await.map_err(|error| later(&error))?;
+        match answer::verdict(status, &headers, SystemTime::now()) {
+            Verdict::Taken => {
+                // What it would not take at once it may take another time, such as smaller events.
+                let most = self.settings.batch.map_or(1, |batch| batch.max_events);
+                self.most_events = self.most_events.saturating_add(1).min(most);
+                Ok(items.len())
+            }
+            Verdict::TooLarge if items.len() > 1 => {
+                self.most_events = items.len() / 2;
+                Err(Trouble::Less)
+            }
+            Verdict::TooLarge => {
+                let why = format!("the receiver answers {status} to one event of {} bytes", body.len());
+                Err(Trouble::Never { why })
+            }
+            Verdict::Gone => Err(Trouble::Gone { why: format!("the receiver answers {status}") }),
+            Verdict::Later { after, hint } => {
+                if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+                    // It may have taken back its leave.
+                    self.leave = None;
+                }
+                Err(Trouble::Later { why: format!("the receiver answers {status}{hint}"), after })
+            }
+        }
+    }
+}
+
+fn later(error: &RequestError) -> Trouble {
+    Trouble::Later { why: crate::chain(error), after: None }
+}
+
+/// The one event, as it stands in the log.
+fn single(items: &[Item]) -> Bytes {
+    items.first().map_or_else(Bytes::new, |item| item.line.slice(..trimmed(&item.line).len()))
+}
+
+/// An array of them.
+fn batch(items: &[Item]) -> Bytes {
+    let length: usize = items.iter().map(|item| item.line.len()).sum();
+    let mut body = Vec::with_capacity(length + 2);
+    for item in items {
+        body.push(if body.is_empty() { b'[' } else { b',' });
+        body.extend_from_slice(trimmed(&item.line));
+    }
+    body.push(b']');
+    body.into()
+}
+
+fn trimmed(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\n").unwrap_or(line)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+//! What a receiver's answer means.
+
+use std::time::{Duration, SystemTime};
+
+use hyper::{HeaderMap, StatusCode, header};
+
+/// The longest that a receiver is left alone because it asked for it.
+const MOST_AFTER: Duration = Duration::from_hours(1);
+
+#[derive(Debug, Eq, PartialEq)]
+pub(super) enum Verdict {
+    /// It has the events.
+    Taken,
+    /// It wants no more at all.
+    Gone,
+    /// That was too much for it.
+    TooLarge,
+    /// Not now; perhaps not before some time has passed. The hint says what may be wrong.
+    Later { after: Option<Duration>, hint: &'static str },
+}
+
+pub(super) fn verdict(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Verdict {
+    match status {
+        status if status.is_success() => Verdict::Taken,
+        StatusCode::GONE => Verdict::Gone,
+        StatusCode::PAYLOAD_TOO_LARGE => Verdict::TooLarge,
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+            Verdict::Later { after: retry_after(headers, now), hint: "" }
+        }
+        status => Verdict::Later { after: None, hint: hint(status) },
+    }
+}
+
+fn hint(status: StatusCode) -> &'static str {
+    match status {
+        status if status.is_redirection() => ": redirects are not followed, write the url that it leads to",
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ": look at tokenFile and secretFile",
+        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => ": look at the url",
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => {
+            ": it takes no such CloudEvents; batches are sent where batch is configured, single events otherwise"
+        }
+        _ => "",
+    }
+}
+
+/// `Retry-After`, in seconds or as a date; none if it is neither.
+fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let text = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
+    let after = if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        // More digits than fit are very long.
+        text.parse().map_or(MOST_AFTER, Duration::from_secs)
+    } else {
+        let date = httpdate::parse_http_date(text).ok()?;
+        date.duration_since(now).unwrap_or_default()
+    };
+    Some(after.min(MOST_AFTER))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(status: u16, after: Option<&str>) -> Verdict {
+        let mut headers = HeaderMap::new();
+        if let Some(after) = after {
+            headers.insert(header::RETRY_AFTER, after.parse().unwrap());
+        }
+        // Sun, 06 Nov 1994 08:49:37 GMT.
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
+        verdict(StatusCode::from_u16(status).unwrap(), &headers, now)
+    }
+
+    #[test]
+    fn answers_mean_what_the_specification_says() {
+        for status in [200, 201, 202, 204] {
+            assert_eq!(told(status, None), Verdict::Taken, "{status}");
+        }
+        assert_eq!(told(410, None), Verdict::Gone);
+        assert_eq!(told(413, None), Verdict::TooLarge);
+        for status in [301, 307, 400, 401, 404, 415, 418, 500, 502] {
+            assert!(matches!(told(status, Some("7")), Verdict::Later { after: None, .. }), "{status}");
+        }
+        assert!(matches!(told(308, None), Verdict::Later { hint, .. } if hint.contains("redirects")));
+    }
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date_and_bounded() {
+        let after = |text| match told(429, Some(text)) {
+            Verdict::Later { after, hint: "" } => after.map(|after| after.as_secs()),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(after("120"), Some(120));
+        assert_eq!(after("0"), Some(0));
+        assert_eq!(after("Sun, 06 Nov 1994 08:50:07 GMT"), Some(30));
+        assert_eq!(after("Sun, 06 Nov 1994 08:49:00 GMT"), Some(0), "a date that has passed");
+        assert_eq!(after("Sat, 06 Nov 2094 08:49:37 GMT"), Some(3_600));
+        assert_eq!(after("99999999999999999999999"), Some(3_600));
+        for wrong in ["", "-1", "1.5", "soon"] {
+            assert_eq!(after(wrong), None, "{wrong:?}");
+        }
+        assert_eq!(told(503, Some("5")), Verdict::Later { after: Some(Duration::from_secs(5)), hint: "" });
+        assert_eq!(told(503, None), Verdict::Later { after: None, hint: "" });
+    }
+}

@@ -1,0 +1,116 @@
+use std::{io, time::Duration};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::{HeaderMap, Request, StatusCode, body::Incoming, client::conn::http1};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+};
+
+use super::tls::{self, TlsError};
+use crate::sink::WebhookSettings;
+
+/// How much of an answer is read for the next request's sake.
+const MOST_ANSWER_BYTES: usize = 64 << 10;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::sink) enum ConnectionError {
+    /// The host cannot be reached.
+    #[error("cannot connect to {authority}")]
+    Connect {
+        /// Host and port.
+        authority: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It took too long.
+    #[error("no connection to {authority} within {timeout_ms} ms")]
+    TimedOut {
+        /// Host and port.
+        authority: String,
+        /// The configured time.
+        timeout_ms: u64,
+    },
+    /// There is no TLS with it.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// What it speaks is no HTTP, or it hung up.
+    #[error("the receiver did not answer")]
+    Http(#[from] hyper::Error),
+}
+
+/// A connection to a receiver.
+#[derive(Debug)]
+pub(super) struct Connection {
+    sender: http1::SendRequest<Full<Bytes>>,
+}
+
+impl Connection {
+    /// Opens one: looks up the name, connects, shakes hands.
+    pub(super) async fn open(settings: &WebhookSettings) -> Result<Self, ConnectionError> {
+        let (url, timeout_ms) = (&settings.url, settings.connect_timeout_ms);
+        let connecting = async {
+            let connect = TcpStream::connect((url.host.as_str(), url.port)).await;
+            let stream = connect
+                .map_err(|source| ConnectionError::Connect { authority: url.authority.clone(), source })?;
+            if url.tls {
+                let ca_file = settings.ca_file.as_deref();
+                Self::over(tls::wrap(stream, &url.host, ca_file).await?).await
+            } else {
+                Self::over(stream).await
+            }
+        };
+        match tokio::time::timeout(Duration::from_millis(timeout_ms), connecting).await {
+            Ok(connection) => connection,
+            Err(_elapsed) => Err(ConnectionError::TimedOut { authority: url.authority.clone(), timeout_ms }),
+        }
+    }
+
+    async fn over<S>(stream: S) -> Result<Self, ConnectionError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        // It ends with its sender.
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection to a receiver ended");
+            }
+        });
+        Ok(Self { sender })
+    }
+
+    /// Whether another request may be sent over it.
+    pub(super) fn is_open(&self) -> bool {
+        !self.sender.is_closed()
+    }
+
+    /// Sends a request: the answer's status and headers, and whether all of it was read.
+    pub(super) async fn send(
+        &mut self,
+        request: Request<Bytes>,
+    ) -> Result<(StatusCode, HeaderMap, bool), ConnectionError> {
+        self.sender.ready().await?;
+        let answer = self.sender.send_request(request.map(Full::new)).await?;
+        let (head, body) = answer.into_parts();
+        Ok((head.status, head.headers, drain(body).await))
+    }
+}
+
+/// Reads what is left of an answer, which is of no interest; whether that was all of it. The status counts even where
+/// the receiver hangs up behind it.
+async fn drain(mut body: Incoming) -> bool {
+    let mut read = 0;
+    while read < MOST_ANSWER_BYTES {
+        match body.frame().await {
+            None => return true,
+            Some(Ok(frame)) => read += frame.data_ref().map_or(0, Bytes::len),
+            Some(Err(_)) => return false,
+        }
+    }
+    false
+}

@@ -1,0 +1,126 @@
+//! TLS to a receiver: rustls with the certificates of a file or of the system. Nothing of it is there without `https`.
+
+use std::{
+    fs::File,
+    io::{self, Read as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::ring,
+    pki_types::{CertificateDer, InvalidDnsNameError, ServerName, pem, pem::PemObject as _},
+};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+/// Where systems keep the certificates that they trust, in one file.
+const SYSTEM: &[&str] = &[
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// The largest file of certificates that is read; a system's has a fifth of it.
+const MAX_BYTES: u64 = 2 << 20;
+
+/// Why there is no TLS.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::sink) enum TlsError {
+    /// No file of the system's certificates is where one is looked for.
+    #[error("this system's certificates are not found ({}): set caFile", SYSTEM.join(", "))]
+    NoSystem,
+    /// The file of certificates cannot be read.
+    #[error("cannot read the certificates of {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It is not PEM.
+    #[error("{} cannot be read as PEM", path.display())]
+    Pem {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: pem::Error,
+    },
+    /// No certificate in it is of use.
+    #[error("{} has no certificate that can be trusted", path.display())]
+    NoRoot {
+        /// The file.
+        path: PathBuf,
+    },
+    /// rustls does not take the settings.
+    #[error("TLS cannot be set up")]
+    Setup(#[from] rustls::Error),
+    /// The host's name is none.
+    #[error("the host is no name that a certificate could have")]
+    Name(#[from] InvalidDnsNameError),
+    /// The handshake failed.
+    #[error("the TLS handshake failed")]
+    Handshake(#[source] io::Error),
+}
+
+/// Makes a connection a TLS one. The certificates are read for each: they are seldom, and can be replaced.
+pub(super) async fn wrap(
+    stream: TcpStream,
+    host: &str,
+    ca_file: Option<&Path>,
+) -> Result<TlsStream<TcpStream>, TlsError> {
+    let name = ServerName::try_from(host.to_owned())?;
+    let connector = TlsConnector::from(Arc::new(config(ca_file)?));
+    connector.connect(name, stream).await.map_err(TlsError::Handshake)
+}
+
+fn config(ca_file: Option<&Path>) -> Result<ClientConfig, TlsError> {
+    let path = match ca_file {
+        Some(path) => path,
+        None => SYSTEM.iter().map(Path::new).find(|path| path.exists()).ok_or(TlsError::NoSystem)?,
+    };
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let mut config = builder
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots(path)?)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
+    let failed = |source| TlsError::Read { path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    File::open(path).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes)).map_err(failed)?;
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(&bytes) {
+        let certificate = certificate.map_err(|source| TlsError::Pem { path: path.to_owned(), source })?;
+        // A system's file may hold old ones that are of no use; the others count.
+        if let Err(error) = roots.add(certificate) {
+            tracing::debug!(%error, path = %path.display(), "a certificate is passed over");
+        }
+    }
+    if roots.is_empty() { Err(TlsError::NoRoot { path: path.to_owned() }) } else { Ok(roots) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_holds_no_certificate_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ca.pem");
+        assert!(matches!(config(Some(&path)), Err(TlsError::Read { .. })));
+        std::fs::write(&path, "no pem").unwrap();
+        assert!(matches!(config(Some(&path)), Err(TlsError::NoRoot { .. })));
+        let wrong = "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n";
+        std::fs::write(&path, wrong).unwrap();
+        assert!(matches!(config(Some(&path)), Err(TlsError::Pem { .. })));
+    }
+}
