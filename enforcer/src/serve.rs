@@ -1,6 +1,7 @@
 //! HTTP over unix sockets: what the daemon tells to whom it may.
 
 mod admin;
+mod containers;
 mod doctor;
 mod events;
 mod orders;
@@ -12,6 +13,7 @@ mod usages;
 pub(crate) use self::orders::{now, rfc3339};
 pub use self::{
     admin::{Admin, Asked},
+    containers::{ContainerMemory, Memories, MemoryView, PodMemory, StallView},
     doctor::{Doctor, Programs, Refused},
     orders::{Done, No, OrderView, Wish},
     peer::{Peer, Stranger},

@@ -14,7 +14,7 @@ use axum::{
 };
 use tokio::{net::UnixListener, sync::watch};
 
-use super::{Doctor, OrderView, Usages, View, events, now};
+use super::{Doctor, OrderView, Usages, View, containers, events, now};
 use crate::{journal::Journal, policy::order::Order, recorder::Asker};
 
 /// The observe socket's name in the run directory.
@@ -158,6 +158,7 @@ fn router(shared: Shared) -> Router {
         .route("/v1/doctor", get(doctor))
         .route("/v1/recording", get(recording))
         .route("/v1/usages", get(usages))
+        .route("/v1/containers", get(containers::containers))
         .route("/v1/orders", get(orders))
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))

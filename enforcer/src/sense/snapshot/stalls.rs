@@ -18,6 +18,13 @@ pub struct Stall {
     pub total_us: u64,
 }
 
+impl Stalls {
+    /// Reads a pressure file's text.
+    pub fn parse(text: &[u8]) -> Seen<Self> {
+        parse(text)
+    }
+}
+
 /// Reads a pressure file.
 pub(super) fn parse(text: &[u8]) -> Seen<Stalls> {
     let text = str::from_utf8(text).or(Err(Missing::Malformed))?;
