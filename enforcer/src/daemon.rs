@@ -23,6 +23,7 @@ mod open_files;
 mod orders;
 mod past;
 mod problems;
+mod ranking;
 mod recording;
 mod recovery;
 mod reload;
@@ -158,7 +159,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let (stop, stopping) = watch::channel(false);
     let tracing = tokio::spawn(ooms.run(readiness.clone()));
     desk.serve(admin, desired.kubepods(), view.clone(), stopping.clone());
-    let sources = recording.sources(journal.clone(), doctor, view, desk.view());
+    let sources = recording.sources(journal.clone(), doctor, lookout.headrooms(), view, desk.view());
     let server = tokio::spawn(observe.serve(sources, readiness, stopping));
 
     let mut pods = StaticDir::new(config.static_pod_path.clone());

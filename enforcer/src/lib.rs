@@ -10,6 +10,7 @@ pub mod daemon;
 pub mod evict;
 pub mod journal;
 pub mod model;
+mod nearest;
 pub mod policy;
 mod raw;
 pub mod recorder;

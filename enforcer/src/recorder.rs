@@ -42,7 +42,10 @@ use self::{
     ring::{RING_BYTES, ring},
     store::{Extent, Store},
 };
-use crate::policy::flight::{Member, Origin};
+use crate::policy::{
+    engine::Engine,
+    flight::{Member, Origin, Recording, latest},
+};
 
 /// The thread's stack: nothing here is deep.
 const STACK_BYTES: usize = 256 * 1024;
@@ -181,6 +184,15 @@ impl Asker {
         // Into memory it does not fail.
         drop(self.0.write(Extent::All, &mut file));
         file
+    }
+
+    /// The engine as it is by now; none if that is not known. May take some milliseconds.
+    #[must_use]
+    pub fn engine(&self) -> Option<Engine> {
+        let mut file = Vec::new();
+        // Into memory it does not fail.
+        drop(self.0.write(Extent::Latest, &mut file));
+        latest(&Recording::read(&file).ok()?).map(|(engine, _)| engine)
     }
 
     /// What it holds, and what was lost.

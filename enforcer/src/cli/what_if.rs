@@ -9,8 +9,8 @@ use super::{Context, Failure, client, format};
 use crate::{
     model::{CgroupId, Quantity},
     policy::{
-        engine::{Candidates, Engine, NodeSample, Reading},
-        flight::{Given, Member, Record, Recording},
+        engine::Reading,
+        flight::{Member, Recording, latest},
         threshold::{self, ThresholdValue},
         what_if::{Scene, foresee},
     },
@@ -91,24 +91,6 @@ fn ask(context: &Context) -> Result<Now, Failure> {
         engine.candidates().known().map(|(facts, _)| (*facts, reading(facts.cgroup))).collect();
     let members = pods.iter().map(|(facts, _)| recording.names.get(&facts.cgroup).cloned()).collect();
     Ok(Now { scene: Scene { settings: *engine.settings(), pods, node }, members })
-}
-
-/// The engine as it is by now, and its last look at the node.
-fn latest(recording: &Recording<'_>) -> Option<(Engine, NodeSample)> {
-    let (mut engine, mut last) = (None::<Engine>, None);
-    for item in &recording.items {
-        match (item.record()?, &mut engine) {
-            (Record::Key(key), engine) => *engine = Some(*key),
-            (Record::Settings(settings), Some(engine)) => engine.configure(&settings),
-            (Record::Candidates(facts), Some(engine)) => drop(engine.replace(Candidates::new(&facts))),
-            (Record::Step(step), _) => match step.given {
-                Given::Node(node) | Given::Usages { node, readings: _ } => last = Some(node),
-                Given::Outcome(_) => {}
-            },
-            (Record::Settings(_) | Record::Candidates(_) | Record::Called { .. } | Record::Lost(_), _) => {}
-        }
-    }
-    Some((engine?, last?))
 }
 
 fn find(now: &Now, pod: &str) -> Result<CgroupId, Failure> {

@@ -2,6 +2,7 @@
 //!
 //! At rest that is some small reads every ten seconds, and sooner where the reflex notices that something falls fast. Every
 //! pod is looked at only when little time is left.
+mod asking;
 mod eye;
 mod growth;
 
@@ -9,12 +10,13 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
-        mpsc::{Receiver, Sender, TryRecvError, channel},
+        mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel},
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
+pub(super) use self::eye::now_ns;
 use self::{
     eye::Eye,
     growth::{Grown, Growth},
@@ -29,9 +31,10 @@ use crate::{
     policy::{
         Plan,
         engine::Resource,
-        outlook::{Ahead, Outlook, Warning},
+        outlook::{Ahead, Outlook, Trend, Warning},
         threshold::Threshold,
     },
+    serve::{HeadroomView, Headrooms},
 };
 
 use serde_json::{Map, Value, json};
@@ -84,6 +87,8 @@ pub(super) struct Sights {
     pub(super) root: Arc<CgroupDir>,
     pub(super) suspects: Vec<Suspect>,
     pub(super) kubepods: Kubepods,
+    /// The cgroups that hold pods, by the names that they are told by.
+    pub(super) slices: Vec<(&'static str, CgroupPath)>,
 }
 
 /// What the thread is told.
@@ -91,6 +96,8 @@ pub(super) struct Sights {
 enum Message {
     Sights(Sights),
     Thresholds(Vec<Threshold>),
+    /// Somebody asks what is left.
+    Asked(SyncSender<HeadroomView>),
 }
 
 /// The thread; dropping it ends it.
@@ -146,6 +153,12 @@ impl Lookout {
         Arc::clone(&self.stirred)
     }
 
+    /// To ask what is left before each threshold.
+    pub(super) fn headrooms(&self) -> Headrooms {
+        let thread = self.thread.as_ref().map(|thread| thread.thread().clone());
+        asking::headrooms(self.sender.clone().zip(thread))
+    }
+
     fn alarm(&self) -> Option<Alarm> {
         let thread = self.thread.as_ref()?.thread().clone();
         Some(Alarm::new(thread, Arc::clone(&self.rung)))
@@ -183,11 +196,25 @@ struct Watch {
     outlook: Outlook,
     growth: Growth,
     journal: Journal,
+    thresholds: Vec<Threshold>,
+    slices: Vec<(&'static str, CgroupPath)>,
+    /// The latest look.
+    looked_ns: u64,
+    trends: Vec<Trend>,
 }
 
 impl Watch {
     fn new(eye: Eye, journal: Journal) -> Self {
-        Self { eye, outlook: Outlook::default(), growth: Growth::default(), journal }
+        Self {
+            eye,
+            outlook: Outlook::default(),
+            growth: Growth::default(),
+            journal,
+            thresholds: Vec::new(),
+            slices: Vec::new(),
+            looked_ns: 0,
+            trends: Vec::new(),
+        }
     }
 
     fn run(&mut self, inbox: &Receiver<Message>, rung: &AtomicBool, stirred: &Notify) {
@@ -214,13 +241,19 @@ impl Watch {
     fn take(&mut self, inbox: &Receiver<Message>) -> bool {
         loop {
             match inbox.try_recv() {
-                Ok(Message::Sights(Sights { root, suspects, kubepods })) => {
+                Ok(Message::Sights(Sights { root, suspects, kubepods, slices })) => {
                     self.eye.set_kubepods(&root, &kubepods);
+                    self.slices = slices;
                     self.growth.suspect(root, suspects);
                 }
                 Ok(Message::Thresholds(thresholds)) => {
                     self.eye.set_signals(&thresholds);
                     self.outlook.configure(&thresholds);
+                    self.thresholds = thresholds;
+                }
+                Ok(Message::Asked(answer)) => {
+                    // Who has given up waiting is answered for nothing.
+                    let _unheard = answer.try_send(self.headroom());
                 }
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return false,
@@ -230,8 +263,10 @@ impl Watch {
 
     /// Looks once; answers when to look again.
     fn look(&mut self) -> Duration {
-        let now_ns = eye::now_ns();
+        let now_ns = now_ns();
         let trends = self.eye.look(now_ns);
+        self.looked_ns = now_ns;
+        self.trends.clone_from(&trends);
         let is_of_concern = self.outlook.is_of_concern(&trends);
         if is_of_concern {
             self.growth.look(now_ns);

@@ -4,14 +4,14 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
 
-use super::{host::Host, telling};
+use super::{host::Host, ranking, telling};
 use crate::{
     config::Config,
     evict::{Candidate, Identity, Report},
     journal::Journal,
-    policy::{flight::Member, order::Order},
+    policy::{engine::EngineSettings, flight::Member, order::Order},
     recorder::{Asker, Provenance, Recorder, Tap},
-    serve::{Doctor, Sources, UsageView, Usages, View},
+    serve::{Doctor, Foresight, Headrooms, Sources, UsageView, Usages, View},
 };
 
 /// The recorder, if there is one.
@@ -21,6 +21,8 @@ pub(super) struct Recording {
     tap: Option<Tap>,
     /// The candidates at present.
     candidates: Arc<Mutex<Vec<Arc<Candidate>>>>,
+    /// What the engine is to do.
+    settings: Arc<Mutex<EngineSettings>>,
 }
 
 impl Recording {
@@ -29,16 +31,17 @@ impl Recording {
         let provenance =
             Provenance { node: host.name.clone(), boot_id: host.boot_id.clone(), config_hash: config.hash() };
         let told = journal.clone();
+        let settings = Arc::new(Mutex::new(super::engine_settings(config)));
         let failed = move |message: &str| telling::degraded(&told, "recorder", message);
         match Recorder::start(&config.state_dir, provenance, failed) {
             Ok((recorder, tap)) => {
-                Self { recorder: Some(recorder), tap: Some(tap), candidates: Arc::default() }
+                Self { recorder: Some(recorder), tap: Some(tap), candidates: Arc::default(), settings }
             }
             Err(error) => {
                 let message =
                     format!("no decision can be replayed: the flight recorder does not start: {error}");
                 telling::degraded(journal, "recorder", &message);
-                Self { recorder: None, tap: None, candidates: Arc::default() }
+                Self { recorder: None, tap: None, candidates: Arc::default(), settings }
             }
         }
     }
@@ -58,10 +61,13 @@ impl Recording {
         &self,
         journal: Journal,
         doctor: Doctor,
+        headrooms: Headrooms,
         view: watch::Receiver<View>,
         orders: watch::Receiver<Vec<Order>>,
     ) -> Sources {
-        Sources { journal, doctor, recorder: self.asker(), usages: self.usages(), view, orders }
+        let ranker = ranking::ranker(Arc::clone(&self.candidates), Arc::clone(&self.settings), self.asker());
+        let foresight = Foresight { ranker, headrooms };
+        Sources { journal, doctor, recorder: self.asker(), usages: self.usages(), foresight, view, orders }
     }
 
     /// Reads what the candidates use.
@@ -70,14 +76,16 @@ impl Recording {
         Usages::by(move || {
             // Read without the lock: the daemon does not wait for it.
             let candidates = super::lock(&candidates).clone();
-            let view =
-                |candidate: &Arc<Candidate>| UsageView::new(candidate.facts().cgroup, &candidate.usage());
+            let view = |candidate: &Arc<Candidate>| {
+                UsageView::new(candidate.facts().cgroup, &candidate.usage_apart())
+            };
             candidates.iter().filter_map(view).collect()
         })
     }
 
     /// Another configuration is in force.
     pub(super) fn configured(&self, config: &Config) {
+        *super::lock(&self.settings) = super::engine_settings(config);
         if let Some(recorder) = &self.recorder {
             recorder.configured(config.hash());
         }

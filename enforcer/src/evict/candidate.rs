@@ -1,3 +1,5 @@
+mod apart;
+
 use std::{
     hash::{BuildHasher as _, RandomState},
     os::fd::OwnedFd,
@@ -176,16 +178,7 @@ impl Candidate {
 
     /// Counts its tasks, threads among them: one system call for each cgroup, no allocation. None if that cannot be known.
     pub(super) fn process_count(&self, buffer: &mut [u8]) -> Option<u64> {
-        let mut whole: Option<u64> = None;
-        for counted in &self.counted {
-            match stat::read_into(counted, buffer) {
-                Ok(text) => whole = Some(whole.unwrap_or(0).saturating_add(stat::number(text)?)),
-                // What a container took elsewhere may go by itself.
-                Err(Errno::NODEV | Errno::NOENT) => {}
-                Err(_) => return None,
-            }
-        }
-        whole
+        count(&self.counted, buffer)
     }
 
     /// Reads what it uses right now, tasks too.
@@ -213,33 +206,50 @@ impl Candidate {
     }
 
     fn read_charged(&self, short: Resource, buffer: &mut [u8]) -> Reading {
-        let read = |buffer: &mut [u8]| {
-            let mut whole: Option<Usage> = None;
-            for charged in &self.charged {
-                let usage = match charged.usage(buffer) {
-                    Ok(usage) => usage,
-                    // What a container took elsewhere may go by itself; the pod's own comes first.
-                    Err(Missing::Gone) if whole.is_some() => continue,
-                    Err(missing) => return Err(missing),
-                };
-                whole = Some(whole.map_or(usage, |whole| whole.plus(usage)));
-            }
-            whole.ok_or(Missing::Absent)
+        let counted = match short {
+            Resource::Memory => None,
+            Resource::Pids => Some(self.counted.as_slice()),
         };
-        match read(buffer) {
-            Ok(usage) => {
-                let process_count = match short {
-                    Resource::Memory => None,
-                    Resource::Pids => self.process_count(buffer),
-                };
-                Reading::Usage(Usage { process_count, ..usage })
-            }
-            Err(Missing::Gone) => Reading::Gone,
-            Err(Missing::Absent | Missing::Unread | Missing::Failed(_) | Missing::Malformed) => {
-                Reading::Missing
-            }
+        charge(&self.charged, counted, buffer)
+    }
+}
+
+/// What all of these are charged for, and their tasks where these are to be counted.
+fn charge(charged: &[ChargeFiles], counted: Option<&[OwnedFd]>, buffer: &mut [u8]) -> Reading {
+    let read = |buffer: &mut [u8]| {
+        let mut whole: Option<Usage> = None;
+        for charged in charged {
+            let usage = match charged.usage(buffer) {
+                Ok(usage) => usage,
+                // What a container took elsewhere may go by itself; the pod's own comes first.
+                Err(Missing::Gone) if whole.is_some() => continue,
+                Err(missing) => return Err(missing),
+            };
+            whole = Some(whole.map_or(usage, |whole| whole.plus(usage)));
+        }
+        whole.ok_or(Missing::Absent)
+    };
+    match read(buffer) {
+        Ok(usage) => {
+            let process_count = counted.and_then(|counted| count(counted, buffer));
+            Reading::Usage(Usage { process_count, ..usage })
+        }
+        Err(Missing::Gone) => Reading::Gone,
+        Err(Missing::Absent | Missing::Unread | Missing::Failed(_) | Missing::Malformed) => Reading::Missing,
+    }
+}
+
+fn count(counted: &[OwnedFd], buffer: &mut [u8]) -> Option<u64> {
+    let mut whole: Option<u64> = None;
+    for counted in counted {
+        match stat::read_into(counted, buffer) {
+            Ok(text) => whole = Some(whole.unwrap_or(0).saturating_add(stat::number(text)?)),
+            // What a container took elsewhere may go by itself.
+            Err(Errno::NODEV | Errno::NOENT) => {}
+            Err(_) => return None,
         }
     }
+    whole
 }
 
 fn open_allowed(root: &CgroupDir, path: &CgroupPath) -> Result<CgroupDir, OpenError> {

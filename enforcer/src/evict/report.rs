@@ -8,7 +8,7 @@ use ulid::Ulid;
 
 use self::{
     hook::Untold,
-    reasons::{brake_refusal, exclusion, kill_reason, suppression},
+    reasons::{brake_refusal, kill_reason, suppression},
 };
 use super::{
     candidate::{Candidate, Identity},
@@ -353,7 +353,7 @@ impl Teller {
             .iter()
             .filter_map(|left_out| {
                 let mut data = names(identity(left_out.index)?);
-                data.insert("reason".into(), json!(exclusion(left_out.reason)));
+                data.insert("reason".into(), json!(left_out.reason.as_str()));
                 Some(Value::Object(data))
             })
             .collect();

@@ -14,6 +14,7 @@ mod candidates;
 mod hook;
 mod input;
 mod outcome;
+mod ranking;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,7 @@ pub use self::{
     candidates::Candidates,
     hook::{HookEnd, HookPlan},
     input::{BrakeRefusal, CandidateFacts, Input, Level, NodeSample, Outcome, Reading, Refusal, Usage},
+    ranking::Standings,
     settings::{BreakerSettings, EngineSettings, MAX_THRESHOLDS, Mode, Resource, Thresholds, followed},
     waiting::Waiting,
 };
@@ -430,13 +432,7 @@ impl Engine {
         let resource = shortage(&reclaim).resource();
         let mut order = std::mem::take(&mut self.candidates.order);
         order.clear();
-        let within = self.settings.evict_within_request;
-        order.extend(
-            self.candidates
-                .slots()
-                .filter(|(_, slot)| slot.exclusion(now_ns, resource, within).is_none())
-                .map(|(index, slot)| slot.ranked(index, resource)),
-        );
+        order.extend(self.eligible(now_ns, resource));
         self.candidates.order = order;
         self.take_first(now_ns, reclaim, actions);
     }
@@ -445,7 +441,7 @@ impl Engine {
     fn take_first(&mut self, now_ns: u64, reclaim: Reclaim, actions: &mut Actions) {
         // Who was held back for the last one's sake may be the next.
         self.ease(actions);
-        self.candidates.order.sort_unstable_by(|left, right| left.compare(right).0);
+        ranking::sort(&mut self.candidates.order);
         if self.mode() == Mode::Enforce && self.breaker.is_open(now_ns, self.candidates.alive()) {
             self.mode = Mode::DryRun;
             self.suppress(now_ns, &reclaim, Suppression::BreakerOpen, actions);
@@ -477,13 +473,10 @@ impl Engine {
         }
         let mut excluded = Few::new();
         let mut excluded_count = 0;
-        let within = self.settings.evict_within_request;
-        for (index, slot) in self.candidates.slots() {
-            if let Some(reason) = slot.exclusion(now_ns, shortage.resource(), within) {
-                excluded_count += 1;
-                if excluded.len() < SHOWN_EXCLUDED {
-                    push(&mut excluded, Excluded { index, cgroup: slot.facts.cgroup, reason });
-                }
+        for left_out in self.left_out(now_ns, shortage.resource()) {
+            excluded_count += 1;
+            if excluded.len() < SHOWN_EXCLUDED {
+                push(&mut excluded, left_out);
             }
         }
         let predicted_freed_bytes = slot.reading.usage().map_or(0, Usage::freed_by_death_bytes);

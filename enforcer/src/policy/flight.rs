@@ -7,6 +7,7 @@
 //! settings.
 
 mod file;
+mod latest;
 mod other;
 mod record;
 mod replay;
@@ -18,6 +19,7 @@ pub use self::{
         Damage, FORMAT_VERSION, Item, MOST_RECORD_BYTES, Member, NotARecording, Origin, Recording, Writer,
         shape,
     },
+    latest::latest,
     other::{Nobody, Other, OtherDecision, under},
     record::{Given, Record, Step, put_called, put_candidates, put_key, put_lost, put_settings, put_step},
     replay::{Account, Difference, Happening, Moment, replay},

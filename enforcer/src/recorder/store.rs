@@ -58,6 +58,8 @@ pub(super) enum Extent {
     All,
     /// What came shortly before now.
     Recent,
+    /// From the last whole state on.
+    Latest,
 }
 
 /// What is kept in memory.
@@ -162,8 +164,12 @@ impl Store {
         let (mut bytes, mut segments) = (0, VecDeque::new());
         for segment in self.segments.iter().rev() {
             bytes += segment.bytes.len();
-            let is_far = now_ns.saturating_sub(segment.end_ns) > BEFORE_NS || bytes > BEFORE_BYTES;
-            if extent == Extent::Recent && is_far && !segments.is_empty() {
+            let is_far = match extent {
+                Extent::All => false,
+                Extent::Recent => now_ns.saturating_sub(segment.end_ns) > BEFORE_NS || bytes > BEFORE_BYTES,
+                Extent::Latest => true,
+            };
+            if is_far && !segments.is_empty() {
                 break;
             }
             segments.push_front(Arc::clone(segment));

@@ -115,6 +115,22 @@ fn a_decision_is_on_the_disk_with_what_led_to_it_and_what_came_of_it() {
 }
 
 #[test]
+fn the_engine_is_known_as_it_is_by_now() {
+    let temp = tempfile::tempdir().unwrap();
+    let (recorder, mut tapped) = start(temp.path());
+    recorder.name((1..=3).map(member));
+    assert!(recorder.asker().engine().is_none(), "it has not looked at the node yet");
+    tapped.candidates(3);
+    tapped.look(1 << 35);
+    tapped.look(1 << 20);
+    tapped.usages(1 << 20, 3);
+    let engine = recorder.asker().engine().unwrap();
+    assert_eq!(engine.decision(), tapped.engine.decision());
+    assert!(engine.victim().is_some());
+    assert_eq!(engine.candidates().known().count(), 3);
+}
+
+#[test]
 fn what_finds_no_room_is_told_and_the_rest_can_be_run_again() {
     let temp = tempfile::tempdir().unwrap();
     let (sender, told) = std::sync::mpsc::channel();

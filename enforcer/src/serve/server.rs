@@ -14,7 +14,7 @@ use axum::{
 };
 use tokio::{net::UnixListener, sync::watch};
 
-use super::{Doctor, OrderView, Usages, View, containers, events, now};
+use super::{Doctor, Foresight, OrderView, Usages, View, containers, events, headroom, now, ranking};
 use crate::{journal::Journal, policy::order::Order, recorder::Asker};
 
 /// The observe socket's name in the run directory.
@@ -69,6 +69,8 @@ pub struct Sources {
     pub recorder: Option<Asker>,
     /// What each candidate for eviction uses.
     pub usages: Usages,
+    /// Who would be evicted, and what is left before that.
+    pub foresight: Foresight,
     /// The pods.
     pub view: watch::Receiver<View>,
     /// What operators have ordered.
@@ -82,6 +84,7 @@ pub(super) struct Shared {
     pub(super) doctor: Arc<Doctor>,
     pub(super) recorder: Option<Asker>,
     pub(super) usages: Usages,
+    pub(super) foresight: Foresight,
     pub(super) view: watch::Receiver<View>,
     pub(super) orders: watch::Receiver<Vec<Order>>,
     pub(super) ready: watch::Receiver<bool>,
@@ -134,10 +137,11 @@ impl Observe {
         stopping: watch::Receiver<bool>,
     ) -> Result<(), Error> {
         let Self { listener, path } = self;
-        let Sources { journal, doctor, recorder, usages, view, orders } = sources;
+        let Sources { journal, doctor, recorder, usages, foresight, view, orders } = sources;
         let mut stop = stopping.clone();
         let doctor = Arc::new(doctor);
-        let router = router(Shared { journal, doctor, recorder, usages, view, orders, ready, stopping });
+        let router =
+            router(Shared { journal, doctor, recorder, usages, foresight, view, orders, ready, stopping });
         let stopped = async move {
             // The sender's end means the same as the word.
             if stop.wait_for(|stopping| *stopping).await.is_err() {
@@ -160,6 +164,8 @@ fn router(shared: Shared) -> Router {
         .route("/v1/usages", get(usages))
         .route("/v1/containers", get(containers::containers))
         .route("/v1/orders", get(orders))
+        .route("/v1/ranking", get(ranking::ranking))
+        .route("/v1/headroom", get(headroom::headroom))
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .with_state(shared)

@@ -12,8 +12,8 @@ use crate::{
     cgroup::{self, CgroupDir},
     daemon::lookout::{Kubepods, Sights, Suspect},
     evict::{self, Candidate, OpenError},
-    model::{CgroupId, CgroupPath, PodUid},
-    policy::{ContainerPlan, Plan, PodPlan, admission::Rejection},
+    model::{CgroupId, CgroupPath, PodUid, QosClass},
+    policy::{CgroupPlan, ContainerPlan, Plan, PodPlan, admission::Rejection},
     source::State,
 };
 
@@ -132,7 +132,17 @@ impl Desired {
             request_bytes: standing.plan.ranking_request_bytes,
         };
         let suspects = self.candidates.values().map(suspect).collect();
-        Some(Sights { root, suspects, kubepods: Kubepods::of(&self.plan) })
+        let class = |(class, cgroup): &(QosClass, CgroupPlan)| {
+            let name = match class {
+                QosClass::Guaranteed => "guaranteed",
+                QosClass::Burstable => "burstable",
+                QosClass::BestEffort => "besteffort",
+            };
+            (name, cgroup.path.clone())
+        };
+        let node = std::iter::once(("kubepods", self.plan.node.path.clone()));
+        let slices = node.chain(self.plan.qos.iter().map(class)).collect();
+        Some(Sights { root, suspects, kubepods: Kubepods::of(&self.plan), slices })
     }
 
     /// Keeps the plans of pods that no source names any longer, as far as they have cgroups of their own; `before` is the plan

@@ -121,7 +121,7 @@ fn tasks(text: &[u8]) -> Option<u64> {
     all.parse().ok()
 }
 
-pub(super) fn now_ns() -> u64 {
+pub(in crate::daemon) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))

@@ -81,6 +81,11 @@ impl Growth {
         self.suspects = suspects;
     }
 
+    /// The root of the hierarchy, once it is known.
+    pub(super) fn root(&self) -> Option<&CgroupDir> {
+        self.root.as_deref()
+    }
+
     /// Looks at every pod.
     pub(super) fn look(&mut self, now_ns: u64) {
         let Self { root: Some(root), suspects, open } = self else { return };

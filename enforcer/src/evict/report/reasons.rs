@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::policy::{
-    engine::{BrakeRefusal, Exclusion, KillReason, Resource, Suppression},
+    engine::{BrakeRefusal, KillReason, Resource, Suppression},
     threshold::Signal,
 };
 
@@ -37,17 +37,6 @@ pub(super) fn kill_reason(reason: KillReason) -> &'static str {
         KillReason::HardThreshold => "hardThreshold",
         KillReason::Exhausting => "exhausting",
         KillReason::HookOver => "hookOver",
-    }
-}
-
-pub(super) fn exclusion(reason: Exclusion) -> &'static str {
-    match reason {
-        Exclusion::Critical => "critical",
-        Exclusion::Protected => "protected",
-        Exclusion::Gone => "gone",
-        Exclusion::Empty => "empty",
-        Exclusion::WithinRequest => "withinRequest",
-        Exclusion::PassedOver => "passedOver",
     }
 }
 

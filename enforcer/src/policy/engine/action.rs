@@ -80,6 +80,21 @@ pub enum Exclusion {
     PassedOver,
 }
 
+impl Exclusion {
+    /// Its name in events.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Critical => "critical",
+            Self::Protected => "protected",
+            Self::Gone => "gone",
+            Self::Empty => "empty",
+            Self::WithinRequest => "withinRequest",
+            Self::PassedOver => "passedOver",
+        }
+    }
+}
+
 /// A candidate that was left out.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Excluded {

@@ -19,8 +19,8 @@ pub struct Stall {
 }
 
 impl Stalls {
-    /// Reads a pressure file's text.
-    pub fn parse(text: &[u8]) -> Seen<Self> {
+    /// Of the text of a pressure file.
+    pub(crate) fn parse(text: &[u8]) -> Seen<Self> {
         parse(text)
     }
 }

@@ -10,6 +10,7 @@ use super::*;
 use crate::{
     journal::{Event, EventType, Subject},
     model::PodName,
+    serve::{Headrooms, Ranker, RankingView},
 };
 
 struct Served {
@@ -33,6 +34,13 @@ async fn serve() -> Served {
         doctor: Doctor::default(),
         recorder: None,
         usages: Usages::by(Vec::new),
+        foresight: Foresight {
+            ranker: Ranker::by(|signal| RankingView {
+                signal: signal.as_str().to_owned(),
+                ..RankingView::default()
+            }),
+            headrooms: Headrooms::by(|| None),
+        },
         view: views,
         orders: watch::channel(Vec::new()).1,
     };
@@ -121,4 +129,15 @@ async fn health_and_pods_are_told() {
             .ends_with(r#"{"facilities":[],"programs":{"error":null,"attached":[],"failed":[]}}"#)
     );
     assert!(served.get("/v1/pods").await.ends_with(r#"{"mode":"observe","memoryPressure":false,"pods":[]}"#));
+}
+
+#[tokio::test]
+async fn what_may_come_is_told_and_what_is_not_known_is_not_made_up() {
+    let served = serve().await;
+    let ranking = served.get("/v1/ranking?signal=pid.available").await;
+    assert!(ranking.ends_with(r#"{"signal":"pid.available","order":[],"excluded":[]}"#), "{ranking}");
+    let wrong = served.get("/v1/ranking?signal=pid.availabel").await;
+    assert!(wrong.starts_with("HTTP/1.0 400") && wrong.contains("did you mean pid.available?"), "{wrong}");
+    let headroom = served.get("/v1/headroom").await;
+    assert!(headroom.starts_with("HTTP/1.0 503") && headroom.contains("enforcer doctor"), "{headroom}");
 }

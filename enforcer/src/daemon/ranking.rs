@@ -1,0 +1,176 @@
+//! Ranks the candidates for whoever asks, beside the reflex.
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    thread,
+    time::Duration,
+};
+
+use super::lock;
+use crate::{
+    evict::{Candidate, Identity},
+    model::CgroupId,
+    policy::{
+        engine::{
+            CandidateFacts, Candidates, Engine, EngineSettings, Excluded, Ranked, Reading, Resource,
+            Standings, Usage,
+        },
+        rank::{DecidedBy, MemoryStanding},
+        threshold::Signal,
+    },
+    recorder::Asker,
+    serve::{ExcludedView, RankedView, Ranker, RankingView},
+};
+
+/// How far apart two readings are that tell of growth: what lies between closer ones is noise, and between further ones
+/// it may have been otherwise.
+const SPAN: Duration = Duration::from_millis(250);
+const LONGEST_SPAN_NS: u64 = 10_000_000_000;
+
+/// The latest readings: when, and each working set.
+#[derive(Debug, Default)]
+struct Before {
+    at_ns: u64,
+    working_set_bytes: HashMap<CgroupId, u64>,
+}
+
+/// A ranker of these candidates. What the engine knows of them beside, such as who could not be evicted, the flight recorder
+/// tells; without it that is left out.
+pub(super) fn ranker(
+    candidates: Arc<Mutex<Vec<Arc<Candidate>>>>,
+    settings: Arc<Mutex<EngineSettings>>,
+    recorder: Option<Asker>,
+) -> Ranker {
+    let before = Mutex::new(Before::default());
+    Ranker::by(move |signal| {
+        // One at a time, however many ask.
+        let mut before = lock(&before);
+        // Read without the lock: the daemon does not wait for it.
+        let candidates = lock(&candidates).clone();
+        let mut engine = recorder
+            .as_ref()
+            .and_then(Asker::engine)
+            .unwrap_or_else(|| Engine::new(&lock(&settings).clone()));
+        let facts: Vec<_> = candidates.iter().map(|candidate| candidate.facts()).collect();
+        drop(engine.replace(Candidates::new(&facts)));
+        let mut reading = Readings::take(&candidates);
+        if !before.tells_growth_at(reading.at_ns) {
+            *before = reading.before(&candidates);
+            thread::sleep(SPAN);
+            reading = Readings::take(&candidates);
+        }
+        let resource = Resource::of(signal).unwrap_or(Resource::Memory);
+        let standings = engine.rank(reading.at_ns, resource, &reading.readings);
+        let now = reading.before(&candidates);
+        let growth = growth(&before, &now);
+        // Who asks again at once is told of the growth since the last reading but one.
+        if now.at_ns.saturating_sub(before.at_ns) >= 2 * nanos(SPAN) {
+            *before = now;
+        }
+        view(signal, &candidates, &reading.readings, &standings, &growth)
+    })
+}
+
+/// What each candidate uses.
+struct Readings {
+    at_ns: u64,
+    readings: Vec<Reading>,
+}
+
+impl Readings {
+    fn take(candidates: &[Arc<Candidate>]) -> Self {
+        let at_ns = super::lookout::now_ns();
+        Self { at_ns, readings: candidates.iter().map(|candidate| candidate.usage_apart()).collect() }
+    }
+
+    fn before(&self, candidates: &[Arc<Candidate>]) -> Before {
+        let usage = |(candidate, reading): (&Arc<Candidate>, &Reading)| {
+            Some((candidate.facts().cgroup, reading.usage()?.working_set_bytes))
+        };
+        Before {
+            at_ns: self.at_ns,
+            working_set_bytes: candidates.iter().zip(&self.readings).filter_map(usage).collect(),
+        }
+    }
+}
+
+impl Before {
+    fn tells_growth_at(&self, now_ns: u64) -> bool {
+        (nanos(SPAN)..=LONGEST_SPAN_NS).contains(&now_ns.saturating_sub(self.at_ns))
+    }
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// How fast each grew, in bytes a second.
+fn growth(before: &Before, now: &Before) -> HashMap<CgroupId, i64> {
+    let span_ns = i128::from(now.at_ns.saturating_sub(before.at_ns));
+    let of = |(cgroup, bytes): (&CgroupId, &u64)| {
+        let grown = i128::from(*bytes) - i128::from(*before.working_set_bytes.get(cgroup)?);
+        let a_second = (grown * 1_000_000_000).checked_div(span_ns)?;
+        Some((*cgroup, i64::try_from(a_second).unwrap_or(if a_second < 0 { i64::MIN } else { i64::MAX })))
+    };
+    now.working_set_bytes.iter().filter_map(of).collect()
+}
+
+fn view(
+    signal: Signal,
+    candidates: &[Arc<Candidate>],
+    readings: &[Reading],
+    standings: &Standings,
+    growth: &HashMap<CgroupId, i64>,
+) -> RankingView {
+    let Standings { order, excluded } = standings;
+    let ranked = |(place, ranked): (usize, &Ranked)| {
+        let candidate = candidates.get(ranked.index)?;
+        let mut view = ranked_view(candidate, readings.get(ranked.index).and_then(Reading::usage));
+        view.rank = place + 1;
+        view.growth_bytes_per_second = growth.get(&ranked.cgroup).copied();
+        let decided_by = order.get(place + 1).map(|next| ranked.compare(next).1);
+        let is_alone = order.len() == 1;
+        view.decided_by = (decided_by.is_some() || is_alone).then(|| DecidedBy::of(decided_by).to_owned());
+        Some(view)
+    };
+    let left_out = |Excluded { index, reason, .. }: &Excluded| {
+        let pod = &candidates.get(*index)?.identity().pod;
+        let reason = reason.as_str().to_owned();
+        Some(ExcludedView { namespace: pod.namespace.clone(), name: pod.name.clone(), reason })
+    };
+    RankingView {
+        signal: signal.as_str().to_owned(),
+        order: order.iter().enumerate().filter_map(ranked).collect(),
+        excluded: excluded.iter().filter_map(left_out).collect(),
+    }
+}
+
+fn ranked_view(candidate: &Candidate, usage: Option<&Usage>) -> RankedView {
+    let Identity { pod, uid, qos_class, limit_bytes, cgroup: _ } = candidate.identity();
+    let CandidateFacts { cgroup, priority, request_bytes, .. } = candidate.facts();
+    let usage_bytes = usage.map(|usage| usage.working_set_bytes);
+    let standing = MemoryStanding { usage_bytes, request_bytes, priority, order: 0 };
+    RankedView {
+        rank: 0,
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        uid: uid.as_str().to_owned(),
+        qos_class: qos_class.as_str().to_owned(),
+        evictable: true,
+        stats_missing: usage.is_none(),
+        exceeds_request: standing.exceeds_request(),
+        priority,
+        usage_bytes,
+        request_bytes,
+        limit_bytes: *limit_bytes,
+        above_request_bytes: standing.above_request_bytes(),
+        anon_bytes: usage.map(|usage| usage.anon_bytes),
+        file_bytes: usage.map(|usage| usage.file_bytes),
+        shmem_bytes: usage.map(|usage| usage.shmem_bytes),
+        current_bytes: usage.map(|usage| usage.current_bytes),
+        process_count: usage.and_then(|usage| usage.process_count),
+        growth_bytes_per_second: None,
+        decided_by: None,
+        cgroup_id: cgroup.0,
+    }
+}

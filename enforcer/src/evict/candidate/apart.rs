@@ -1,0 +1,54 @@
+//! Reading a candidate beside the reflex: by files of one's own.
+use super::{Candidate, Target, charge, open_count, stat};
+use crate::{
+    cgroup::{self, CgroupDir},
+    policy::engine::{Reading, Usage},
+    sense::snapshot::ChargeFiles,
+};
+
+impl Candidate {
+    /// Reads what it uses right now, tasks too, by files that are opened for it.
+    ///
+    /// The kernel locks an open file while it is read. Whoever reads the candidate's own ones and is held up meanwhile, as
+    /// a process without locked memory may be where memory is short, holds up the reflex.
+    #[must_use]
+    pub fn usage_apart(&self) -> Reading {
+        match self.read_apart() {
+            Ok(reading) => reading,
+            Err(error) if error.is_gone() => Reading::Gone,
+            Err(_) => Reading::Missing,
+        }
+    }
+
+    fn read_apart(&self) -> Result<Reading, cgroup::Error> {
+        let mut is_empty = true;
+        for target in &self.targets {
+            is_empty &= !is_populated(&target.dir)?;
+        }
+        if is_empty {
+            return Ok(Reading::Usage(Usage { process_count: Some(0), ..Usage::default() }));
+        }
+        let elsewhere = |target: &&Target| self.elsewhere.contains(&target.dir.id());
+        let elsewhere = self.targets.iter().filter(elsewhere).map(|target| &target.dir);
+        let (mut charged, mut counted) = (Vec::new(), Vec::new());
+        for dir in std::iter::once(&self.dir).chain(elsewhere) {
+            match ChargeFiles::open(dir) {
+                Ok(files) => charged.push(files),
+                // What a container took elsewhere may go by itself; the pod's own comes first.
+                Err(error) if error.is_gone() && !charged.is_empty() => continue,
+                Err(error) => return Err(error),
+            }
+            open_count(dir, &mut counted)?;
+        }
+        Ok(charge(&charged, Some(&counted), &mut [0; stat::BUFFER_BYTES]))
+    }
+}
+
+/// Whether it holds a process; one that is gone does not.
+fn is_populated(dir: &CgroupDir) -> Result<bool, cgroup::Error> {
+    match dir.read("cgroup.events") {
+        Ok(text) => Ok(stat::keyed(text.as_bytes(), b"populated") == Some(1)),
+        Err(error) if error.is_gone() => Ok(false),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,177 @@
+use std::{fmt, sync::Arc};
+
+use axum::{
+    Json,
+    extract::{Query as Pairs, State},
+    http::StatusCode,
+    response::{IntoResponse as _, Response},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::server::Shared;
+use crate::{
+    nearest::nearest,
+    policy::{engine::Resource, threshold::Signal},
+};
+
+/// Who would be evicted before whom, as of now: the answer to `GET /v1/ranking`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RankingView {
+    /// For a shortage of what.
+    pub signal: String,
+    /// Those who may be evicted, the first of them first.
+    pub order: Vec<RankedView>,
+    /// Those who may not.
+    pub excluded: Vec<ExcludedView>,
+}
+
+/// One who may be evicted. Without stats the amounts are absent.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RankedView {
+    /// Its place, from 1.
+    pub rank: usize,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// Its class.
+    pub qos_class: String,
+    /// Whether it may be evicted: so it is of all in the order.
+    pub evictable: bool,
+    /// Whether what it uses could not be read.
+    pub stats_missing: bool,
+    /// Whether it uses more than it requests.
+    pub exceeds_request: bool,
+    /// The priority that it is ranked by.
+    pub priority: i32,
+    /// Its working set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage_bytes: Option<u64>,
+    /// What it requests.
+    pub request_bytes: u64,
+    /// Its limit; absent if it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_bytes: Option<u64>,
+    /// How far it is above its request; below zero, below it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub above_request_bytes: Option<i64>,
+    /// `anon`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub anon_bytes: Option<u64>,
+    /// `file`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file_bytes: Option<u64>,
+    /// `shmem`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shmem_bytes: Option<u64>,
+    /// `memory.current`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub current_bytes: Option<u64>,
+    /// How many tasks it has, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process_count: Option<u64>,
+    /// How fast its working set grows; below zero, shrinks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub growth_bytes_per_second: Option<i64>,
+    /// The key that puts it before the next; absent of the last, and `onlyCandidate` of one that is alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decided_by: Option<String>,
+    /// Its cgroup's id.
+    pub cgroup_id: u64,
+}
+
+/// One who may not be evicted.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExcludedView {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Why, by the words of `eviction.decided`.
+    pub reason: String,
+}
+
+/// Ranks the candidates by what they use right now; may take some hundred milliseconds.
+#[derive(Clone)]
+pub struct Ranker(Arc<dyn Fn(Signal) -> RankingView + Send + Sync>);
+
+impl Ranker {
+    /// By that function.
+    pub fn by(rank: impl Fn(Signal) -> RankingView + Send + Sync + 'static) -> Self {
+        Self(Arc::new(rank))
+    }
+}
+
+impl fmt::Debug for Ranker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ranker")
+    }
+}
+
+/// The signal that a shortage is of, if pods are evicted for one: `memory.available`, `allocatableMemory.available` or
+/// `pid.available`. The error says which there are.
+pub fn ranked_signal(name: &str) -> Result<Signal, String> {
+    let ranked = || Signal::ALL.into_iter().filter(|signal| Resource::of(*signal).is_some());
+    if let Some(signal) = ranked().find(|signal| signal.as_str() == name) {
+        return Ok(signal);
+    }
+    let names: Vec<_> = ranked().map(Signal::as_str).collect();
+    let hint = match nearest(name, names.iter().copied()) {
+        Some(near) => format!("did you mean {near}?"),
+        None => format!("there are {}", names.join(", ")),
+    };
+    Err(format!("nobody is ranked by {name:?}: {hint}"))
+}
+
+fn signal(pairs: &[(String, String)]) -> Result<Signal, String> {
+    let mut signal = Signal::MemoryAvailable;
+    for (name, value) in pairs {
+        match name.as_str() {
+            "signal" => signal = ranked_signal(value).map_err(|error| format!("signal: {error}"))?,
+            _ => return Err(format!("{name:?} is not a parameter: there is only signal")),
+        }
+    }
+    Ok(signal)
+}
+
+pub(super) async fn ranking(
+    State(shared): State<Shared>,
+    Pairs(pairs): Pairs<Vec<(String, String)>>,
+) -> Response {
+    let signal = match signal(&pairs) {
+        Ok(signal) => signal,
+        Err(message) => return (StatusCode::BAD_REQUEST, Json(json!({"error": message}))).into_response(),
+    };
+    match tokio::task::spawn_blocking(move || (shared.foresight.ranker.0)(signal)).await {
+        Ok(ranking) => Json(ranking).into_response(),
+        Err(error) => {
+            tracing::error!(%error, "the candidates could not be ranked");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_that_nobody_is_ranked_by_is_refused_with_one_that_is() {
+        let asked = |pairs: &[(&str, &str)]| {
+            signal(&pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect::<Vec<_>>())
+        };
+        assert_eq!(asked(&[]), Ok(Signal::MemoryAvailable));
+        assert_eq!(asked(&[("signal", "pid.available")]), Ok(Signal::PidAvailable));
+        let error = asked(&[("signal", "memory.availabel")]).unwrap_err();
+        assert!(error.contains("did you mean memory.available?"), "{error}");
+        let error = asked(&[("signal", "nodefs.inodesFree")]).unwrap_err();
+        assert!(error.contains("memory.available, allocatableMemory.available, pid.available"), "{error}");
+        assert!(asked(&[("n", "3")]).unwrap_err().contains("only signal"));
+    }
+}
