@@ -1,4 +1,5 @@
 use std::{
+    fmt,
     io::{self, Write as _},
     process::ExitCode,
 };
@@ -62,6 +63,13 @@ impl Failure {
         // Nobody is left to tell when this fails.
         drop(writeln!(io::stderr(), "error: {error:#}"));
         status.into()
+    }
+}
+
+impl fmt::Display for Failure {
+    /// What went wrong, with its causes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#}", self.error)
     }
 }
 

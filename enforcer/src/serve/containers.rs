@@ -109,7 +109,9 @@ fn wanted(pairs: Vec<(String, String)>) -> Result<Vec<String>, String> {
     for (name, value) in pairs {
         match name.as_str() {
             "uid" if uids.len() < MAX_UIDS => uids.push(value),
-            "uid" => return Err(format!("uid: at most {MAX_UIDS} pods may be named; without one, all are read")),
+            "uid" => {
+                return Err(format!("uid: at most {MAX_UIDS} pods may be named; without one, all are read"));
+            }
             _ => return Err(format!("{name:?} is not a parameter: uid")),
         }
     }
