@@ -2,6 +2,7 @@
 
 mod capacity;
 mod client;
+mod completions;
 mod config;
 mod doctor;
 mod events;
@@ -9,16 +10,21 @@ mod evict;
 mod exec;
 mod exit;
 mod format;
+mod headroom;
+mod next;
 mod orders;
+mod page;
 mod pause;
 mod plan;
 mod protect;
 mod rank;
+mod ranked;
 mod render;
 mod replay;
 mod run;
 mod top;
 mod what_if;
+mod why;
 
 use std::{ffi::OsString, io::IsTerminal as _, path::PathBuf, process::ExitCode};
 
@@ -74,6 +80,12 @@ enum Verb {
     Run(run::Args),
     /// Print the event stream
     Events(events::Args),
+    /// Say why a pod was evicted or killed, on one screen
+    Why(why::Args),
+    /// Say who would be evicted next, key by key
+    Next(next::Args),
+    /// Say how many bytes and seconds are left to each threshold
+    Headroom(headroom::Args),
     /// Compute everything for these pods, and touch nothing
     Plan(plan::Args),
     /// Print the order in which these pods would be evicted
@@ -97,6 +109,10 @@ enum Verb {
     Config(config::Verb),
     /// Run a command in a container's cgroup, in place of this process
     Exec(exec::Args),
+    /// Print completions for a shell
+    Completions(completions::Completions),
+    /// Print the manual page, or write those of all verbs
+    Man(completions::Man),
 }
 
 /// What every verb is given.
@@ -144,6 +160,9 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
     match verb {
         Verb::Run(args) => run::run(context(&files)?, files, args),
         Verb::Events(args) => events::events(&context(&files)?, &args),
+        Verb::Why(args) => why::why(&context(&files)?, &args),
+        Verb::Next(args) => next::next(&context(&files)?, &args),
+        Verb::Headroom(args) => headroom::headroom(&context(&files)?, &args),
         Verb::Plan(args) => plan::plan(&context(&files)?, &args),
         Verb::Rank(args) => rank::rank(&context(&files)?, &args),
         Verb::Replay(args) => replay::replay(&context(&files)?, files.config.as_deref(), &args),
@@ -155,6 +174,8 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Verb::Doctor(args) => doctor::doctor(&context(&files)?, &args),
         Verb::Config(verb) => config::config(&files, output, verb),
         Verb::Exec(args) => exec::exec(&context(&files)?, &args),
+        Verb::Completions(args) => completions::completions(&args),
+        Verb::Man(args) => completions::man(&args),
     }
 }
 

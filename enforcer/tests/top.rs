@@ -87,12 +87,13 @@ fn answer(mut stream: UnixStream, going: &AtomicBool, asked: &Mutex<Vec<String>>
 fn events(target: &str) -> String {
     let event = |kind: &str, data: Value| {
         let time = "2026-01-31T12:00:00.123456Z";
-        json!({"type": format!("dev.enforcer.{kind}"), "subject": "default/hog", "time": time, "data": data})
+        json!({"type": format!("dev.enforcer.{kind}"), "subject": "default/hog", "time": time, "sequence": "00000000000000000007",
+            "id": "01J8Z3NDEKTSV4RRFFQ69G5FAV", "data": data})
             .to_string()
             + "\n"
     };
-    let decided = json!({"dryRun": true, "victim": {"qosClass": "BestEffort", "usageBytes": 900 * MIB, "requestBytes": 0, "priority": 0}});
-    if target.contains("pod=") {
+    let decided = json!({"evictionId": "01J8Z3NDEKTSV4RRFFQ69G5FAW", "dryRun": true, "victim": {"namespace": "default", "name": "hog", "qosClass": "BestEffort", "usageBytes": 900 * MIB, "requestBytes": 0, "priority": 0}});
+    if target.contains("pod=") || !target.contains('?') {
         return event("eviction.decided", decided)
             + &event("pod.added", json!({"qosClass": "BestEffort", "priority": 0}));
     }
@@ -280,12 +281,13 @@ fn keys_are_followed_and_the_terminal_is_given_back() {
     // What was selected had gone from sight meanwhile.
     viewed.press("gj");
     viewed.press("w");
-    viewed.until_shown("(dry run) would evict BestEffort: uses 900Mi");
-    assert!(daemon.was_asked("namespace=default&pod=hog&type=eviction.decided"));
+    viewed.until_shown("why default/hog");
+    viewed.until_shown("01J8Z3NDEKTSV4RRFFQ69G5FAW");
     viewed.press("\x1b");
-    viewed.until_not_shown("(dry run)");
+    viewed.until_not_shown("01J8Z3NDEKTSV4RRFFQ69G5FAW");
     viewed.press("e");
     viewed.until_shown("pod.added");
+    assert!(daemon.was_asked("namespace=default&pod=hog"));
     viewed.press("q?");
     viewed.until_shown("keys and columns");
     viewed.press("qq");
@@ -424,7 +426,7 @@ fn no_daemon_is_told_before_the_terminal_is_taken() {
     let output = plain(folder.path(), &["top"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(69), "{said}");
-    assert!(said.contains("is `enforcer run` running"), "{said}");
+    assert!(said.contains("`enforcer run`"), "{said}");
     let mut viewed = Viewed::start(folder.path(), (80, 24), &[]);
     assert_eq!(viewed.end().code(), Some(69));
     viewed.until_shown("error: cannot reach the daemon");

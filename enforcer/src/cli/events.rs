@@ -54,8 +54,7 @@ impl Args {
     /// The same as [`Self::query`], for a log that is read here.
     fn filter(&self) -> Result<Filter, Failure> {
         let kind = |name: &String| {
-            EventType::parse(name)
-                .ok_or_else(|| Failure::usage(anyhow!("--type: there is no event type {name:?}")))
+            EventType::named(name).map_err(|error| Failure::usage(anyhow!("--type: {error}")))
         };
         let since = self.since.as_deref().map(since_time).transpose()?;
         Ok(Filter {

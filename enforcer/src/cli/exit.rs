@@ -4,6 +4,8 @@ use std::{
     process::ExitCode,
 };
 
+use super::render::escape;
+
 /// Usage or configuration.
 pub(super) const USAGE: u8 = 64;
 /// The daemon cannot be reached.
@@ -61,7 +63,9 @@ impl Failure {
             return ExitCode::SUCCESS;
         }
         // Nobody is left to tell when this fails.
-        drop(writeln!(io::stderr(), "error: {error:#}"));
+        let told = format!("{error:#}");
+        let told: Vec<_> = told.lines().map(escape).collect();
+        drop(writeln!(io::stderr(), "error: {}", told.join("\n")));
         status.into()
     }
 }

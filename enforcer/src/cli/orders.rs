@@ -7,10 +7,7 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    Context, Failure, client, format,
-    render::{escape, wrap},
-};
+use super::{Context, Failure, client, format, render::wrap};
 use crate::{
     model::PodName,
     policy::{duration, order},
@@ -64,8 +61,9 @@ pub(super) fn ask(context: &Context, wish: &Wish) -> Result<(), Failure> {
         ));
     }
     format::print(context.output, &done, || {
-        let id = done.eviction_id.as_ref().map(|id| format!("\neviction {}", escape(id)));
-        format!("{}{}\n", escape(&done.message), id.unwrap_or_default())
+        let id = done.eviction_id.as_ref().map(|id| format!("eviction {id}"));
+        let lines = std::iter::once(done.message.clone()).chain(id);
+        lines.flat_map(|line| wrap(&line, WIDTH)).map(|line| line + "\n").collect()
     })
 }
 

@@ -192,7 +192,8 @@ fn text(object: &Value, key: &str) -> String {
 }
 
 fn number(object: &Value, key: &str) -> String {
-    object.get(key).map(ToString::to_string).unwrap_or_default()
+    // What is no number after all is text as well.
+    object.get(key).map(|value| escape(&value.to_string())).unwrap_or_default()
 }
 
 fn ms(object: &Value, key: &str) -> String {
@@ -222,38 +223,26 @@ pub(super) fn human_bytes(bytes: u64) -> String {
     bytes.to_string()
 }
 
-/// A name of at most that many characters: the middle of a longer one is left out, as both ends tell more.
+/// A name in at most that many columns: the middle of a longer one is left out, as both ends tell more.
 pub(super) fn shorten(name: &str, most: usize) -> String {
-    let name = escape(name);
-    let count = name.chars().count();
-    if count <= most {
-        return name;
-    }
-    let head = most.saturating_sub(1) / 2;
-    let tail = most.saturating_sub(1) - head;
-    name.chars().take(head).chain(['…']).chain(name.chars().skip(count - tail)).collect()
+    super::page::fit(name, most)
 }
 
-/// The words of a text in lines of at most that many characters; a word that is longer has a line of its own.
+/// The words of a text in lines of at most that many columns; a word that is longer is broken.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in escape(text).split(' ').filter(|word| !word.is_empty()) {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            Some(_) | None => lines.push(word.to_owned()),
-        }
-    }
-    lines
+    super::page::wrap(text, width)
 }
 
-/// Hostile text made harmless to a terminal: control characters are written out.
+/// Hostile text made harmless to a terminal: what moves the cursor, breaks the line, turns the direction of writing or is not
+/// seen at all is written out.
 pub(super) fn escape(text: &str) -> String {
     let invisible = |character: char| {
         character.is_control()
-            || matches!(character, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+            || matches!(
+                character,
+                '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+                    | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+            )
     };
     text.chars().fold(String::new(), |mut safe, character| {
         if invisible(character) {

@@ -18,6 +18,7 @@ mod why;
 
 use std::{
     io::{self, IsTerminal as _},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -64,6 +65,12 @@ fn is_terminal() -> bool {
     io::stdout().is_terminal() && io::stdin().is_terminal() && !is_dumb
 }
 
+/// What panels are told from: the daemon alone, as anything said on stderr would be in the picture.
+fn live_context(context: &Context) -> Arc<Context> {
+    let Context { config, output, color: _, live: _, verbose } = context;
+    Arc::new(Context { config: config.clone(), output: *output, color: false, live: true, verbose: *verbose })
+}
+
 pub(super) fn top(context: &Context, args: &Args) -> Result<(), Failure> {
     let run_dir = &context.config.run_dir;
     let start = Instant::now();
@@ -73,7 +80,7 @@ pub(super) fn top(context: &Context, args: &Args) -> Result<(), Failure> {
             // A daemon that does not answer is told before the terminal is taken.
             let first = feed::look(run_dir, &[], start).await?;
             let theme = draw::Theme { color: context.color };
-            live::live(run_dir, args.interval, theme, first, start).await
+            live::live(&live_context(context), args.interval, theme, first, start).await
         }),
     }
 }

@@ -2,6 +2,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::nearest::nearest;
+
 macro_rules! event_types {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
         /// What an event tells of; the names are part of the public contract.
@@ -86,6 +88,21 @@ impl EventType {
     pub fn parse(name: &str) -> Option<Self> {
         let short = name.strip_prefix("dev.enforcer.").unwrap_or(name);
         Self::ALL.iter().copied().find(|kind| kind.short() == short)
+    }
+
+    /// The same; the error says which may have been meant.
+    pub fn named(name: &str) -> Result<Self, String> {
+        Self::parse(name).ok_or_else(|| {
+            let short = name.strip_prefix("dev.enforcer.").unwrap_or(name);
+            let hint = match nearest(short, Self::ALL.iter().map(|kind| kind.short())) {
+                Some(near) => format!("did you mean {near}?"),
+                None => {
+                    let all: Vec<_> = Self::ALL.iter().map(|kind| kind.short()).collect();
+                    format!("there are {}", all.join(", "))
+                }
+            };
+            format!("there is no event type {name:?}: {hint}")
+        })
     }
 
     /// The name without the prefix.

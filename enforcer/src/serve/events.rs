@@ -39,8 +39,7 @@ impl Query {
                         follow.ok_or_else(|| format!("follow: {value:?} is not true or false"))?;
                 }
                 "type" => {
-                    let kind = EventType::parse(&value)
-                        .ok_or_else(|| format!("type: there is no event type {value:?}"))?;
+                    let kind = EventType::named(&value).map_err(|error| format!("type: {error}"))?;
                     parsed.filter.kinds.push(kind);
                 }
                 "namespace" => parsed.filter.namespace = Some(value),

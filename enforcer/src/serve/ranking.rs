@@ -27,9 +27,9 @@ pub struct RankingView {
     pub excluded: Vec<ExcludedView>,
 }
 
-/// One who may be evicted. Without stats the amounts are absent.
+/// One who may be evicted. Without stats the amounts are absent. The rows of `eviction.decided` are the same with less.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(default, rename_all = "camelCase")]
 pub struct RankedView {
     /// Its place, from 1.
     pub rank: usize,

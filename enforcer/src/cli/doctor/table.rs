@@ -2,7 +2,10 @@
 
 use super::{Document, Source};
 use crate::{
-    cli::render::{escape, wrap},
+    cli::{
+        page::cell,
+        render::{escape, wrap},
+    },
     sense::{Facility, Rung, State},
     serve::{Programs, Refused},
 };
@@ -50,7 +53,7 @@ fn facility(text: &mut String, facility: &Facility, color: bool, verbose: bool) 
     let painted = if color { format!("\u{1b}[{code}m{padded}\u{1b}[0m") } else { padded };
     let mut uses = wrap(uses.as_deref().unwrap_or(found), WIDTH - USES).into_iter();
     let first = uses.next().unwrap_or_default();
-    text.push_str(format!("{:<16} {painted} {first}", escape(name)).trim_end());
+    text.push_str(format!("{} {painted} {first}", cell(name, 16, false)).trim_end());
     text.push('\n');
     for line in uses {
         text.push_str(&format!("{:USES$}{line}\n", ""));
@@ -89,7 +92,9 @@ fn programs(text: &mut String, programs: &Programs) {
         text.push_str(&format!("{:KEY$}{line}\n", ""));
     }
     for Refused { program, hook, error, verifier_tail, lost } in failed {
-        text.push_str(&format!("refused: {} at {}\n", escape(program), escape(hook)));
+        for line in wrap(&format!("refused: {program} at {hook}"), WIDTH) {
+            text.push_str(&format!("{line}\n"));
+        }
         indented(text, "why", error);
         indented(text, "lost", lost);
         // The verifier's own lines, whole: to be copied into a report.

@@ -13,7 +13,7 @@ pub(super) fn table(document: &Document, verbose: bool) -> String {
     if verbose {
         files(&mut text, "  ", &node.cgroup);
         for cgroup in node.reserved_cgroups.iter().chain(qos_cgroups.iter().map(|qos| &qos.cgroup)) {
-            text.push_str(&format!("  {}\n", cgroup.path));
+            text.push_str(&format!("  {}\n", render::escape(&cgroup.path)));
             files(&mut text, "    ", cgroup);
         }
     }
@@ -39,7 +39,7 @@ fn node_line(node: &NodeDocument) -> String {
         amount("pods"),
         cpu(of("cpuMilli")),
         human_bytes(of("memoryBytes")),
-        node.cgroup.path,
+        render::escape(&node.cgroup.path),
         file(&node.cgroup, "cpu.weight"),
         memory(&node.cgroup),
     )
@@ -114,7 +114,7 @@ fn row(
 
 fn files(text: &mut String, indent: &str, cgroup: &Cgroup) {
     for (file, value) in &cgroup.files {
-        text.push_str(&format!("{indent}{file} {value}\n"));
+        text.push_str(&format!("{indent}{file} {}\n", render::escape(value)));
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is asked of the daemon, over the observe socket.
 
-use std::{path::Path, time::Instant};
+use std::{path::Path, sync::Arc, time::Instant};
 
 use serde::de::DeserializeOwned;
 
@@ -11,7 +11,7 @@ use super::{
     why,
 };
 use crate::{
-    cli::{Failure, client, events::MAX_LINE_BYTES, render},
+    cli::{Context, Failure, client, events::MAX_LINE_BYTES, render},
     serve::{Memories, View},
 };
 
@@ -75,10 +75,10 @@ fn tally_query(follow: bool) -> String {
 }
 
 /// What a panel shows of a pod.
-pub(super) async fn about(run_dir: &Path, what: About, namespace: &str, name: &str) -> Vec<String> {
+pub(super) async fn about(context: Arc<Context>, what: About, namespace: &str, name: &str) -> Vec<String> {
     let told = match what {
-        About::Why => why::lines(run_dir, namespace, name).await,
-        About::Events => pod_events(run_dir, namespace, name, &[]).await,
+        About::Why => why::lines(context, namespace, name).await,
+        About::Events => pod_events(&context.config.run_dir, namespace, name).await,
     };
     match told {
         Ok(lines) if lines.is_empty() => vec![String::from("the log holds nothing of it")],
@@ -87,16 +87,9 @@ pub(super) async fn about(run_dir: &Path, what: About, namespace: &str, name: &s
     }
 }
 
-/// A pod's newest events of these types, or of all, as a person reads them, the newest first.
-pub(super) async fn pod_events(
-    run_dir: &Path,
-    namespace: &str,
-    name: &str,
-    kinds: &[&str],
-) -> Result<Vec<String>, Failure> {
-    let kinds: Vec<_> = kinds.iter().map(|kind| format!("&type={kind}")).collect();
-    let (namespace, name) = (client::encode(namespace), client::encode(name));
-    let query = format!("namespace={namespace}&pod={name}{}", kinds.concat());
+/// A pod's newest events as a person reads them, the newest first.
+async fn pod_events(run_dir: &Path, namespace: &str, name: &str) -> Result<Vec<String>, Failure> {
+    let query = format!("namespace={}&pod={}", client::encode(namespace), client::encode(name));
     let mut newest = std::collections::VecDeque::new();
     events(run_dir, &query, |line| {
         if newest.len() == MAX_EVENTS {

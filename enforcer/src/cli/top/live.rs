@@ -1,7 +1,8 @@
 //! The loop at the edge: keys, answers and signals in, pictures out.
 
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -22,7 +23,7 @@ use super::{
     picture::Look,
     screen::{self, Screen},
 };
-use crate::cli::Failure;
+use crate::cli::{Context, Failure};
 
 /// How many inputs wait at most: whoever makes them waits.
 const QUEUE: usize = 64;
@@ -52,12 +53,13 @@ impl Drop for Asking {
 
 /// Shows the view until it is ended. `first` was told already.
 pub(super) async fn live(
-    run_dir: &Path,
+    context: &Arc<Context>,
     interval: Duration,
     theme: Theme,
     first: Look,
     start: Instant,
 ) -> Result<(), Failure> {
+    let run_dir = &context.config.run_dir;
     let size = crossterm::terminal::size().context("cannot tell the terminal's size")?;
     let mut state = State::new(size);
     state.take(Input::Looked(Box::new(first)));
@@ -104,9 +106,9 @@ pub(super) async fn live(
                 Some(Effect::Suspend) => suspend(&mut screen)?,
                 Some(Effect::Redraw) => screen.draw_anew().context("cannot draw")?,
                 Some(Effect::Ask { panel: number, what, namespace, name }) => {
-                    let (run_dir, sender) = (run_dir.to_owned(), sender.clone());
+                    let (context, sender) = (Arc::clone(context), sender.clone());
                     let task = tokio::spawn(async move {
-                        let asked = feed::about(&run_dir, what, &namespace, &name);
+                        let asked = feed::about(context, what, &namespace, &name);
                         let lines = tokio::time::timeout(PATIENCE, asked).await;
                         let late = |_elapsed| vec![String::from("the daemon does not answer")];
                         // The view is gone when this fails.

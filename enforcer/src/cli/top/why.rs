@@ -1,11 +1,17 @@
 //! Why a pod was, or would have been, evicted or killed.
-use std::path::Path;
+use std::sync::Arc;
 
-use super::feed;
-use crate::cli::Failure;
+use anyhow::Context as _;
 
-/// The last decisions and OOM kills of a pod, the newest first, as a person reads them.
-pub(super) async fn lines(run_dir: &Path, namespace: &str, name: &str) -> Result<Vec<String>, Failure> {
-    let kinds = ["eviction.decided", "eviction.completed", "eviction.failed", "oom.incident"];
-    feed::pod_events(run_dir, namespace, name, &kinds).await
+use crate::cli::{Context, Failure, why};
+
+/// What `enforcer why` prints of a pod, in lines.
+pub(super) async fn lines(
+    context: Arc<Context>,
+    namespace: &str,
+    name: &str,
+) -> Result<Vec<String>, Failure> {
+    let pod = format!("{namespace}/{name}");
+    let told = tokio::task::spawn_blocking(move || why::of_pod(&context, &pod)).await;
+    Ok(told.context("it could not be told why")??.lines().map(str::to_owned).collect())
 }

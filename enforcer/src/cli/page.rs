@@ -1,0 +1,153 @@
+//! Text for a screen of 80 columns, in which nothing that was read from elsewhere can do harm.
+
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+
+use super::render::escape;
+
+/// How wide a screen is, in columns.
+pub(super) const WIDTH: usize = 80;
+
+/// Where the text behind a label begins.
+const TEXT: usize = 11;
+
+/// How wide a moment is.
+const AT: usize = 9;
+
+/// What is put on the screen.
+#[derive(Debug, Default)]
+pub(super) struct Page(String);
+
+impl Page {
+    /// A paragraph of words.
+    pub(super) fn paragraph(&mut self, text: &str) {
+        for line in wrap(text, WIDTH) {
+            self.line(&line);
+        }
+    }
+
+    /// Words behind a label; without one, below those before.
+    pub(super) fn field(&mut self, label: &str, text: &str) {
+        for (number, line) in wrap(text, WIDTH - TEXT).into_iter().enumerate() {
+            let label = if number == 0 { label } else { "" };
+            self.line(&format!("{label:<TEXT$}{line}"));
+        }
+    }
+
+    /// Words behind a label and a moment.
+    pub(super) fn moment(&mut self, label: &str, at: &str, text: &str) {
+        for (number, line) in wrap(text, WIDTH - TEXT - AT - 1).into_iter().enumerate() {
+            let (label, at) = if number == 0 { (label, at) } else { ("", "") };
+            self.line(&format!("{label:<TEXT$}{at:>AT$} {line}"));
+        }
+    }
+
+    /// A line as it is: escaped, and not too wide.
+    pub(super) fn line(&mut self, line: &str) {
+        self.0.push_str(line.trim_end());
+        self.0.push('\n');
+    }
+
+    /// Several lines as they are.
+    pub(super) fn lines(&mut self, lines: &str) {
+        self.0.push_str(lines);
+    }
+
+    /// An empty line.
+    pub(super) fn gap(&mut self) {
+        self.0.push('\n');
+    }
+
+    /// All of it.
+    pub(super) fn finish(self) -> String {
+        self.0
+    }
+}
+
+/// How many columns a text takes that was escaped.
+pub(super) fn width(text: &str) -> usize {
+    text.width()
+}
+
+/// A name in exactly that many columns, to the left or to the right: escaped, and the middle of a longer one left out.
+pub(super) fn cell(name: &str, columns: usize, right: bool) -> String {
+    let name = fit(name, columns);
+    let padding = columns.saturating_sub(name.width());
+    if right { format!("{:padding$}{name}", "") } else { format!("{name}{:padding$}", "") }
+}
+
+/// A name in at most that many columns: both ends tell more than the middle.
+pub(super) fn fit(name: &str, columns: usize) -> String {
+    let name = escape(name);
+    if name.width() <= columns {
+        return name;
+    }
+    let room = columns.saturating_sub(1);
+    let tail = take(name.chars().rev(), room - room / 2);
+    let head = take(name.chars(), room / 2);
+    head.into_iter().chain(['…']).chain(tail.into_iter().rev()).collect()
+}
+
+fn take(characters: impl Iterator<Item = char>, columns: usize) -> Vec<char> {
+    let mut left = columns;
+    characters
+        .map_while(|character| {
+            left = left.checked_sub(character.width().unwrap_or(0))?;
+            Some(character)
+        })
+        .collect()
+}
+
+/// The words of a text in lines of at most that many columns; a word that is longer is broken.
+pub(super) fn wrap(text: &str, columns: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut put = |word: &str| match lines.last_mut() {
+        Some(line) if line.width() + 1 + word.width() <= columns => {
+            line.push(' ');
+            line.push_str(word);
+        }
+        Some(_) | None => lines.push(word.to_owned()),
+    };
+    for word in escape(text).split(' ').filter(|word| !word.is_empty()) {
+        let mut rest = word;
+        while rest.width() > columns {
+            let part: String = take(rest.chars(), columns).into_iter().collect();
+            // Not even one fits: it is put as it is.
+            if part.is_empty() {
+                break;
+            }
+            put(&part);
+            rest = rest.get(part.len()..).unwrap_or_default();
+        }
+        put(rest);
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_wider_than_its_place() {
+        let long = format!("{} 漢字漢字 \u{1b}[2J {}", "a".repeat(200), "漢".repeat(60));
+        assert!(wrap(&long, 30).iter().all(|line| line.width() <= 30));
+        for columns in 1..12 {
+            let shown = cell("漢字漢字 a\u{202e}b", columns, true);
+            assert_eq!(shown.width(), columns, "{shown}");
+        }
+        let mut page = Page::default();
+        page.field("label", &long);
+        page.paragraph(&long);
+        let text = page.finish();
+        assert!(text.lines().all(|line| line.width() <= WIDTH), "{text}");
+        assert!(!text.chars().any(|one| one != '\n' && one.is_control()), "{text:?}");
+    }
+
+    #[test]
+    fn both_ends_of_a_long_name_are_told() {
+        assert_eq!(fit("default/web", 11), "default/web");
+        assert_eq!(fit("default/a-long-name-0", 11), "defau…ame-0");
+        assert_eq!(cell("a", 3, true), "  a");
+        assert_eq!(cell("a", 3, false), "a  ");
+    }
+}

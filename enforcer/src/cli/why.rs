@@ -1,0 +1,44 @@
+//! `enforcer why`: one eviction, or one kill of the kernel's, on one screen.
+
+mod data;
+mod find;
+mod fold;
+mod ladder;
+mod log;
+mod oom;
+mod screen;
+mod sentence;
+#[cfg(test)]
+mod tests;
+
+use super::{Context, Failure, format};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Of a pod, and without an argument, the latest is told: an eviction, one that
+was only decided or failed, a shortage in which nobody was evicted, or a kill
+by the kernel's OOM killer. When the daemon is down, the state directory is
+read. As JSON it is all events that belong together.")]
+pub(super) struct Args {
+    /// The id of an event, an eviction or an incident; a pod as NAME or
+    /// NAMESPACE/NAME; or latest
+    #[arg(value_name = "EVENT-ID|POD|latest", default_value = "latest")]
+    what: String,
+}
+
+/// The latest of a pod, `NAMESPACE/NAME`, as it is printed. May block.
+pub(super) fn of_pod(context: &Context, pod: &str) -> Result<String, Failure> {
+    let entries = log::read(context)?;
+    let folded = fold::fold(&entries, &find::find(&entries, pod)?);
+    Ok(if folded.kind == "oom" { oom::table(&folded) } else { screen::table(&folded) })
+}
+
+pub(super) fn why(context: &Context, args: &Args) -> Result<(), Failure> {
+    let entries = log::read(context)?;
+    let subject = find::find(&entries, &args.what)?;
+    let folded = fold::fold(&entries, &subject);
+    format::print(context.output, &folded, || match folded.kind {
+        "oom" => oom::table(&folded),
+        _ => screen::table(&folded),
+    })
+}

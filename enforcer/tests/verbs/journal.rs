@@ -1,0 +1,175 @@
+//! Journals as a daemon leaves them.
+use enforcer::{
+    journal::{Event, EventType, Journal, Subject},
+    model::PodName,
+};
+use serde_json::{Value, json};
+
+use crate::Scene;
+
+/// Ids of evictions and incidents; those of events are drawn.
+pub(crate) const FIRST: &str = "01J8Z3NDEKTSV4RRFFQ69G5FA1";
+pub(crate) const SECOND: &str = "01J8Z3NDEKTSV4RRFFQ69G5FB2";
+const MIB: u64 = 1 << 20;
+
+pub(crate) type Told = (EventType, Option<&'static str>, Value);
+
+impl Scene {
+    /// Writes these into the state directory; the daemon is down then.
+    pub(crate) fn remember(&self, told: &[Told]) {
+        let (journal, _) = Journal::open("n1", "b1", &self.path("state"), &self.path("run")).unwrap();
+        for (kind, pod, data) in told {
+            let subject = pod.map_or(Subject::Node, |pod| {
+                let (namespace, name) = pod.split_once('/').unwrap();
+                Subject::Pod(PodName { namespace: namespace.into(), name: name.into() })
+            });
+            journal.append(Event { kind: *kind, subject, data: data.clone() });
+        }
+        journal.close();
+    }
+}
+
+/// A row of a ranking.
+fn ranked(rank: u64, name: &str, priority: i64, usage_mib: u64, request_mib: u64) -> Value {
+    let above = i64::try_from(usage_mib * MIB).unwrap() - i64::try_from(request_mib * MIB).unwrap();
+    json!({
+        "rank": rank, "namespace": "default", "name": name, "evictable": true, "statsMissing": false,
+        "exceedsRequest": above > 0, "priority": priority, "usageBytes": usage_mib * MIB,
+        "requestBytes": request_mib * MIB, "aboveRequestBytes": above,
+    })
+}
+
+/// A decision about `default/hog` for a shortage of memory.
+pub(crate) fn decided() -> Value {
+    json!({
+        "evictionId": FIRST, "dryRun": false, "signal": "memory.available", "hard": true,
+        "thresholdBytes": 200 * MIB, "observedBytes": 199 * MIB, "graceMs": 0,
+        "victim": {
+            "namespace": "default", "name": "hog", "uid": "3f2a", "qosClass": "BestEffort", "priority": 0,
+            "cgroup": "/kubepods/besteffort/pod3f2a", "cgroupId": 77, "requestBytes": 0, "statsMissing": false,
+            "growthBytesPerSecond": 100 * MIB, "usageBytes": 1_250 * MIB, "currentBytes": 1_300 * MIB,
+            "anonBytes": 1_240 * MIB, "fileBytes": 9 * MIB, "shmemBytes": MIB,
+        },
+        "decidedBy": "exceedsRequest",
+        "ranking": [
+            ranked(1, "hog", 0, 1_250, 0), ranked(2, "cache", 0, 300, 400), ranked(3, "web", 0, 100, 400),
+            ranked(4, "queue-with-a-rather-long-name-7d9f8c6b5-x2x4z", 1_000, 90, 400),
+            ranked(5, "db", 1_000_000, 900, 1_000), ranked(6, "later", 1_000_000, 10, 1_000),
+        ],
+        "rankedCount": 9,
+        "excluded": [
+            {"namespace": "kube-system", "name": "dns", "reason": "critical"},
+            {"namespace": "default", "name": "billing", "reason": "protected"},
+            {"namespace": "default", "name": "stuck", "reason": "passedOver"},
+        ],
+        "excludedCount": 4, "predictedFreedBytes": 1_240 * MIB, "crossedToDecidedMs": 1.204,
+        "message": "The node was low on resource: memory.", "configHash": "c",
+    })
+}
+
+/// The same with other values.
+pub(crate) fn with(mut data: Value, more: Value) -> Value {
+    let Value::Object(more) = more else { panic!("{more} is no object") };
+    for (key, value) in more {
+        data[key.as_str()] = value;
+    }
+    data
+}
+
+pub(crate) fn about(id: &str, more: Value) -> Value {
+    with(
+        json!({"namespace": "default", "name": "hog", "evictionId": id, "uid": "3f2a", "signal": "memory.available"}),
+        more,
+    )
+}
+
+/// That threshold was crossed.
+pub(crate) fn crossed() -> Told {
+    let data = json!({"signal": "memory.available", "hard": true, "thresholdBytes": 200 * MIB, "observedBytes": 199 * MIB});
+    (EventType::ThresholdCrossed, None, data)
+}
+
+pub(crate) fn cleared() -> Told {
+    let data = json!({
+        "signal": "memory.available", "hard": true, "thresholdBytes": 200 * MIB, "observedBytes": 1_430 * MIB,
+        "crossedToClearedMs": 1_061.2,
+    });
+    (EventType::PressureCleared, None, data)
+}
+
+/// A whole eviction, from the warning to the end of the shortage.
+pub(crate) fn eviction() -> Vec<Told> {
+    let hog = Some("default/hog");
+    let warned = json!({
+        "kind": "headroom", "signal": "memory.available", "hard": true, "thresholdBytes": 200 * MIB,
+        "availableBytes": 900 * MIB, "fillBytesPerSecond": 100 * MIB, "crossedInMs": 7_000,
+        "pods": [{"namespace": "default", "name": "hog", "growthBytesPerSecond": 100 * MIB}],
+    });
+    let contained = json!({
+        "namespace": "default", "name": "cache", "evictionId": FIRST, "uid": "9", "cause": "release",
+        "usageBytes": 300 * MIB, "memoryHighBytes": 270 * MIB, "fillBytesPerSecond": 90 * MIB,
+        "headroomBytes": 10 * MIB, "awaitedMs": 150, "state": "contained",
+    });
+    let released = with(contained.clone(), json!({"state": "released", "heldMs": 48.3}));
+    vec![
+        (EventType::PodAdded, hog, json!({"qosClass": "BestEffort", "priority": 0})),
+        (EventType::PodAdded, Some("default/web"), json!({"qosClass": "Burstable", "priority": 0})),
+        (EventType::PressureRising, None, warned),
+        crossed(),
+        (EventType::EvictionDecided, hog, decided()),
+        (
+            EventType::EvictionSignalled,
+            hog,
+            about(
+                FIRST,
+                json!({"sent": "SIGKILL", "crossedToDecidedMs": 1.204, "crossedToSignalledMs": 2.011}),
+            ),
+        ),
+        (EventType::EvictionContained, Some("default/cache"), contained),
+        (EventType::EvictionContained, Some("default/cache"), released),
+        (
+            EventType::EvictionCompleted,
+            hog,
+            about(
+                FIRST,
+                json!({
+                    "crossedToDecidedMs": 1.204, "crossedToSignalledMs": 2.011, "crossedToDeadMs": 34.5,
+                    "crossedToMemoryBackMs": 51.7, "predictedFreedBytes": 1_240 * MIB, "freedBytes": 1_231 * MIB,
+                }),
+            ),
+        ),
+        cleared(),
+    ]
+}
+
+/// A process that the kernel killed.
+fn dead(pid: u64, container: &str, anon_mib: u64) -> Value {
+    json!({
+        "pid": pid, "startTimeMs": 51_234, "comm": "workload", "namespace": "default", "pod": "p", "uid": "u",
+        "container": container, "cgroup": format!("/kubepods/burstable/podu/{container}"), "userId": 0,
+        "anonBytes": anon_mib * MIB, "fileBytes": 0, "shmemBytes": MIB, "swapBytes": 0, "pgtablesBytes": 4_096,
+        "oomScoreAdj": 992, "containerInit": pid == 398, "exitCode": 9, "signal": 9,
+    })
+}
+
+/// A kill at a pod's limit, while another container allocated.
+pub(crate) fn oom() -> Vec<Told> {
+    let trigger = json!({
+        "pid": 412, "tid": 412, "comm": "allocator", "namespace": "default", "pod": "p", "uid": "u", "container": "c2",
+        "cgroup": "/kubepods/burstable/podu/c2",
+    });
+    let counts = json!({"oom": 1, "oomKill": 2, "oomGroupKill": 0});
+    let detected = json!({
+        "incidentId": SECOND, "scope": "pod", "limitOwner": "/kubepods/burstable/podu", "trigger": trigger,
+        "victim": dead(398, "c1", 45), "reconstructed": false,
+    });
+    let incident = json!({
+        "incidentId": SECOND, "scope": "pod", "limitOwner": "/kubepods/burstable/podu", "limitSource": "traced",
+        "trigger": trigger, "kills": 2, "victims": [dead(398, "c1", 45), dead(399, "c1", 3)],
+        "timelineMs": {"firstReclaim": 0, "marked": 3, "exited": 9, "memoryBack": 11, "memoryBackSource": "traced"},
+        "counters": counts, "countersBefore": counts, "countersAfter": counts, "reconciled": true,
+        "reconciliation": "matched", "reconstructed": false,
+    });
+    let pod = Some("default/p");
+    vec![(EventType::OomDetected, pod, detected), (EventType::OomIncident, pod, incident)]
+}

@@ -1,0 +1,82 @@
+//! `completions`, `man`, and what is said to who mistypes a verb.
+use std::{fs, process::Command};
+
+use crate::{Scene, run};
+
+const VERBS: [&str; 18] = [
+    "run",
+    "plan",
+    "rank",
+    "events",
+    "why",
+    "next",
+    "headroom",
+    "what-if",
+    "replay",
+    "exec",
+    "evict",
+    "protect",
+    "pause",
+    "doctor",
+    "config",
+    "completions",
+    "man",
+    "help",
+];
+
+#[test]
+fn every_shell_gets_every_verb() {
+    let scene = Scene::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let printed = scene.run(&["completions", shell]);
+        assert_eq!((printed.status, printed.err.as_str()), (0, ""), "{shell}");
+        for verb in VERBS {
+            assert!(printed.out.contains(verb), "{shell}: {verb}");
+        }
+    }
+    // A shell that is there takes it.
+    let script = scene.path("completions.bash");
+    fs::write(&script, scene.run(&["completions", "bash"]).out).unwrap();
+    let shell = format!(
+        "source {} && COMP_WORDS=(enforcer he) COMP_CWORD=1 && _enforcer enforcer he enforcer && echo ${{COMPREPLY[*]}}",
+        script.display()
+    );
+    let printed = run(Command::new("bash").args(["--norc", "-c", &shell]));
+    assert_eq!((printed.out.as_str(), printed.status), ("headroom help\n", 0), "{printed:?}");
+}
+
+#[test]
+fn every_verb_has_a_manual_page() {
+    let scene = Scene::new();
+    let own = scene.run(&["man"]);
+    assert!(own.out.starts_with(".ie") && own.out.contains("enforcer"), "{}", own.out);
+    let dir = scene.path("man/man1");
+    let printed = scene.run(&["man", "--dir", &dir.display().to_string()]);
+    assert_eq!((printed.out.as_str(), printed.err.as_str(), printed.status), ("", "", 0));
+    for verb in VERBS.iter().filter(|verb| **verb != "help") {
+        let page = fs::read_to_string(dir.join(format!("enforcer-{verb}.1"))).unwrap();
+        assert!(page.contains(&format!("enforcer\\-{}", verb.replace('-', "\\-"))), "{verb}: {page}");
+    }
+    assert!(dir.join("enforcer.1").exists() && dir.join("enforcer-config-check.1").exists());
+    let refused = scene.run(&["man", "--dir", "/proc/nowhere"]);
+    assert!(refused.status == 1 && refused.err.contains("cannot create /proc/nowhere"), "{refused:?}");
+}
+
+#[test]
+fn a_verb_that_is_not_there_suggests_the_nearest() {
+    let scene = Scene::new();
+    for (wrong, near) in [("hedroom", "headroom"), ("whhy", "why"), ("complete", "completions")] {
+        let printed = scene.run(&[wrong]);
+        assert!(printed.status == 64 && printed.err.contains(&format!("'{near}'")), "{printed:?}");
+    }
+}
+
+#[test]
+fn all_help_fits_80_columns() {
+    let scene = Scene::new();
+    for verb in VERBS {
+        for more in [&["--help"][..], &["-h"]] {
+            scene.run(&[&[verb], more].concat()).tame();
+        }
+    }
+}
