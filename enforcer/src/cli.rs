@@ -22,6 +22,7 @@ mod ranked;
 mod render;
 mod replay;
 mod run;
+mod top;
 mod what_if;
 mod why;
 
@@ -91,6 +92,8 @@ enum Verb {
     Rank(rank::Args),
     /// Run a recorded decision again, under the same or another policy
     Replay(replay::Args),
+    /// Show the pods' memory live, in the order of eviction
+    Top(top::Args),
     /// Say who would be evicted now, if something were otherwise
     WhatIf(what_if::Args),
     /// Have a pod spared by eviction for a while
@@ -163,6 +166,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Verb::Plan(args) => plan::plan(&context(&files)?, &args),
         Verb::Rank(args) => rank::rank(&context(&files)?, &args),
         Verb::Replay(args) => replay::replay(&context(&files)?, files.config.as_deref(), &args),
+        Verb::Top(args) => top::top(&context(&files)?, &args),
         Verb::WhatIf(args) => what_if::what_if(&context(&files)?, &args),
         Verb::Protect(args) => protect::protect(&context(&files)?, args),
         Verb::Pause(args) => pause::pause(&context(&files)?, args),

@@ -3,6 +3,7 @@
 mod accept;
 mod admin;
 mod connections;
+mod containers;
 mod credit;
 mod doctor;
 mod events;
@@ -25,6 +26,7 @@ mod usages;
 pub(crate) use self::orders::{now, rfc3339};
 pub use self::{
     admin::{Admin, Asked},
+    containers::{ContainerMemory, Memories, MemoryView, PodMemory, StallView},
     doctor::{Doctor, Programs, Refused},
     metrics::{MetricsListener, Scrape},
     headroom::{Foresight, HeadroomView, Headrooms, SignalView, SliceView, ThresholdView},

@@ -6,7 +6,7 @@ use super::{Context, Failure, client, format, format::Output, render};
 use crate::journal::{self, Cursor, EventType, Filter, Offline};
 
 /// The longest event line that is read.
-const MAX_LINE_BYTES: usize = 1 << 20;
+pub(super) const MAX_LINE_BYTES: usize = 1 << 20;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

@@ -1,4 +1,5 @@
 use std::{
+    fmt,
     io::{self, Write as _},
     process::ExitCode,
 };
@@ -66,6 +67,13 @@ impl Failure {
         let told: Vec<_> = told.lines().map(escape).collect();
         drop(writeln!(io::stderr(), "error: {}", told.join("\n")));
         status.into()
+    }
+}
+
+impl fmt::Display for Failure {
+    /// What went wrong, with its causes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#}", self.error)
     }
 }
 

@@ -7,10 +7,7 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    Context, Failure, client, format,
-    render::wrap,
-};
+use super::{Context, Failure, client, format, render::wrap};
 use crate::{
     model::PodName,
     policy::{duration, order},
@@ -102,7 +99,7 @@ pub(super) fn table(orders: &[OrderView]) -> String {
 }
 
 /// In its two largest units, rounded up to seconds.
-fn left(ms: u64) -> String {
+pub(super) fn left(ms: u64) -> String {
     let seconds = ms.div_ceil(1_000);
     let (hours, minutes, rest) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
     match (hours, minutes) {

@@ -26,6 +26,13 @@ pub(super) struct Args {
     what: String,
 }
 
+/// The latest of a pod, `NAMESPACE/NAME`, as it is printed. May block.
+pub(super) fn of_pod(context: &Context, pod: &str) -> Result<String, Failure> {
+    let entries = log::read(context)?;
+    let folded = fold::fold(&entries, &find::find(&entries, pod)?);
+    Ok(if folded.kind == "oom" { oom::table(&folded) } else { screen::table(&folded) })
+}
+
 pub(super) fn why(context: &Context, args: &Args) -> Result<(), Failure> {
     let entries = log::read(context)?;
     let subject = find::find(&entries, &args.what)?;

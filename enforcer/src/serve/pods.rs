@@ -26,6 +26,15 @@ pub struct PodView {
     pub qos_class: String,
     /// Its priority.
     pub priority: i32,
+    /// Whether it is critical, and so never evicted. This and the two that follow are absent where an older daemon tells.
+    #[serde(default)]
+    pub critical: bool,
+    /// The memory request that ranking compares its usage with, in bytes.
+    #[serde(default)]
+    pub request_bytes: u64,
+    /// Its effective memory limit in bytes; none is no limit.
+    #[serde(default)]
+    pub limit_bytes: Option<u64>,
     /// What has become of it.
     pub state: PodState,
     /// Why it is not active, for a person.

@@ -21,6 +21,7 @@ use tokio::{
 use super::{
     Doctor, Foresight, OrderView, Scrape, Sockets, Usages, View,
     connections::{self, Limits},
+    containers,
     events::events,
     headroom, now,
     pulse::Pulse,
@@ -238,6 +239,7 @@ fn router(shared: Shared) -> Router {
         .route("/v1/doctor", get(doctor))
         .route("/v1/recording", get(recording))
         .route("/v1/usages", get(usages))
+        .route("/v1/containers", get(containers::containers))
         .route("/v1/orders", get(orders))
         .route("/metrics", get(|State(shared): State<Shared>| async move { shared.metrics.answer().await }))
         .route("/v1/ranking", get(ranking::ranking))

@@ -1,7 +1,7 @@
 //! The roster as it is told.
 use super::{Desired, telling};
 use crate::{
-    model::{CgroupPath, PodUid, QosClass},
+    model::{CgroupPath, PodUid, QosClass, ResourceName},
     policy::{
         self, PodPlan,
         admission::{Rejection, under_conditions},
@@ -81,6 +81,9 @@ fn pod_view(
         uid: plan.uid.to_string(),
         qos_class: QosClass::as_str(plan.qos_class).to_owned(),
         priority: plan.priority,
+        critical: plan.critical,
+        request_bytes: plan.ranking_request_bytes,
+        limit_bytes: plan.limits.get(ResourceName::MEMORY).map(|limit| limit.units()),
         state,
         reason,
         starts_under_memory_pressure: under_conditions(&entry.pod, &[NodeCondition::MemoryPressure]).is_ok(),

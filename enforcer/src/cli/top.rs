@@ -1,0 +1,110 @@
+//! `enforcer top`: the pods' memory, live, in the order in which they would be evicted.
+//!
+//! `model` is a pure state machine, `draw` its picture on any screen; `live` is the thin loop around them, `batch` the same
+//! tree as plain text. Names come from whoever makes pods: all text passes `render::escape` before it is shown.
+
+mod batch;
+mod draw;
+mod feed;
+mod header;
+mod live;
+mod model;
+mod picture;
+mod rows;
+mod screen;
+mod table;
+mod tally;
+mod why;
+
+use std::{
+    io::{self, IsTerminal as _},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{Context, Failure, client, format::Output};
+use crate::policy::duration;
+
+/// How often may be asked.
+const INTERVAL: std::ops::RangeInclusive<Duration> = Duration::from_millis(500)..=Duration::from_hours(1);
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// How long from one look to the next: 500ms to 1h
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
+    interval: Duration,
+    /// Print plain tables, one after the other, instead of the live view
+    #[arg(short, long)]
+    batch: bool,
+    /// Print so many plain tables and end; where there is no terminal, one
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    count: Option<u32>,
+    /// Plain tables with all columns, wider than 80
+    #[arg(long)]
+    wide: bool,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let time = duration::parse(text).map_err(|error| error.to_string())?;
+    if INTERVAL.contains(&time) { Ok(time) } else { Err(String::from("write 500ms to 1h")) }
+}
+
+/// How many plain tables are printed; none is the live view.
+fn tables(args: &Args, output: Output, is_terminal: bool) -> Option<batch::Count> {
+    match (args.count, args.batch) {
+        (Some(count), _) => Some(batch::Count::Of(count)),
+        (None, true) => Some(batch::Count::Endless),
+        (None, false) if output != Output::Table || args.wide || !is_terminal => Some(batch::Count::Of(1)),
+        (None, false) => None,
+    }
+}
+
+/// Whether there is a terminal that can be drawn on.
+fn is_terminal() -> bool {
+    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+    io::stdout().is_terminal() && io::stdin().is_terminal() && !is_dumb
+}
+
+/// What panels are told from: the daemon alone, as anything said on stderr would be in the picture.
+fn live_context(context: &Context) -> Arc<Context> {
+    let Context { config, output, color: _, live: _, verbose } = context;
+    Arc::new(Context { config: config.clone(), output: *output, color: false, live: true, verbose: *verbose })
+}
+
+pub(super) fn top(context: &Context, args: &Args) -> Result<(), Failure> {
+    let run_dir = &context.config.run_dir;
+    let start = Instant::now();
+    match tables(args, context.output, is_terminal()) {
+        Some(count) => client::block_on(batch::batch(context, args, count, start)),
+        None => client::block_on(async {
+            // A daemon that does not answer is told before the terminal is taken.
+            let first = feed::look(run_dir, &[], start).await?;
+            let theme = draw::Theme { color: context.color };
+            live::live(&live_context(context), args.interval, theme, first, start).await
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_terminal_gets_the_live_view() {
+        let args = |count, batch| Args { interval: Duration::from_secs(2), batch, count, wide: false };
+        let one = Some(batch::Count::Of(1));
+        assert_eq!(tables(&args(None, false), Output::Table, true), None);
+        assert_eq!(tables(&args(None, false), Output::Table, false), one);
+        assert_eq!(tables(&args(None, false), Output::Json, true), one);
+        assert_eq!(tables(&args(None, true), Output::Table, true), Some(batch::Count::Endless));
+        assert_eq!(tables(&args(Some(3), true), Output::Table, true), Some(batch::Count::Of(3)));
+    }
+
+    #[test]
+    fn an_interval_is_bounded() {
+        assert_eq!(interval("500ms"), Ok(Duration::from_millis(500)));
+        for wrong in ["", "2", "499ms", "0s", "-2s", "2h"] {
+            assert!(interval(wrong).is_err(), "{wrong}");
+        }
+    }
+}

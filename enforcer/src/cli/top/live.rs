@@ -1,0 +1,261 @@
+//! The loop at the edge: keys, answers and signals in, pictures out.
+
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use ratatui::crossterm::{self, event};
+use rustix::process::{Signal, getpid, kill_process};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::{mpsc, watch},
+    task::JoinHandle,
+};
+
+use super::{
+    draw::{Theme, draw},
+    feed,
+    model::{Effect, Input, State},
+    picture::Look,
+    screen::{self, Screen},
+};
+use crate::cli::{Context, Failure};
+
+/// How many inputs wait at most: whoever makes them waits.
+const QUEUE: usize = 64;
+
+/// How long the rows in sight must stay so before their memory is read.
+const SETTLED: Duration = Duration::from_millis(150);
+
+/// How long an answer may take before the picture is called stale.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often the screen is looked after while nothing happens.
+const TICK: Duration = Duration::from_secs(1);
+
+/// What asks the daemon; it ends with this.
+#[derive(Debug)]
+struct Asking {
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+/// Shows the view until it is ended. `first` was told already.
+pub(super) async fn live(
+    context: &Arc<Context>,
+    interval: Duration,
+    theme: Theme,
+    first: Look,
+    start: Instant,
+) -> Result<(), Failure> {
+    let run_dir = &context.config.run_dir;
+    let size = crossterm::terminal::size().context("cannot tell the terminal's size")?;
+    let mut state = State::new(size);
+    state.take(Input::Looked(Box::new(first)));
+    let mut signals = Signals::listen().context("cannot listen for signals")?;
+    let (sender, mut inputs) = mpsc::channel(QUEUE);
+    let (want, wanted) = watch::channel(state.wanted());
+    let mut screen = Screen::take().context("cannot take the terminal")?;
+    let _asking = Asking {
+        tasks: vec![
+            tokio::spawn(look(run_dir.to_owned(), interval, wanted, start, sender.clone())),
+            tokio::spawn(tally(run_dir.to_owned(), interval, sender.clone())),
+        ],
+    };
+    read_keys(sender.clone())?;
+    let mut panel: Option<Asking> = None;
+    loop {
+        screen.terminal().draw(|frame| draw(&state, theme, frame)).context("cannot draw")?;
+        want.send_if_modified(|want| {
+            let now = state.wanted();
+            let differs = *want != now;
+            *want = now;
+            differs
+        });
+        let mut next = tokio::select! {
+            input = inputs.recv() => input,
+            signal = signals.next() => match signal {
+                Told::End => return Ok(()),
+                Told::Stop => {
+                    suspend(&mut screen)?;
+                    None
+                }
+                Told::GoOn => {
+                    screen.retake().context("cannot take the terminal again")?;
+                    None
+                }
+            },
+            () = tokio::time::sleep(TICK) => Some(Input::Tick(feed::since(start))),
+        };
+        // All that came meanwhile is one picture: who holds a key down waits for no drawing.
+        while let Some(input) = next {
+            match state.take(input) {
+                None => {}
+                Some(Effect::Quit) => return Ok(()),
+                Some(Effect::Suspend) => suspend(&mut screen)?,
+                Some(Effect::Redraw) => screen.draw_anew().context("cannot draw")?,
+                Some(Effect::Ask { panel: number, what, namespace, name }) => {
+                    let (context, sender) = (Arc::clone(context), sender.clone());
+                    let task = tokio::spawn(async move {
+                        let asked = feed::about(context, what, &namespace, &name);
+                        let lines = tokio::time::timeout(PATIENCE, asked).await;
+                        let late = |_elapsed| vec![String::from("the daemon does not answer")];
+                        // The view is gone when this fails.
+                        drop(
+                            sender
+                                .send(Input::Answered { panel: number, lines: lines.unwrap_or_else(late) })
+                                .await,
+                        );
+                    });
+                    panel = Some(Asking { tasks: vec![task] });
+                }
+            }
+            next = inputs.try_recv().ok();
+        }
+        if panel.as_ref().is_some_and(|panel| panel.tasks.iter().all(JoinHandle::is_finished)) {
+            panel = None;
+        }
+    }
+}
+
+/// Gives the terminal back and stops; goes on where it was when it is continued.
+fn suspend(screen: &mut Screen) -> Result<(), Failure> {
+    screen::give_back();
+    kill_process(getpid(), Signal::STOP).context("cannot stop")?;
+    Ok(screen.retake().context("cannot take the terminal again")?)
+}
+
+/// What a signal means.
+#[derive(Clone, Copy, Debug)]
+enum Told {
+    End,
+    Stop,
+    GoOn,
+}
+
+#[derive(Debug)]
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+    hang_up: tokio::signal::unix::Signal,
+    stop: tokio::signal::unix::Signal,
+    go_on: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        let raw = |signal: Signal| SignalKind::from_raw(signal.as_raw());
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+            stop: signal(raw(Signal::TSTP))?,
+            go_on: signal(raw(Signal::CONT))?,
+        })
+    }
+
+    async fn next(&mut self) -> Told {
+        tokio::select! {
+            _ = self.terminate.recv() => Told::End,
+            _ = self.interrupt.recv() => Told::End,
+            _ = self.hang_up.recv() => Told::End,
+            _ = self.stop.recv() => Told::Stop,
+            _ = self.go_on.recv() => Told::GoOn,
+        }
+    }
+}
+
+/// Reads keys on a thread of its own, which ends with the process.
+fn read_keys(sender: mpsc::Sender<Input>) -> Result<(), Failure> {
+    let work = move || {
+        while let Ok(event) = event::read() {
+            if let Some(input) = screen::input(&event)
+                && sender.blocking_send(input).is_err()
+            {
+                return;
+            }
+        }
+        // The terminal is gone.
+        drop(sender.blocking_send(Input::Key(super::model::Key::Interrupt)));
+    };
+    thread::Builder::new().name(String::from("keys")).spawn(work).context("cannot start a thread")?;
+    Ok(())
+}
+
+/// Looks again and again; and at rows that came into sight as soon as they stay there.
+async fn look(
+    run_dir: PathBuf,
+    interval: Duration,
+    mut wanted: watch::Receiver<Vec<String>>,
+    start: Instant,
+    sender: mpsc::Sender<Input>,
+) {
+    loop {
+        let due = tokio::time::Instant::now() + interval;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep_until(due) => break,
+                changed = wanted.changed() => if changed.is_err() { return },
+            }
+            // Until it stays as it is.
+            while let Ok(changed) = tokio::time::timeout(SETTLED, wanted.changed()).await {
+                if changed.is_err() {
+                    return;
+                }
+            }
+            let uids = wanted.borrow_and_update().clone();
+            if let Ok(Ok(memories)) = tokio::time::timeout(PATIENCE, feed::memories(&run_dir, &uids)).await
+                && sender.send(Input::Filled(memories)).await.is_err()
+            {
+                return;
+            }
+        }
+        let uids = wanted.borrow_and_update().clone();
+        let input = match tokio::time::timeout(PATIENCE, feed::look(&run_dir, &uids, start)).await {
+            Ok(Ok(look)) => Input::Looked(Box::new(look)),
+            Ok(Err(failure)) => Input::Failed { why: failure.to_string(), at_ms: feed::since(start) },
+            Err(_elapsed) => {
+                Input::Failed { why: String::from("it takes too long"), at_ms: feed::since(start) }
+            }
+        };
+        if sender.send(input).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Follows the events, anew after each end of the stream.
+async fn tally(run_dir: PathBuf, interval: Duration, sender: mpsc::Sender<Input>) {
+    loop {
+        let (tell, mut told) = watch::channel(None);
+        let following = feed::follow(&run_dir, |tally| {
+            tell.send_replace(Some(tally));
+        });
+        tokio::pin!(following);
+        loop {
+            tokio::select! {
+                // What becomes of the stream is seen by what else is asked.
+                _ended = &mut following => break,
+                changed = told.changed() => {
+                    let tally = told.borrow_and_update().clone();
+                    let (Ok(()), Some(tally)) = (changed, tally) else { break };
+                    if sender.send(Input::Tallied(tally)).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+        tokio::time::sleep(interval).await;
+    }
+}

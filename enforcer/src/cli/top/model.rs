@@ -1,0 +1,437 @@
+//! The live view as a pure state machine: state and input give the next state, and what is to be done outside.
+
+use super::{
+    picture::{Look, Picture},
+    rows::{Folds, Id, Item, Row, Sort, rows},
+    tally::Tally,
+};
+use crate::serve::Memories;
+
+/// The longest filter.
+const MAX_FILTER: usize = 64;
+
+/// How many pods that may not be evicted are asked for though they are not seen: nothing else tells what they use.
+const MAX_UNSEEN: usize = 100;
+
+/// A key, as far as it means anything.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Key {
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+    Home,
+    End,
+    Left,
+    Right,
+    Enter,
+    Escape,
+    Backspace,
+    Char(char),
+    /// Ctrl-C.
+    Interrupt,
+    /// Ctrl-Z.
+    Suspend,
+    /// Ctrl-L.
+    Redraw,
+}
+
+/// What comes from outside.
+#[derive(Debug)]
+pub(super) enum Input {
+    Key(Key),
+    /// Columns and rows.
+    Resized(u16, u16),
+    /// The daemon answered.
+    Looked(Box<Look>),
+    /// The memory of pods that came into sight.
+    Filled(Memories),
+    /// The daemon did not.
+    Failed {
+        why: String,
+        at_ms: u64,
+    },
+    /// The events since the start of the stream come to this.
+    Tallied(Tally),
+    /// What a panel was waiting for.
+    Answered {
+        panel: u64,
+        lines: Vec<String>,
+    },
+    /// Time passes.
+    Tick(u64),
+}
+
+/// What is to be done outside.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Effect {
+    Quit,
+    Suspend,
+    Redraw,
+    /// Fetch what a panel shows of a pod.
+    Ask {
+        panel: u64,
+        what: About,
+        namespace: String,
+        name: String,
+    },
+}
+
+/// What a panel tells of a pod.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum About {
+    Why,
+    Events,
+}
+
+/// A text over the tree.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Panel {
+    /// Which one waits for an answer: one that comes late is another's.
+    number: u64,
+    pub(super) title: String,
+    /// None while it is waited for.
+    pub(super) lines: Option<Vec<String>>,
+    /// How many lines are above the screen.
+    pub(super) scroll: usize,
+}
+
+/// What the keys go to.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(super) enum Focus {
+    #[default]
+    Tree,
+    /// The filter is being written.
+    Filter,
+    Help {
+        scroll: usize,
+    },
+    Panel(Panel),
+}
+
+/// Since when, and why, the picture is not renewed.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Stale {
+    pub(super) why: String,
+    pub(super) since_ms: u64,
+}
+
+/// The state of the view.
+#[derive(Clone, Debug)]
+pub(super) struct State {
+    pub(super) picture: Option<Picture>,
+    pub(super) tally: Tally,
+    pub(super) stale: Option<Stale>,
+    pub(super) rows: Vec<Row>,
+    /// The selected row's place among them.
+    pub(super) selected: usize,
+    /// The first row that is seen.
+    pub(super) offset: usize,
+    pub(super) sort: Sort,
+    pub(super) filter: String,
+    pub(super) focus: Focus,
+    /// For a moment on the last line.
+    pub(super) notice: Option<&'static str>,
+    pub(super) now_ms: u64,
+    pub(super) size: (u16, u16),
+    selected_id: Option<Id>,
+    folds: Folds,
+    panels: u64,
+}
+
+impl State {
+    /// Nothing known yet, on a screen of so many columns and rows.
+    pub(super) fn new(size: (u16, u16)) -> Self {
+        Self {
+            picture: None,
+            tally: Tally::default(),
+            stale: None,
+            rows: Vec::new(),
+            selected: 0,
+            offset: 0,
+            sort: Sort::default(),
+            filter: String::new(),
+            focus: Focus::default(),
+            notice: None,
+            now_ms: 0,
+            size,
+            selected_id: None,
+            folds: Folds::default(),
+            panels: 0,
+        }
+    }
+
+    /// With all pods unfolded.
+    pub(super) fn unfolded(mut self) -> Self {
+        self.folds.all = true;
+        self
+    }
+
+    /// Takes an input in.
+    pub(super) fn take(&mut self, input: Input) -> Option<Effect> {
+        let effect = match input {
+            Input::Key(key) => {
+                self.notice = None;
+                self.key(key)
+            }
+            Input::Resized(columns, rows) => {
+                self.size = (columns, rows);
+                None
+            }
+            Input::Looked(look) => {
+                self.now_ms = self.now_ms.max(look.at_ms);
+                let picture = Picture::new(&look, self.picture.as_ref());
+                self.folds.keep(&picture);
+                self.picture = Some(picture);
+                self.stale = None;
+                self.arrange();
+                None
+            }
+            Input::Filled(memories) => {
+                if let Some(picture) = &mut self.picture {
+                    picture.fill_in(&memories);
+                }
+                None
+            }
+            Input::Failed { why, at_ms } => {
+                self.now_ms = self.now_ms.max(at_ms);
+                let since_ms = self.stale.as_ref().map_or(at_ms, |stale| stale.since_ms);
+                self.stale = Some(Stale { why, since_ms });
+                None
+            }
+            Input::Tallied(tally) => {
+                self.tally = tally;
+                None
+            }
+            Input::Answered { panel, lines } => {
+                if let Focus::Panel(open) = &mut self.focus
+                    && open.number == panel
+                {
+                    open.lines = Some(lines);
+                }
+                None
+            }
+            Input::Tick(now_ms) => {
+                self.now_ms = self.now_ms.max(now_ms);
+                None
+            }
+        };
+        self.follow();
+        effect
+    }
+
+    /// The uids whose memory is to be read: those that are seen, and those that no ranking tells of. None is all.
+    pub(super) fn wanted(&self) -> Vec<String> {
+        let Some(picture) = &self.picture else { return Vec::new() };
+        if self.sort == Sort::Stall || self.folds.all {
+            return Vec::new();
+        }
+        let seen = self.rows.iter().skip(self.offset).take(self.tree_height());
+        let mut uids: Vec<_> =
+            seen.filter_map(|row| row.item(picture)?.pod().map(|pod| pod.uid.clone())).collect();
+        let unseen = picture.pods().filter(|pod| pod.rank.is_none()).map(|pod| pod.uid.clone());
+        uids.extend(unseen.take(MAX_UNSEEN));
+        uids.sort_unstable();
+        uids.dedup();
+        uids
+    }
+
+    /// What is selected.
+    pub(super) fn selected_item(&self) -> Option<Item<'_>> {
+        self.rows.get(self.selected)?.item(self.picture.as_ref()?)
+    }
+
+    /// How many rows of the tree fit.
+    pub(super) fn tree_height(&self) -> usize {
+        super::draw::Areas::of(self).tree_height()
+    }
+
+    /// Whether a row can be unfolded: none if there is nothing in it.
+    pub(super) fn is_open(&self, item: &Item<'_>) -> Option<bool> {
+        match item {
+            Item::Pod(pod) if pod.containers.is_empty() => None,
+            Item::Container(..) => None,
+            Item::Class(_) | Item::Pod(_) => Some(self.folds.is_open(&item.id())),
+        }
+    }
+
+    /// Puts the rows in order again; the selection stays on what it is about, or else where it is.
+    fn arrange(&mut self) {
+        let Some(picture) = &self.picture else { return };
+        self.rows = rows(picture, &self.folds, self.sort, &self.filter);
+        let is_selected =
+            |row: &Row| row.item(picture).is_some_and(|item| Some(item.id()) == self.selected_id);
+        if let Some(at) = self.rows.iter().position(is_selected) {
+            self.selected = at;
+        }
+    }
+
+    /// Keeps selection and offset where there are rows.
+    fn follow(&mut self) {
+        self.selected = self.selected.min(self.rows.len().saturating_sub(1));
+        self.selected_id = self.selected_item().map(|item| item.id());
+        let height = self.tree_height().max(1);
+        self.offset = self.offset.min(self.rows.len().saturating_sub(height));
+        if self.selected < self.offset {
+            self.offset = self.selected;
+        }
+        if self.selected >= self.offset + height {
+            self.offset = self.selected + 1 - height;
+        }
+    }
+
+    fn select(&mut self, row: usize) {
+        self.selected = row.min(self.rows.len().saturating_sub(1));
+        self.selected_id = self.selected_item().map(|item| item.id());
+    }
+
+    fn key(&mut self, key: Key) -> Option<Effect> {
+        match key {
+            Key::Interrupt => return Some(Effect::Quit),
+            Key::Suspend => return Some(Effect::Suspend),
+            Key::Redraw => return Some(Effect::Redraw),
+            _ => {}
+        }
+        let height = self.tree_height();
+        match &mut self.focus {
+            Focus::Tree => return self.tree_key(key),
+            Focus::Filter => self.filter_key(key),
+            Focus::Help { scroll } => {
+                if scrolled(scroll, key, height) {
+                    *scroll = (*scroll).min(super::draw::HELP.len() - 1);
+                } else {
+                    self.focus = Focus::Tree;
+                }
+            }
+            Focus::Panel(panel) => {
+                let most = panel.lines.as_ref().map_or(0, |lines| lines.len().saturating_sub(1));
+                let again = matches!(key, Key::Char('w' | 'e'));
+                if scrolled(&mut panel.scroll, key, height) {
+                    panel.scroll = panel.scroll.min(most);
+                } else {
+                    self.focus = Focus::Tree;
+                    if again {
+                        return self.tree_key(key);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn filter_key(&mut self, key: Key) {
+        match key {
+            Key::Escape => {
+                self.filter.clear();
+                self.focus = Focus::Tree;
+            }
+            Key::Enter => self.focus = Focus::Tree,
+            Key::Backspace => {
+                self.filter.pop();
+            }
+            Key::Char(character) if self.filter.chars().count() < MAX_FILTER => self.filter.push(character),
+            Key::Up | Key::Down | Key::PageUp | Key::PageDown => self.walk(key),
+            _ => return,
+        }
+        self.arrange();
+    }
+
+    fn walk(&mut self, key: Key) {
+        let page = self.tree_height().max(1);
+        let last = self.rows.len().saturating_sub(1);
+        self.select(match key {
+            Key::Up => self.selected.saturating_sub(1),
+            Key::Down => self.selected + 1,
+            Key::PageUp => self.selected.saturating_sub(page),
+            Key::PageDown => self.selected + page,
+            Key::Home => 0,
+            _ => last,
+        });
+    }
+
+    fn tree_key(&mut self, key: Key) -> Option<Effect> {
+        match key {
+            Key::Char('q') => return Some(Effect::Quit),
+            Key::Up | Key::Down | Key::PageUp | Key::PageDown | Key::Home | Key::End => self.walk(key),
+            Key::Char('k') => self.walk(Key::Up),
+            Key::Char('j') => self.walk(Key::Down),
+            Key::Char('g') => self.walk(Key::Home),
+            Key::Char('G') => self.walk(Key::End),
+            Key::Enter | Key::Char(' ') => self.fold(None),
+            Key::Right | Key::Char('l') => self.fold(Some(true)),
+            Key::Left | Key::Char('h') => self.fold(Some(false)),
+            Key::Char('/') => self.focus = Focus::Filter,
+            Key::Escape => {
+                self.filter.clear();
+                self.arrange();
+            }
+            Key::Char('s') => {
+                self.sort = self.sort.next();
+                self.arrange();
+            }
+            Key::Char('?') => self.focus = Focus::Help { scroll: 0 },
+            Key::Char('w') => return self.ask(About::Why),
+            Key::Char('e') => return self.ask(About::Events),
+            _ => {}
+        }
+        None
+    }
+
+    /// Folds, unfolds, or the other of the two. Folding what is folded goes up to what it is in.
+    fn fold(&mut self, open: Option<bool>) {
+        let Some(item) = self.selected_item() else { return };
+        let (id, is_open) = (item.id(), self.is_open(&item));
+        let open = open.unwrap_or(is_open == Some(false));
+        if !open && is_open != Some(true) {
+            let above = |row: &Row| match (row, self.rows.get(self.selected)) {
+                (Row::Class(class), Some(Row::Pod(of, _))) => class == of,
+                (Row::Pod(class, pod), Some(Row::Container(of, in_pod, _))) => (class, pod) == (of, in_pod),
+                _ => false,
+            };
+            if let Some(at) = self.rows.iter().position(above) {
+                self.select(at);
+            }
+            return;
+        }
+        if is_open.is_some() {
+            self.folds.set(&id, open);
+            self.arrange();
+        }
+    }
+
+    fn ask(&mut self, what: About) -> Option<Effect> {
+        let pod = self
+            .selected_item()
+            .and_then(|item| item.pod().map(|pod| (pod.namespace.clone(), pod.name.clone())));
+        let Some((namespace, name)) = pod else {
+            self.notice = Some("select a pod first");
+            return None;
+        };
+        self.panels += 1;
+        let title = match what {
+            About::Why => format!("why {namespace}/{name}"),
+            About::Events => format!("events of {namespace}/{name}"),
+        };
+        self.focus = Focus::Panel(Panel { number: self.panels, title, lines: None, scroll: 0 });
+        Some(Effect::Ask { panel: self.panels, what, namespace, name })
+    }
+}
+
+/// Whether the key scrolls; then it has.
+fn scrolled(scroll: &mut usize, key: Key, height: usize) -> bool {
+    let page = height.max(1);
+    *scroll = match key {
+        Key::Up | Key::Char('k') => scroll.saturating_sub(1),
+        Key::Down | Key::Char('j') => *scroll + 1,
+        Key::PageUp => scroll.saturating_sub(page),
+        Key::PageDown | Key::Char(' ') => *scroll + page,
+        Key::Home | Key::Char('g') => 0,
+        _ => return false,
+    };
+    true
+}
+
+#[cfg(test)]
+pub(super) mod sample;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! The terminal: taken for the view, and given back whatever happens.
+
+use std::{
+    io::{self, Stdout, Write as _},
+    panic,
+    sync::Once,
+};
+
+use ratatui::{
+    Terminal,
+    backend::CrosstermBackend,
+    crossterm::{
+        cursor::{Hide, Show},
+        event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
+        execute,
+        terminal::{
+            Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+        },
+    },
+};
+
+use super::model::{Input, Key};
+
+static ON_PANIC: Once = Once::new();
+
+/// The terminal while the view has it.
+#[derive(Debug)]
+pub(super) struct Screen {
+    terminal: Terminal<CrosstermBackend<Stdout>>,
+}
+
+impl Screen {
+    /// Takes the terminal: raw, the other screen, no cursor.
+    pub(super) fn take() -> io::Result<Self> {
+        ON_PANIC.call_once(|| {
+            let before = panic::take_hook();
+            panic::set_hook(Box::new(move |panic| {
+                give_back();
+                before(panic);
+            }));
+        });
+        enter()?;
+        match Terminal::new(CrosstermBackend::new(io::stdout())) {
+            Ok(terminal) => Ok(Self { terminal }),
+            Err(error) => {
+                give_back();
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes it again after somebody else had it.
+    pub(super) fn retake(&mut self) -> io::Result<()> {
+        enter()?;
+        self.draw_anew()
+    }
+
+    /// Has the next picture drawn whole.
+    pub(super) fn draw_anew(&mut self) -> io::Result<()> {
+        // `Terminal::clear` asks the terminal where its cursor is, and the answer may be read as keys.
+        execute!(io::stdout(), Clear(ClearType::All))?;
+        self.terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
+        Ok(())
+    }
+
+    pub(super) fn terminal(&mut self) -> &mut Terminal<CrosstermBackend<Stdout>> {
+        &mut self.terminal
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        give_back();
+    }
+}
+
+fn enter() -> io::Result<()> {
+    enable_raw_mode()?;
+    let entered = execute!(io::stdout(), EnterAlternateScreen, Hide);
+    if entered.is_err() {
+        give_back();
+    }
+    entered
+}
+
+/// Gives the terminal back as it was. May be called again and again.
+pub(super) fn give_back() {
+    // Each of them, even if one fails: whoever goes away can do no more.
+    drop(execute!(io::stdout(), LeaveAlternateScreen, Show));
+    drop(disable_raw_mode());
+    drop(io::stdout().flush());
+}
+
+/// What an event of the terminal means; none if nothing.
+pub(super) fn input(event: &Event) -> Option<Input> {
+    match event {
+        Event::Resize(columns, rows) => Some(Input::Resized(*columns, *rows)),
+        Event::Key(KeyEvent {
+            code, modifiers, kind: KeyEventKind::Press | KeyEventKind::Repeat, ..
+        }) => key(*code, *modifiers).map(Input::Key),
+        _ => None,
+    }
+}
+
+fn key(code: KeyCode, modifiers: KeyModifiers) -> Option<Key> {
+    if modifiers.contains(KeyModifiers::CONTROL) {
+        return match code {
+            KeyCode::Char('c') => Some(Key::Interrupt),
+            KeyCode::Char('z') => Some(Key::Suspend),
+            KeyCode::Char('l') => Some(Key::Redraw),
+            _ => None,
+        };
+    }
+    Some(match code {
+        KeyCode::Up => Key::Up,
+        KeyCode::Down => Key::Down,
+        KeyCode::PageUp => Key::PageUp,
+        KeyCode::PageDown => Key::PageDown,
+        KeyCode::Home => Key::Home,
+        KeyCode::End => Key::End,
+        KeyCode::Left => Key::Left,
+        KeyCode::Right => Key::Right,
+        KeyCode::Enter => Key::Enter,
+        KeyCode::Esc => Key::Escape,
+        KeyCode::Backspace => Key::Backspace,
+        KeyCode::Char(character) => Key::Char(character),
+        _ => return None,
+    })
+}

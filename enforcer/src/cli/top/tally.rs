@@ -1,0 +1,156 @@
+//! What the event stream told: how often it came to an eviction, and what is missing now.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use serde_json::Value;
+
+/// How far back is counted.
+pub(super) const WINDOW_MS: i64 = 24 * 3_600 * 1_000;
+
+/// How many problems are kept; the others are counted.
+const MAX_PROBLEMS: usize = 64;
+
+/// The types that it is made of.
+pub(super) const KINDS: [&str; 5] =
+    ["eviction.decided", "eviction.completed", "oom.incident", "degraded.entered", "degraded.left"];
+
+/// What happened in the last day, and what is missing now.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Tally {
+    /// Pods that were evicted.
+    pub(super) evicted: u64,
+    /// Decisions that were told and not carried out.
+    pub(super) only_decided: u64,
+    /// OOM kills by the kernel, by incident.
+    pub(super) oom_incidents: u64,
+    /// What is missing since the daemon's start: what, and why.
+    pub(super) degraded: Vec<Problem>,
+    /// How many more there are.
+    pub(super) more_degraded: usize,
+    #[serde(skip)]
+    open: BTreeSet<(String, String)>,
+}
+
+/// Something that is missing.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub(super) struct Problem {
+    pub(super) what: String,
+    pub(super) message: String,
+}
+
+impl Tally {
+    /// Takes an event in; what is no event, or of no concern, is passed over. `now_ms` is the wall clock.
+    pub(super) fn take(&mut self, line: &[u8], now_ms: i64) {
+        let Ok(event) = serde_json::from_slice::<Value>(line) else { return };
+        let text =
+            |object: &Value, key: &str| object.get(key).and_then(Value::as_str).unwrap_or("").to_owned();
+        let data = event.get("data").unwrap_or(&Value::Null);
+        let time = text(&event, "time").parse::<jiff::Timestamp>();
+        let is_recent = time.is_ok_and(|time| time.as_millisecond() >= now_ms.saturating_sub(WINDOW_MS));
+        let kind = text(&event, "type");
+        match kind.strip_prefix("dev.enforcer.").unwrap_or(&kind) {
+            "eviction.completed" if is_recent => self.evicted += 1,
+            "eviction.decided" if is_recent && data.get("dryRun") == Some(&Value::Bool(true)) => {
+                self.only_decided += 1;
+            }
+            "oom.incident" if is_recent => self.oom_incidents += 1,
+            // The daemon's start tells where its pods come from, a reload does not. What was missing before is told again.
+            "config.loaded" if data.get("staticPodPath").is_some() => self.open.clear(),
+            // Orders are asked for by themselves.
+            "degraded.entered" | "degraded.left"
+                if matches!(text(data, "what").as_str(), "protect" | "pause") => {}
+            "degraded.entered" => {
+                if self.open.len() < 16 * MAX_PROBLEMS {
+                    self.open.insert((text(data, "what"), text(data, "message")));
+                }
+            }
+            "degraded.left" => {
+                let (what, message) = (text(data, "what"), text(data, "message"));
+                // One that does not repeat the words ends all of its kind.
+                match message.strip_prefix("no longer so: ") {
+                    Some(was) => {
+                        self.open.remove(&(what, was.to_owned()));
+                    }
+                    None => self.open.retain(|(open, _)| *open != what),
+                }
+            }
+            _ => return,
+        }
+        self.degraded = self
+            .open
+            .iter()
+            .take(MAX_PROBLEMS)
+            .map(|(what, message)| Problem { what: what.clone(), message: message.clone() })
+            .collect();
+        self.more_degraded = self.open.len() - self.degraded.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const NOW: &str = "2026-01-31T12:00:00Z";
+
+    fn tally(events: &[(&str, &str, Value)]) -> Tally {
+        let now_ms = NOW.parse::<jiff::Timestamp>().unwrap().as_millisecond();
+        let mut tally = Tally::default();
+        for (kind, time, data) in events {
+            let event = json!({"type": format!("dev.enforcer.{kind}"), "time": time, "data": data});
+            tally.take(event.to_string().as_bytes(), now_ms);
+        }
+        tally
+    }
+
+    fn whats(tally: &Tally) -> Vec<&str> {
+        tally.degraded.iter().map(|problem| problem.what.as_str()).collect()
+    }
+
+    #[test]
+    fn a_day_is_counted() {
+        let told = tally(&[
+            ("eviction.completed", "2026-01-30T11:00:00Z", json!({})),
+            ("eviction.completed", "2026-01-30T13:00:00Z", json!({})),
+            ("eviction.decided", NOW, json!({"dryRun": true})),
+            ("eviction.decided", NOW, json!({"dryRun": false})),
+            ("oom.incident", NOW, json!({})),
+            ("oom.incident", "no time", json!({})),
+        ]);
+        assert_eq!((told.evicted, told.only_decided, told.oom_incidents), (1, 1, 1));
+    }
+
+    #[test]
+    fn what_is_missing_is_known_until_it_ends_or_the_daemon_starts() {
+        let entered =
+            |what: &str, message: &str| ("degraded.entered", NOW, json!({"what": what, "message": message}));
+        let left =
+            ("degraded.left", NOW, json!({"what": "limits", "place": "/a", "message": "no longer so: a"}));
+        let all = [entered("limits", "a"), entered("limits", "b"), entered("btf", ""), left];
+        assert_eq!(whats(&tally(&all)), ["btf", "limits"]);
+        let start = ("config.loaded", NOW, json!({"staticPodPath": "/p"}));
+        let reload = ("config.loaded", NOW, json!({"message": "changed: mode"}));
+        assert_eq!(whats(&tally(&[entered("old", ""), start, entered("new", ""), reload])), ["new"]);
+        assert_eq!(whats(&tally(&[entered("protect", ""), entered("pause", "")])), [""; 0]);
+        let journal = [
+            ("degraded.entered", NOW, json!({"what": "journal", "message": "the disk is full"})),
+            ("degraded.left", NOW, json!({"what": "journal", "message": "the disk takes events again"})),
+        ];
+        assert_eq!(whats(&tally(&journal)), [""; 0]);
+    }
+
+    #[test]
+    fn a_flood_of_problems_is_bounded() {
+        let entered = |number: usize| {
+            ("degraded.entered", NOW, json!({"what": "limits", "message": number.to_string()}))
+        };
+        let told = tally(&(0..2_000).map(entered).collect::<Vec<_>>());
+        assert_eq!((told.degraded.len(), told.more_degraded), (MAX_PROBLEMS, 15 * MAX_PROBLEMS));
+        let mut told = told;
+        told.take(b"no event \xff", 0);
+        assert_eq!(told.degraded.len(), MAX_PROBLEMS);
+    }
+}
