@@ -9,16 +9,15 @@ mod doctor;
 mod events;
 mod follower;
 mod guarded;
-mod nearest;
+mod headroom;
 mod metrics;
 mod orders;
 mod peer;
 mod pods;
 mod pulse;
 mod query;
-mod routes;
-mod headroom;
 mod ranking;
+mod routes;
 mod server;
 mod socket;
 mod usages;
@@ -28,8 +27,8 @@ pub use self::{
     admin::{Admin, Asked},
     containers::{ContainerMemory, Memories, MemoryView, PodMemory, StallView},
     doctor::{Doctor, Programs, Refused},
-    metrics::{MetricsListener, Scrape},
     headroom::{Foresight, HeadroomView, Headrooms, SignalView, SliceView, ThresholdView},
+    metrics::{MetricsListener, Scrape},
     orders::{Done, No, OrderView, Wish},
     peer::{Peer, Stranger},
     pods::{ContainerView, PodState, PodView, View},

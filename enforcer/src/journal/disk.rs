@@ -45,7 +45,7 @@ impl Disk {
     /// What all segments and their indexes take.
     pub(super) fn stored_bytes(&self) -> u64 {
         let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner).clone();
-        segments.iter().map(|segment| segment.stored_bytes()).sum()
+        segments.iter().filter_map(|segment| segment.bytes().ok()).sum()
     }
 
     /// The epoch that the event of that sequence belongs to; none if it is the present one.

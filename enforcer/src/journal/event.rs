@@ -94,12 +94,17 @@ impl EventType {
     pub fn named(name: &str) -> Result<Self, String> {
         Self::parse(name).ok_or_else(|| {
             let short = name.strip_prefix("dev.enforcer.").unwrap_or(name);
-            let hint = match nearest(short, Self::ALL.iter().map(|kind| kind.short())) {
-                Some(near) => format!("did you mean {near}?"),
-                None => {
-                    let all: Vec<_> = Self::ALL.iter().map(|kind| kind.short()).collect();
-                    format!("there are {}", all.join(", "))
+            let names = || Self::ALL.iter().map(|kind| kind.short());
+            // Who wrote the beginning of some meant them all.
+            let begun = short.trim_end_matches(['.', '*']);
+            let family: Vec<_> =
+                names().filter(|name| !begun.is_empty() && name.starts_with(begun)).collect();
+            let hint = match nearest(short, names()) {
+                _ if !family.is_empty() => {
+                    format!("did you mean {}? It may be repeated", family.join(" or "))
                 }
+                Some(near) => format!("did you mean {near}?"),
+                None => format!("it is one of {}", names().collect::<Vec<_>>().join(", ")),
             };
             format!("there is no event type {name:?}: {hint}")
         })

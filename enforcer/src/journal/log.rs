@@ -54,7 +54,7 @@ pub(super) struct Shared {
     pub(super) trouble: Mutex<Trouble>,
     /// How much the disk keeps.
     limits: Mutex<Limits>,
-    counts: Counts,
+    pub(super) counts: Counts,
 }
 
 /// Where a log on a disk goes on.
@@ -242,9 +242,7 @@ impl Journal {
             line = whole(json!({"message": message, "leftOutBytes": line.len()}));
         }
         let record = Record { sequence, time_ms: now.as_millisecond(), kind, pod, line: Bytes::from(line) };
-        let lost_before = log.lost;
         log.push(record);
-        shared.counts.lost_by_journal(log.lost - lost_before);
         let visible = log.visible;
         drop(log);
         shared.work.notify_one();

@@ -267,15 +267,6 @@ impl Segment {
         Ok(records)
     }
 
-    /// What its files hold; nothing if that cannot be told.
-    pub(super) fn stored_bytes(&self) -> u64 {
-        [&self.data, &self.index]
-            .iter()
-            .filter_map(|file| file.metadata().ok())
-            .map(|metadata| metadata.len())
-            .sum()
-    }
-
     /// The file with the events.
     pub(super) fn data_path(&self) -> &Path {
         &self.data_path

@@ -56,6 +56,7 @@ impl Shared {
 
     /// That part of the disk works, and so many events were given up before.
     pub(super) fn trouble_ends(self: &Arc<Self>, part: Part, lost: u64) {
+        self.counts.lost_by_journal(lost);
         let lost = {
             let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
             let was_any = trouble.is_any();

@@ -2,8 +2,10 @@ use std::str::FromStr;
 
 use ulid::Ulid;
 
-use super::nearest::nearest;
-use crate::journal::{Cursor, EventType, Filter};
+use crate::{
+    journal::{Cursor, EventType, Filter},
+    nearest::nearest,
+};
 
 /// What the parameters may be.
 const NAMES: [&str; 6] = ["after", "follow", "type", "namespace", "pod", "since"];
@@ -28,7 +30,7 @@ impl Query {
         let mut seen: Vec<String> = Vec::new();
         for (name, value) in pairs {
             if !NAMES.contains(&name.as_str()) {
-                let hint = nearest(&name, NAMES.into_iter());
+                let hint = nearest(&name, NAMES);
                 let hint = hint.map_or_else(String::new, |name| format!("did you mean {name}? "));
                 return Err(format!("{name:?} is not a parameter: {hint}There are {}", NAMES.join(", ")));
             }
@@ -48,7 +50,7 @@ impl Query {
             "after" => self.after = Some(cursor(value)?),
             "follow" => self.follow = Some(truth(value)?),
             "type" => {
-                let kind = kind(value)?;
+                let kind = EventType::named(value)?;
                 // Twice the same is no more than once.
                 if !self.filter.kinds.contains(&kind) {
                     self.filter.kinds.push(kind);
@@ -93,26 +95,6 @@ fn truth(value: &str) -> Result<bool, String> {
         "false" | "0" => Ok(false),
         _ => Err(format!("{value:?} is not true or false")),
     }
-}
-
-fn kind(value: &str) -> Result<EventType, String> {
-    if let Some(kind) = EventType::parse(value) {
-        return Ok(kind);
-    }
-    let short = value.strip_prefix("dev.enforcer.").unwrap_or(value);
-    let names = || EventType::ALL.iter().map(|kind| kind.short());
-    let family: Vec<_> = names()
-        .filter(|name| !short.is_empty() && name.starts_with(short.trim_end_matches(['.', '*'])))
-        .collect();
-    let hint = if family.is_empty() {
-        nearest(short, names()).map_or_else(
-            || format!("it is one of {}", names().collect::<Vec<_>>().join(", ")),
-            |name| format!("did you mean {name}?"),
-        )
-    } else {
-        format!("did you mean {}? It may be repeated", family.join(" or "))
-    };
-    Err(format!("there is no event type {value:?}: {hint}"))
 }
 
 /// A name, as far as what no name can be is refused.

@@ -10,10 +10,8 @@ use axum::{
 };
 use serde_json::json;
 
-use super::{
-    guarded::{REQUEST_LINE_BYTES, too_long},
-    nearest::nearest,
-};
+use super::guarded::{REQUEST_LINE_BYTES, too_long};
+use crate::nearest::nearest;
 
 /// The largest body that a request may announce.
 pub(super) const BODY_BYTES: usize = 16 << 10;

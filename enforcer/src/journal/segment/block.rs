@@ -1,6 +1,6 @@
 //! Many events of a segment at once: two reads, however many there are.
 
-use std::{io, ops::Range, os::unix::fs::FileExt as _};
+use std::{io, ops::Range};
 
 use zerocopy::{FromZeros as _, IntoBytes as _};
 
@@ -46,7 +46,7 @@ impl Segment {
             let whole = read.get(damaged..).unwrap_or_default();
             place += u64::try_from(damaged).map_err(io::Error::other)?;
             let Some(first) = whole.first() else { continue };
-            let data = self.data_at(first.offset.get(), span(whole, most_bytes))?;
+            let data = self.data_at(first.offset(), span(whole, most_bytes))?;
             let lines = lines(whole, &data);
             if !lines.is_empty() {
                 return Ok(Block { first: self.header.first.saturating_add(place), data, lines });
@@ -68,17 +68,9 @@ impl Segment {
 
     /// Up to that many bytes; fewer where the file ends.
     fn data_at(&self, offset: u64, count: usize) -> io::Result<Vec<u8>> {
-        let mut data = vec![0; count];
-        let mut filled = 0;
-        while let Some(rest) = data.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-            match self.data.read_at(rest, offset + u64::try_from(filled).map_err(io::Error::other)?) {
-                Ok(0) => break,
-                Ok(count) => filled += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        data.truncate(filled);
+        let there = usize::try_from(self.data.size()?.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let mut data = vec![0; count.min(there)];
+        self.data.read_exact_at(&mut data, offset)?;
         Ok(data)
     }
 }
@@ -89,8 +81,8 @@ fn span(entries: &[Entry], most_bytes: usize) -> usize {
     let mut bytes = 0;
     let mut end = None;
     for entry in entries {
-        let len = usize::try_from(entry.len.get()).unwrap_or(usize::MAX);
-        let follows = end.is_none_or(|end| end == entry.offset.get());
+        let len = usize::try_from(entry.len()).unwrap_or(usize::MAX);
+        let follows = end.is_none_or(|end| end == entry.offset());
         if !entry.is_whole() || !follows || (bytes > 0 && bytes + len > most_bytes) {
             break;
         }
@@ -105,8 +97,8 @@ fn lines(entries: &[Entry], data: &[u8]) -> Vec<Range<usize>> {
     let mut start = 0;
     let mut lines = Vec::new();
     for entry in entries {
-        let end = start + usize::try_from(entry.len.get()).unwrap_or(usize::MAX - start);
-        let is_whole = |line: &[u8]| crc32fast::hash(line) == entry.line_crc.get();
+        let end = start + usize::try_from(entry.len()).unwrap_or(usize::MAX - start);
+        let is_whole = |line: &[u8]| entry.is_of(line);
         if !data.get(start..end).is_some_and(is_whole) {
             break;
         }
@@ -120,13 +112,20 @@ fn lines(entries: &[Entry], data: &[u8]) -> Vec<Range<usize>> {
 mod tests {
     use super::*;
     use crate::journal::{
+        medium::Folder,
         segment::{Extent, Header},
         tests::record,
     };
 
     fn segment(dir: &std::path::Path) -> Segment {
-        let header = Header { epoch: ulid::Ulid::nil(), first: 11, boot_id: "b1".into() };
-        let segment = Segment::create(dir, header).unwrap();
+        let header = Header {
+            epoch: ulid::Ulid::nil(),
+            first: 11,
+            boot_id: "b1".into(),
+            begun_boot_ms: 0,
+            begun_ms: 0,
+        };
+        let segment = Segment::create(&Folder::open(dir).unwrap(), header).unwrap();
         let records: Vec<_> = (11..=510).map(record).collect();
         segment.append(&mut Extent::default(), &records).unwrap();
         segment
