@@ -336,7 +336,8 @@ impl Counted {
     }
 }
 
-/// Whether the init of a victim's container survived: it did not if any victim in that container was it.
+/// Whether the init of a victim's container survived: it did not if any victim in that container was it, nor if all of
+/// a group was killed, whatever its init was.
 fn survived(victim: &Value, data: &Value) -> Survived {
     if text(victim, "container").is_none() || victim.get("containerInit").is_none() {
         return Survived::Unknown;
@@ -347,7 +348,9 @@ fn survived(victim: &Value, data: &Value) -> Survived {
     let others = data.get("victims").and_then(Value::as_array).into_iter().flatten();
     let init_died =
         others.filter(same).any(|other| other.get("containerInit").and_then(Value::as_bool) == Some(true));
-    if init_died { Survived::False } else { Survived::True }
+    let group_kills = data.get("counters").and_then(|counters| number(counters, "oomGroupKill"));
+    let group_died = group_kills.is_some_and(|kills| kills > 0);
+    if init_died || group_died { Survived::False } else { Survived::True }
 }
 
 fn add<const N: usize>(counters: &[AtomicU64; N], place: usize) {

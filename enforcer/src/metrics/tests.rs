@@ -285,6 +285,13 @@ fn each_process_that_the_kernel_killed_is_counted_once() {
         None,
         json!({"scope": "system", "kills": 1, "victims": [{"comm": "x"}]}),
     );
+    // Killed as a group, without a process of its own that is the first.
+    tell(
+        &journal,
+        EventType::OomIncident,
+        Some("shop"),
+        json!({"scope": "container", "victims": [victim("web", false)], "counters": {"oomKill": 2, "oomGroupKill": 1}}),
+    );
     let reconstructed = json!({"kills": 2, "victims": [], "namespace": "shop"});
     tell(&journal, EventType::OomIncident, Some("shop"), reconstructed);
     let read = read(&journal);
@@ -294,8 +301,9 @@ fn each_process_that_the_kernel_killed_is_counted_once() {
         ))
     };
     assert_eq!((kills("pod", "shop", "false"), kills("pod", "shop", "true")), (2.0, 1.0));
+    assert_eq!((kills("container", "shop", "false"), kills("container", "shop", "true")), (1.0, 0.0));
     assert_eq!((kills("system", "", "unknown"), kills("unknown", "shop", "unknown")), (1.0, 2.0));
-    assert_eq!(read.sum("enforcer_oom_kills_total"), 6.0);
+    assert_eq!(read.sum("enforcer_oom_kills_total"), 7.0);
 }
 
 #[test]
