@@ -1,13 +1,17 @@
 //! What the metrics count is what the events tell.
 
-use enforcer_tests::wait::PATIENCE;
+use enforcer_tests::wait::{PATIENCE, wait_until};
 
 use super::{MIB, Scene, THRESHOLD_BYTES, to_leave};
 
 #[test]
 fn an_eviction_moves_its_counters_and_no_others() {
-    let mut scene = Scene::open("eviction-metrics");
+    let threshold = THRESHOLD_BYTES / MIB;
+    let settings = format!("metricsPodNames: true\nevictionHard: {{memory.available: {threshold}Mi}}");
+    let mut scene = Scene::open_with("eviction-metrics", &settings);
     let filler = scene.fill(&to_leave(THRESHOLD_BYTES + 300 * MIB));
+    let next = "enforcer_next_victim_info{rank=\"1\",namespace=\"default\",pod=\"filler\"} 1\n";
+    wait_until("the only one there is to be named", || scene.daemon.get("/metrics").unwrap().contains(next));
     let mut hog = scene.start("hog", &["workload", "ramp", "--rate", "200Mi"]);
     let completed = scene.wait("eviction.completed", "hog");
     hog.wait_for_end(PATIENCE).unwrap();
