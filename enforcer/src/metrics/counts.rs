@@ -161,12 +161,11 @@ impl Counts {
         self.0.lost_by_journal.fetch_add(events, Ordering::Relaxed);
     }
 
-    /// The eBPF programs have lost so many records at each stage, since they were loaded.
-    pub(crate) fn set_lost_by_programs(&self, lost: &[(&'static str, u64)]) {
-        for (counter, name) in self.0.lost_by_programs.iter().zip(drops::NAMES) {
-            if let Some((_, lost)) = lost.iter().find(|(stage, _)| *stage == name) {
-                counter.store(*lost, Ordering::Relaxed);
-            }
+    /// So many more records of the eBPF programs were lost at that stage.
+    pub(crate) fn lost_by_programs(&self, stage: &str, lost: u64) {
+        let mut stages = self.0.lost_by_programs.iter().zip(drops::NAMES);
+        if let Some((counter, _)) = stages.find(|(_, name)| *name == stage) {
+            counter.fetch_add(lost, Ordering::Relaxed);
         }
     }
 

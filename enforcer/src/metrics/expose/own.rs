@@ -84,7 +84,7 @@ pub(super) fn sinks(page: &mut Page<'_>, counted: &Counted) -> fmt::Result {
 pub(super) fn programs(page: &mut Page<'_>, counted: &Counted, gauges: &Gauges) -> fmt::Result {
     page.counter(
         "enforcer_bpf_ringbuf_lost_total",
-        "Records that the eBPF programs had no room for, since they were loaded, by whichever daemon",
+        "Records that the eBPF programs had no room for, since the daemon started and before it while none ran",
         Some(counted.lost_by_programs.iter().map(get).fold(0, u64::saturating_add)),
     )?;
     page.counter(
