@@ -22,6 +22,7 @@ mod failure;
 mod gentle;
 mod hook;
 mod levels;
+mod observer;
 mod onset;
 mod pledge;
 mod queue;
@@ -41,8 +42,9 @@ pub use self::{
     candidate::{Candidate, Identity, OpenError, pod_key},
     gentle::{EndError, Ending, Sent, end},
     hook::{HookProgram, HookRun, UnsafeProgram, clear as clear_hooks},
+    observer::{Observer, ReflexStats},
     onset::Alarm,
     pledge::Pledges,
-    reflex::{Observer, Reflex, ReflexConfig, ReflexError, ReflexStats},
+    reflex::{Reflex, ReflexConfig, ReflexError},
     report::{Blindness, Report, Teller},
 };

@@ -471,9 +471,8 @@ impl Ooms {
             tell_drops(&self.journal, stage, lost);
             more = true;
         });
-        match told.and_then(|()| counters.drops()) {
-            Ok(lost) => self.journal.counts().set_lost_by_programs(&lost),
-            Err(error) => tracing::debug!(%error, "the programs' losses cannot be read"),
+        if let Err(error) = told {
+            tracing::debug!(%error, "the programs' losses cannot be read");
         }
         if more {
             // What the lost records told of may be in the counters.

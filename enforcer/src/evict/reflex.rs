@@ -3,7 +3,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
         mpsc::{self, RecvTimeoutError},
     },
     thread::{self, JoinHandle},
@@ -18,6 +18,7 @@ use super::{
     gentle,
     hook::{self, HookProgram, Hooks, Job},
     levels::Levels,
+    observer::{Counters, Observer, ReflexStats},
     onset::{Alarm, Onset},
     pledge::Pledges,
     queue::{self, queue},
@@ -30,9 +31,7 @@ use crate::{
     config::PreKillHook,
     policy::engine::{Candidates, EngineSettings, Few, Outcome, Past, Reading},
     recorder::Tap,
-    sense::{
-        Available, EdgeSource, FreeLists, MeminfoError, PROC_MEMINFO, PodsMemory, Tasks, WakeStats, Wakes,
-    },
+    sense::{Available, EdgeSource, FreeLists, MeminfoError, PROC_MEMINFO, PodsMemory, Tasks},
 };
 
 /// The process file system, in its usual place.
@@ -115,39 +114,6 @@ pub enum ReflexError {
     /// An edge source's descriptor cannot be waited on.
     #[error("cannot wait for kernel edges")]
     Edges(#[source] io::Error),
-}
-
-/// What the reflex has done so far. All only grow.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct ReflexStats {
-    /// Looks at the node.
-    pub samples: u64,
-    /// Looks that failed.
-    pub samples_failed: u64,
-    /// Kernel edges that woke it.
-    pub edges: u64,
-    /// Edge sources that are waited on now.
-    pub sources: u64,
-    /// Edge sources that could not be waited on, as there were too many or the kernel refused.
-    pub sources_refused: u64,
-    /// What woke it, and how long that took.
-    pub wakes: WakeStats,
-    /// Reports made.
-    pub reports: u64,
-    /// Reports that were lost because the teller did not keep up.
-    pub reports_dropped: u64,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Counters {
-    pub(super) samples: AtomicU64,
-    pub(super) samples_failed: AtomicU64,
-    pub(super) edges: AtomicU64,
-    pub(super) sources: AtomicU64,
-    pub(super) sources_refused: AtomicU64,
-    pub(super) wakes: Wakes,
-    pub(super) reports: AtomicU64,
-    pub(super) reports_dropped: AtomicU64,
 }
 
 /// A set of candidates with everything that deciding among them needs.
@@ -390,7 +356,7 @@ impl Reflex {
     /// To be asked for that from elsewhere.
     #[must_use]
     pub fn observer(&self) -> Observer {
-        Observer { shared: Arc::clone(&self.shared), hooks: Arc::clone(&self.hooks) }
+        Observer::of(&self.shared, &self.hooks)
     }
 
     /// Whether the daemon's memory could be locked; if not, reactions can be delayed by paging.
@@ -425,41 +391,6 @@ impl Reflex {
         }
         self.hooks.silence();
         threads.for_each(join);
-    }
-}
-
-/// Knows what the reflex has done, also when that has ended.
-#[derive(Clone, Debug)]
-pub struct Observer {
-    shared: Arc<Shared>,
-    hooks: Arc<Hooks>,
-}
-
-impl Observer {
-    /// What it has done so far.
-    #[must_use]
-    pub fn stats(&self) -> ReflexStats {
-        let Counters {
-            samples,
-            samples_failed,
-            edges,
-            sources,
-            sources_refused,
-            wakes,
-            reports,
-            reports_dropped,
-        } = &self.shared.counters;
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        ReflexStats {
-            samples: get(samples),
-            samples_failed: get(samples_failed),
-            edges: get(edges),
-            sources: get(sources),
-            sources_refused: get(sources_refused),
-            wakes: wakes.stats(),
-            reports: get(reports),
-            reports_dropped: get(reports_dropped).saturating_add(self.hooks.dropped()),
-        }
     }
 }
 

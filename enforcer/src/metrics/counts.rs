@@ -161,12 +161,11 @@ impl Counts {
         self.0.lost_by_journal.fetch_add(events, Ordering::Relaxed);
     }
 
-    /// The eBPF programs have lost so many records at each stage, since they were loaded.
-    pub(crate) fn set_lost_by_programs(&self, lost: &[(&'static str, u64)]) {
-        for (counter, name) in self.0.lost_by_programs.iter().zip(drops::NAMES) {
-            if let Some((_, lost)) = lost.iter().find(|(stage, _)| *stage == name) {
-                counter.store(*lost, Ordering::Relaxed);
-            }
+    /// So many more records of the eBPF programs were lost at that stage.
+    pub(crate) fn lost_by_programs(&self, stage: &str, lost: u64) {
+        let mut stages = self.0.lost_by_programs.iter().zip(drops::NAMES);
+        if let Some((counter, _)) = stages.find(|(_, name)| *name == stage) {
+            counter.fetch_add(lost, Ordering::Relaxed);
         }
     }
 
@@ -336,7 +335,8 @@ impl Counted {
     }
 }
 
-/// Whether the init of a victim's container survived: it did not if any victim in that container was it.
+/// Whether the init of a victim's container survived: it did not if any victim in that container was it, nor if all of
+/// a group was killed, whatever its init was.
 fn survived(victim: &Value, data: &Value) -> Survived {
     if text(victim, "container").is_none() || victim.get("containerInit").is_none() {
         return Survived::Unknown;
@@ -347,7 +347,9 @@ fn survived(victim: &Value, data: &Value) -> Survived {
     let others = data.get("victims").and_then(Value::as_array).into_iter().flatten();
     let init_died =
         others.filter(same).any(|other| other.get("containerInit").and_then(Value::as_bool) == Some(true));
-    if init_died { Survived::False } else { Survived::True }
+    let group_kills = data.get("counters").and_then(|counters| number(counters, "oomGroupKill"));
+    let group_died = group_kills.is_some_and(|kills| kills > 0);
+    if init_died || group_died { Survived::False } else { Survived::True }
 }
 
 fn add<const N: usize>(counters: &[AtomicU64; N], place: usize) {

@@ -285,6 +285,13 @@ fn each_process_that_the_kernel_killed_is_counted_once() {
         None,
         json!({"scope": "system", "kills": 1, "victims": [{"comm": "x"}]}),
     );
+    // Killed as a group, without a process of its own that is the first.
+    tell(
+        &journal,
+        EventType::OomIncident,
+        Some("shop"),
+        json!({"scope": "container", "victims": [victim("web", false)], "counters": {"oomKill": 2, "oomGroupKill": 1}}),
+    );
     let reconstructed = json!({"kills": 2, "victims": [], "namespace": "shop"});
     tell(&journal, EventType::OomIncident, Some("shop"), reconstructed);
     let read = read(&journal);
@@ -294,8 +301,9 @@ fn each_process_that_the_kernel_killed_is_counted_once() {
         ))
     };
     assert_eq!((kills("pod", "shop", "false"), kills("pod", "shop", "true")), (2.0, 1.0));
+    assert_eq!(kills("container", "shop", "false"), 1.0);
     assert_eq!((kills("system", "", "unknown"), kills("unknown", "shop", "unknown")), (1.0, 2.0));
-    assert_eq!(read.sum("enforcer_oom_kills_total"), 6.0);
+    assert_eq!(read.sum("enforcer_oom_kills_total"), 7.0);
 }
 
 #[test]
@@ -358,7 +366,9 @@ fn sources_and_degradations_are_as_they_were_told_last() {
 fn losses_sinks_and_what_lies_ahead_are_told() {
     let journal = journal();
     let counts: &Counts = journal.counts();
-    counts.set_lost_by_programs(&[("stall", 4), ("edge", 3)]);
+    for (stage, lost) in [("stall", 3), ("edge", 3), ("stall", 1), ("of another version", 9)] {
+        counts.lost_by_programs(stage, lost);
+    }
     counts.lost_by_journal(2);
     counts.lost_to_reader(9);
     counts.set_left_ns(Level::Hard, Some(2_500_000_000));

@@ -22,6 +22,7 @@ use enforcer_tests::{
 mod calm;
 mod contain;
 mod hook;
+mod metrics;
 mod orders;
 mod pids;
 mod restart;

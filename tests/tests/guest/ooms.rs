@@ -5,6 +5,7 @@ mod dying;
 mod end;
 mod expect;
 mod group;
+mod metrics;
 mod node;
 mod pod;
 mod scene;

@@ -45,6 +45,7 @@ pub(super) fn tell_inherited(journal: &Journal, inherited: &Inherited) {
 }
 
 pub(super) fn tell_drops(journal: &Journal, stage: &str, lost: u64) {
+    journal.counts().lost_by_programs(stage, lost);
     telling::degraded(
         journal,
         "recordsLost",

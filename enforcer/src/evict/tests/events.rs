@@ -6,7 +6,8 @@ use ulid::Ulid;
 use super::node::{MIB, Node, Pod};
 use crate::{
     evict::{Blindness, Candidate, Report, Teller},
-    journal::Event,
+    journal::{Event, Journal},
+    metrics::{Gauges, expose},
     model::CgroupId,
     policy::{
         engine::{
@@ -53,9 +54,8 @@ fn teller() -> Teller {
     Teller::new("sha256:0123".into())
 }
 
-#[test]
-fn decided_carries_the_whole_decision() {
-    let (_node, members) = candidates();
+/// A decision against the second of the candidates.
+fn decided(members: Arc<[Arc<Candidate>]>) -> Report {
     let mut engine = Engine::new(&EngineSettings {
         mode: Mode::Enforce,
         thresholds: followed(&[Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(200 * MIB))]),
@@ -73,8 +73,65 @@ fn decided_carries_the_whole_decision() {
     assert!(actions.iter().any(|action| *action == Action::Evict));
     let decision = *engine.decision().unwrap();
     engine.step(Input::Outcome(Outcome::Refused { number: 1, now_ns: 0, reason: Refusal::Gone }));
-    let report = Report::Decided { id: Ulid::from_parts(1_700_000_000_000, 7), decision, members };
-    insta::assert_snapshot!(show(&teller().event(&report).unwrap()));
+    Report::Decided { id: Ulid::from_parts(1_700_000_000_000, 7), decision, members }
+}
+
+#[test]
+fn decided_carries_the_whole_decision() {
+    let (_node, members) = candidates();
+    insta::assert_snapshot!(show(&teller().event(&decided(members)).unwrap()));
+}
+
+/// The metrics count what events tell, by keys that both know.
+#[test]
+fn what_is_told_is_what_the_metrics_count() {
+    let (_node, members) = candidates();
+    let (candidate, journal) = (Arc::clone(&members[1]), Journal::new("n", "b"));
+    let decided = decided(members);
+    let Report::Decided { id, .. } = decided else { panic!() };
+    let (signal, cgroup) = (Signal::MemoryAvailable, candidate.facts().cgroup);
+    let completion = Completion {
+        number: 1,
+        cgroup,
+        moments: Moments { dead_ns: Some(90 * MS), memory_back_ns: Some(95 * MS), ..moments() },
+        predicted_freed_bytes: 1250 * MIB,
+        freed_bytes: Some(1250 * MIB),
+    };
+    let failure = failure(cgroup, FailureReason::StillPopulated);
+    let mut teller = teller();
+    for report in [
+        decided,
+        Report::Signalled {
+            id,
+            signal,
+            number: 1,
+            candidate: Arc::clone(&candidate),
+            cut_short: None,
+            moments: moments(),
+            brakes_failed: 0,
+        },
+        Report::Completed { id, signal, candidate: Arc::clone(&candidate), completion },
+        Report::Failed { id, signal, candidate, failure },
+        Report::Suppressed { now_ns: MS, signal, reason: Suppression::NoCandidate },
+    ] {
+        journal.append(teller.event(&report).unwrap());
+    }
+    let page = expose(journal.counts(), Gauges::default()).unwrap();
+    for row in [
+        r#"enforcer_evictions_total{signal="memory.available",qos="BestEffort",namespace="default",method="sigkill",outcome="completed"} 1"#,
+        r#"enforcer_evictions_total{signal="memory.available",qos="unknown",namespace="default",method="unknown",outcome="failed"} 1"#,
+        r#"enforcer_eviction_failures_total{reason="stillPopulated"} 1"#,
+        r#"enforcer_eviction_suppressed_total{reason="noCandidate"} 1"#,
+        r#"enforcer_eviction_duration_seconds_count{phase="decide"} 2"#,
+        r#"enforcer_eviction_duration_seconds_count{phase="signal"} 2"#,
+        r#"enforcer_eviction_duration_seconds_count{phase="exit"} 1"#,
+        r#"enforcer_eviction_duration_seconds_count{phase="freed"} 1"#,
+        r#"enforcer_eviction_prediction_error_ratio_bucket{le="0.01"} 1"#,
+    ] {
+        assert!(page.lines().any(|line| line == row), "no {row} in {page}");
+    }
+    let freed = format!("enforcer_eviction_freed_bytes_total {}", 1350 * MIB);
+    assert!(page.lines().any(|line| line == freed), "no {freed} in {page}");
 }
 
 fn moments() -> Moments {

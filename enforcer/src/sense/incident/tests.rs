@@ -1,6 +1,7 @@
 //! The machine by hand-made records.
 mod calls;
 mod conserved;
+mod counted;
 mod random;
 mod rebuilt;
 

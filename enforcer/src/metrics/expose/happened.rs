@@ -1,0 +1,160 @@
+//! What happened: evictions and kills.
+use std::fmt;
+
+use super::{get, namespaces, pairs};
+use crate::{
+    metrics::{
+        counts::{Counted, dry_run_place, eviction_place, oom_place},
+        durations::Taken,
+        gauges::Gauges,
+        labels::{Failure, Method, Outcome, Phase, Qos, Scope, Signal, Suppressed, Survived},
+        page::{Kind, Page},
+    },
+    sense::EdgeKind,
+};
+
+pub(super) fn evictions(page: &mut Page<'_>, counted: &Counted) -> fmt::Result {
+    page.family(
+        "enforcer_evictions_total",
+        Kind::Counter,
+        "Evictions that came to an end, by what was short, the victim's class and namespace, what it was sent and what came of it",
+        |rows| {
+            for (place, namespace) in namespaces(counted) {
+                for (signal, qos) in pairs(Signal::ALL, Qos::ALL) {
+                    for (method, outcome) in pairs(Method::ALL, Outcome::ALL) {
+                        let cell = eviction_place(place, signal, qos, method, outcome);
+                        let Some(count) = counted.evictions.get(cell) else { continue };
+                        let labels = [
+                            ("signal", signal.as_str()),
+                            ("qos", qos.as_str()),
+                            ("namespace", namespace),
+                            ("method", method.as_str()),
+                            ("outcome", outcome.as_str()),
+                        ];
+                        rows.count(&labels, count)?;
+                    }
+                }
+            }
+            Ok(())
+        },
+    )?;
+    page.family(
+        "enforcer_evictions_dry_run_total",
+        Kind::Counter,
+        "Evictions that were decided and not carried out, as the mode or an operator had it",
+        |rows| {
+            for (place, namespace) in namespaces(counted) {
+                for (signal, qos) in pairs(Signal::ALL, Qos::ALL) {
+                    let Some(count) = counted.dry_runs.get(dry_run_place(place, signal, qos)) else {
+                        continue;
+                    };
+                    let labels =
+                        [("signal", signal.as_str()), ("qos", qos.as_str()), ("namespace", namespace)];
+                    rows.count(&labels, count)?;
+                }
+            }
+            Ok(())
+        },
+    )?;
+    page.family(
+        "enforcer_evictions_repeated_total",
+        Kind::Counter,
+        "Evictions that were decided of pods that had been evicted before and come back",
+        |rows| {
+            for (place, namespace) in namespaces(counted) {
+                if let Some(count) = counted.repeated.get(place) {
+                    rows.count(&[("namespace", namespace)], count)?;
+                }
+            }
+            Ok(())
+        },
+    )?;
+    page.family(
+        "enforcer_eviction_failures_total",
+        Kind::Counter,
+        "Evictions that did not come to their end, by why",
+        |rows| {
+            let failures = Failure::ALL.iter().zip(&counted.failures);
+            failures
+                .into_iter()
+                .try_for_each(|(reason, count)| rows.count(&[("reason", reason.as_str())], get(count)))
+        },
+    )?;
+    page.family(
+        "enforcer_eviction_suppressed_total",
+        Kind::Counter,
+        "Shortages in which nobody was evicted, by why",
+        |rows| {
+            let suppressed = Suppressed::ALL.iter().zip(&counted.suppressed);
+            suppressed
+                .into_iter()
+                .try_for_each(|(reason, count)| rows.count(&[("reason", reason.as_str())], get(count)))
+        },
+    )
+}
+
+/// How evictions went.
+pub(super) fn course(page: &mut Page<'_>, counted: &Counted, gauges: &Gauges) -> fmt::Result {
+    page.family(
+        "enforcer_eviction_duration_seconds",
+        Kind::Histogram,
+        "How long each phase of an eviction took; of detect every wake-up for an edge of the kernel's counts, whatever came of it",
+        |rows| {
+            for (phase, durations) in Phase::ALL.iter().zip(&counted.phases) {
+                let taken = match phase {
+                    Phase::Detect => detected(gauges),
+                    Phase::Decide | Phase::Signal | Phase::Exit | Phase::Freed => durations.read(),
+                };
+                rows.durations(&[("phase", phase.as_str())], &taken)?;
+            }
+            Ok(())
+        },
+    )?;
+    page.counter(
+        "enforcer_eviction_freed_bytes_total",
+        "Memory that victims gave back",
+        Some(get(&counted.freed_bytes)),
+    )?;
+    page.family(
+        "enforcer_eviction_prediction_error_ratio",
+        Kind::Histogram,
+        "By which share of what was predicted more or less came back: 0 is exact",
+        |rows| {
+            let (sum, count, buckets) = counted.prediction_errors.read();
+            rows.histogram(&[], sum, count, &buckets)
+        },
+    )
+}
+
+/// From waking for an edge to the end of the look that it caused.
+fn detected(gauges: &Gauges) -> Taken {
+    let mut taken = Taken::default();
+    if let Some(reflex) = &gauges.reflex {
+        for kind in EdgeKind::ALL {
+            taken.add(&reflex.wakes.of(kind).awake_to_looked);
+        }
+    }
+    taken
+}
+
+pub(super) fn ooms(page: &mut Page<'_>, counted: &Counted) -> fmt::Result {
+    page.family(
+        "enforcer_oom_kills_total",
+        Kind::Counter,
+        "Processes that the kernel's OOM killer killed, by whose limit was hit, the victim's namespace and whether its container's init survived",
+        |rows| {
+            for (place, namespace) in namespaces(counted) {
+                for (scope, survived) in pairs(Scope::ALL, Survived::ALL) {
+                    let Some(count) = counted.oom_kills.get(oom_place(place, scope, survived)) else { continue };
+                    let labels = [
+                        ("scope", scope.as_str()),
+                        ("namespace", namespace),
+                        ("init_survived", survived.as_str()),
+                    ];
+                    rows.count(&labels, count)?;
+                }
+            }
+            Ok(())
+        },
+    )
+}

@@ -1,0 +1,205 @@
+//! The daemon itself: what it told and lost, its threads and its process.
+use std::fmt;
+
+use enforcer_common::counter::drops;
+
+use super::{get, milliseconds};
+use crate::{
+    journal::EventType,
+    metrics::{
+        counts::Counted,
+        durations::Taken,
+        gauges::Gauges,
+        page::{Kind, Page},
+        process::Process,
+        turns::turns,
+    },
+    sense::EdgeKind,
+};
+
+pub(super) fn events(page: &mut Page<'_>, counted: &Counted, gauges: &Gauges) -> fmt::Result {
+    page.family(
+        "enforcer_events_written_total",
+        Kind::Counter,
+        "Events that were appended to the journal, by type",
+        |rows| {
+            let written = EventType::ALL.iter().zip(&counted.written);
+            written
+                .into_iter()
+                .try_for_each(|(kind, count)| rows.count(&[("type", kind.short())], get(count)))
+        },
+    )?;
+    page.family(
+        "enforcer_events_lost_total",
+        Kind::Counter,
+        "What was lost, by where: records of an eBPF program, reports of the reflex, events before the disk, a reader or a sink had them",
+        |rows| {
+            for (stage, lost) in drops::NAMES.iter().zip(&counted.lost_by_programs) {
+                rows.count(&[("stage", &format!("bpf_{stage}"))], get(lost))?;
+            }
+            let reports = gauges.reflex.as_ref().map_or(0, |reflex| reflex.reports_dropped);
+            rows.count(&[("stage", "reflex_reports")], reports)?;
+            rows.count(&[("stage", "journal")], get(&counted.lost_by_journal))?;
+            rows.count(&[("stage", "reader")], get(&counted.lost_to_readers))?;
+            counted.sinks.read().iter().try_for_each(|sink| {
+                rows.count(&[("stage", &format!("sink_{}", sink.name.as_str()))], sink.lost)
+            })
+        },
+    )?;
+    page.gauge(
+        "enforcer_event_log_bytes",
+        "What the journal takes on the disk",
+        Some(gauges.event_log_bytes),
+    )?;
+    page.family(
+        "enforcer_queue_records",
+        Kind::Gauge,
+        "What waits in the daemon's queues: events for the disk",
+        |rows| rows.gauge(&[("queue", "journal")], gauges.unwritten_records),
+    )
+}
+
+pub(super) fn sinks(page: &mut Page<'_>, counted: &Counted) -> fmt::Result {
+    let sinks = counted.sinks.read();
+    page.family(
+        "enforcer_event_sink_lag_records",
+        Kind::Gauge,
+        "Events in the journal that a sink has not delivered",
+        |rows| {
+            sinks.iter().try_for_each(|sink| rows.gauge(&[("sink", sink.name.as_str())], sink.lag_records))
+        },
+    )?;
+    page.family(
+        "enforcer_event_sink_last_success_timestamp_seconds",
+        Kind::Gauge,
+        "When a sink delivered something last; 0 is never",
+        |rows| {
+            sinks.iter().try_for_each(|sink| {
+                rows.gauge_float(&[("sink", sink.name.as_str())], milliseconds(sink.last_success_ms))
+            })
+        },
+    )
+}
+
+pub(super) fn programs(page: &mut Page<'_>, counted: &Counted, gauges: &Gauges) -> fmt::Result {
+    page.counter(
+        "enforcer_bpf_ringbuf_lost_total",
+        "Records that the eBPF programs had no room for, since the daemon started and before it while none ran",
+        Some(counted.lost_by_programs.iter().map(get).fold(0, u64::saturating_add)),
+    )?;
+    page.counter(
+        "enforcer_bpf_recursion_misses_total",
+        "How often the kernel passed over an eBPF program that ran on that CPU already",
+        Some(gauges.process.recursion_misses),
+    )?;
+    page.gauge(
+        "enforcer_bpf_programs_attached",
+        "eBPF programs that are attached",
+        Some(gauges.programs_attached),
+    )
+}
+
+pub(super) fn reflex(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
+    let reflex = gauges.reflex.as_ref();
+    page.family(
+        "enforcer_reflex_looks_total",
+        Kind::Counter,
+        "Looks of the eviction thread at the node, by whether they worked",
+        |rows| {
+            let Some(reflex) = reflex else { return Ok(()) };
+            let failed = reflex.samples_failed;
+            rows.count(&[("outcome", "ok")], reflex.samples.saturating_sub(failed))?;
+            rows.count(&[("outcome", "failed")], failed)
+        },
+    )?;
+    page.family(
+        "enforcer_reflex_edges_total",
+        Kind::Counter,
+        "What the kernel told the eviction thread of, by kind",
+        |rows| {
+            let Some(reflex) = reflex else { return Ok(()) };
+            EdgeKind::ALL
+                .into_iter()
+                .try_for_each(|kind| rows.count(&[("kind", kind.as_str())], reflex.wakes.of(kind).edges))
+        },
+    )?;
+    page.family(
+        "enforcer_reflex_wake_duration_seconds",
+        Kind::Histogram,
+        "From an edge that says when it was to the eviction thread's being awake",
+        |rows| {
+            let mut taken = Taken::default();
+            for kind in reflex.iter().flat_map(|reflex| EdgeKind::ALL.map(|kind| reflex.wakes.of(kind))) {
+                taken.add(&kind.onset_to_awake);
+            }
+            rows.durations(&[], &taken)
+        },
+    )?;
+    page.gauge(
+        "enforcer_reflex_edge_sources",
+        "Sources of edges that the eviction thread waits on",
+        reflex.map(|reflex| reflex.sources),
+    )
+}
+
+/// The daemon, what it was built of and what it follows.
+pub(super) fn itself(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
+    let turns = turns();
+    page.family(
+        "enforcer_loop_duration_seconds",
+        Kind::Histogram,
+        "How long the daemon's loop was busy each time that it woke",
+        |rows| rows.durations(&[], &turns.busy()),
+    )?;
+    page.family(
+        "enforcer_loop_lateness_seconds",
+        Kind::Histogram,
+        "How much later than it was due the daemon's loop woke for what it does by the clock",
+        |rows| rows.durations(&[], &turns.late()),
+    )?;
+    page.family(
+        "enforcer_loop_stall_seconds_max",
+        Kind::Gauge,
+        "The most that it was late by within the last five to ten minutes, in seconds",
+        |rows| {
+            let worst = std::time::Duration::from_micros(turns.worst_micros());
+            rows.gauge_float(&[], worst.as_secs_f64())
+        },
+    )?;
+    page.family("enforcer_build_info", Kind::Info, "What the daemon is", |rows| {
+        rows.info(&[("version", env!("CARGO_PKG_VERSION")), ("architecture", std::env::consts::ARCH)])
+    })?;
+    page.family("enforcer_config_hash_info", Kind::Info, "The configuration in force", |rows| {
+        rows.info(&[("hash", &gauges.config_hash), ("mode", &gauges.mode)])
+    })
+}
+
+/// Under the names that all processes have.
+pub(super) fn process(page: &mut Page<'_>, process: &Process) -> fmt::Result {
+    let Process {
+        resident_bytes,
+        virtual_bytes,
+        locked_bytes,
+        cpu_seconds,
+        open_fds,
+        max_fds,
+        threads,
+        start_seconds,
+        recursion_misses: _,
+    } = process;
+    page.gauge("process_resident_memory_bytes", "Memory that the daemon has", *resident_bytes)?;
+    page.gauge("process_virtual_memory_bytes", "The daemon's address space", *virtual_bytes)?;
+    page.gauge("process_locked_memory_bytes", "What of its address space is locked", *locked_bytes)?;
+    page.family("process_cpu_seconds_total", Kind::Counter, "CPU time of the daemon", |rows| {
+        cpu_seconds.map_or(Ok(()), |seconds| rows.count_float(&[], seconds))
+    })?;
+    page.gauge("process_open_fds", "Descriptors that the daemon has open", *open_fds)?;
+    page.gauge("process_max_fds", "The most that it may open", *max_fds)?;
+    page.gauge("process_threads", "The daemon's threads", *threads)?;
+    page.family(
+        "process_start_time_seconds",
+        Kind::Gauge,
+        "When the daemon was started, in seconds since 1970",
+        |rows| start_seconds.map_or(Ok(()), |seconds| rows.gauge_float(&[], seconds)),
+    )
+}
