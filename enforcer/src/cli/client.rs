@@ -85,7 +85,7 @@ async fn send(socket: &Path, request: hyper::Request<Full<Bytes>>) -> Result<Ans
             return Failure::refused(error.context(format!("cannot open {}: ask as root", socket.display())));
         }
         Failure::unreachable(error.context(format!(
-            "cannot reach the daemon on {}: is `enforcer run` running, and is runDir the same",
+            "cannot reach the daemon on {}: start it with `enforcer run`, or give the --config that it runs with",
             socket.display()
         )))
     })?;

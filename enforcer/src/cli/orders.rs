@@ -7,10 +7,7 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    Context, Failure, client, format,
-    render::wrap,
-};
+use super::{Context, Failure, client, format, render::wrap};
 use crate::{
     model::PodName,
     policy::{duration, order},

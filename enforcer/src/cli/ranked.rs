@@ -115,13 +115,16 @@ fn short(key: Option<&str>) -> &str {
 /// The first of these in their order, key by key, within 80 columns. `BY` is the key that puts one before the next.
 pub(super) fn table(rows: &[RankedView], is_pids: bool) -> String {
     let priorities: Vec<_> = rows.iter().map(|row| row.priority.to_string()).collect();
-    let priority = priorities.iter().map(|priority| priority.len()).max().unwrap_or(0).max("PRIORITY".len());
+    let priority = priorities.iter().map(String::len).max().unwrap_or(0).max("PRIORITY".len());
     let rank = rows.iter().map(|row| row.rank.to_string().len()).max().unwrap_or(0).max(2);
     let unknown = || String::from("?");
     let columns = |row: &RankedView, shown: &String| {
         let shown = format!("{shown:>priority$}");
         if is_pids {
-            return format!("{shown} {:>9}", row.process_count.map_or_else(unknown, |count| count.to_string()));
+            return format!(
+                "{shown} {:>9}",
+                row.process_count.map_or_else(unknown, |count| count.to_string())
+            );
         }
         let exceeds = match (row.stats_missing, row.exceeds_request) {
             (true, _) => "?",
@@ -147,7 +150,12 @@ pub(super) fn table(rows: &[RankedView], is_pids: bool) -> String {
     put(&format!("{:>rank$} {} {head} BY", "#", cell("POD", room, false)));
     for (row, shown) in rows.iter().zip(&priorities) {
         let pod = cell(&name(row), room, false);
-        put(&format!("{:>rank$} {pod} {} {}", row.rank, columns(row, shown), short(row.decided_by.as_deref())));
+        put(&format!(
+            "{:>rank$} {pod} {} {}",
+            row.rank,
+            columns(row, shown),
+            short(row.decided_by.as_deref())
+        ));
     }
     text
 }
@@ -156,13 +164,11 @@ pub(super) fn table(rows: &[RankedView], is_pids: bool) -> String {
 pub(super) fn excluded<'a>(left_out: impl Iterator<Item = (String, &'a str)>, most: usize) -> String {
     let mut by_reason: Vec<(&str, Vec<String>, usize)> = Vec::new();
     for (pod, reason) in left_out {
-        let place = match by_reason.iter().position(|(known, ..)| *known == reason) {
-            Some(place) => place,
-            None => {
-                by_reason.push((reason, Vec::new(), 0));
-                by_reason.len() - 1
-            }
-        };
+        let known = by_reason.iter().position(|(known, ..)| *known == reason);
+        let place = known.unwrap_or_else(|| {
+            by_reason.push((reason, Vec::new(), 0));
+            by_reason.len() - 1
+        });
         if let Some((_, names, more)) = by_reason.get_mut(place) {
             if names.len() < most {
                 names.push(pod);
@@ -231,8 +237,14 @@ mod tests {
             .windows(2)
             .map(|pair| because(&pair[0], Some(&pair[1]), pair[0].decided_by.as_deref().unwrap()))
             .collect();
-        assert!(words[1].ends_with("its priority -2147483648 is lower than that of default/big, 5"), "{words:?}");
-        assert!(words[2].contains("it is 800Mi above its request, and default/small 100Mi above"), "{words:?}");
+        assert!(
+            words[1].ends_with("its priority -2147483648 is lower than that of default/big, 5"),
+            "{words:?}"
+        );
+        assert!(
+            words[2].contains("it is 800Mi above its request, and default/small 100Mi above"),
+            "{words:?}"
+        );
         assert!(words[3].ends_with("it exceeds its request and default/within does not"), "{words:?}");
         let text = table(&rows, false);
         assert!(text.lines().all(|line| width(line) <= WIDTH), "{text}");

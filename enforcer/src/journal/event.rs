@@ -94,13 +94,11 @@ impl EventType {
     pub fn named(name: &str) -> Result<Self, String> {
         Self::parse(name).ok_or_else(|| {
             let short = name.strip_prefix("dev.enforcer.").unwrap_or(name);
-            let hint = match nearest(short, Self::ALL.iter().map(|kind| kind.short())) {
-                Some(near) => format!("did you mean {near}?"),
-                None => {
-                    let all: Vec<_> = Self::ALL.iter().map(|kind| kind.short()).collect();
-                    format!("there are {}", all.join(", "))
-                }
-            };
+            let all = || Self::ALL.iter().map(|kind| kind.short());
+            let hint = nearest(short, all()).map_or_else(
+                || format!("there are {}", all().collect::<Vec<_>>().join(", ")),
+                |near| format!("did you mean {near}?"),
+            );
             format!("there is no event type {name:?}: {hint}")
         })
     }

@@ -45,6 +45,9 @@ pub(super) struct Folded {
     /// The end of the shortage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cleared: Option<Value>,
+    /// Whether the flight recorder's file of the decision is there.
+    #[serde(skip)]
+    pub(super) is_recorded: bool,
 }
 
 impl Folded {
@@ -91,6 +94,7 @@ pub(super) fn fold(entries: &[Entry], subject: &Subject) -> Folded {
         followed_by: around.followed_by.and_then(event),
         suppressed: around.suppressed.and_then(event),
         cleared: around.cleared.and_then(event),
+        is_recorded: false,
     };
     folded.sentence = sentence::sentence(&folded);
     folded
@@ -126,7 +130,8 @@ impl Around {
         let before = || of_signal().filter(|(at, _)| *at < place);
         let began = before().filter(|(_, entry)| is_end(entry)).map(|(at, _)| at).last();
         let in_this = |at: usize| began.is_none_or(|began| at > began);
-        let crossed = before().filter(|(at, entry)| in_this(*at) && entry.kind() == EventType::ThresholdCrossed);
+        let crossed =
+            before().filter(|(at, entry)| in_this(*at) && entry.kind() == EventType::ThresholdCrossed);
         let warned = before().filter(|(_, entry)| {
             let age_ms = own.record.time_ms.saturating_sub(entry.record.time_ms);
             entry.kind() == EventType::PressureRising && entry.is_headroom && age_ms <= WARNED_MS

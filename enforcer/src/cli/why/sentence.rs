@@ -27,8 +27,8 @@ pub(super) fn victim(folded: &Folded) -> String {
     let decision = folded.decision();
     let named = decision.get("victim").and_then(|victim| pod(victim, "name"));
     let subject = || {
-        let events = folded.decided.iter().chain(&folded.steps);
-        events.filter_map(|event| text(event, "subject")).next().map(str::to_owned)
+        let mut events = folded.decided.iter().chain(&folded.steps);
+        events.find_map(|event| text(event, "subject")).map(str::to_owned)
     };
     named.or_else(subject).unwrap_or_else(|| String::from("a pod"))
 }
@@ -82,7 +82,8 @@ pub(super) fn rows(decision: &Value) -> Vec<RankedView> {
 pub(super) fn trigger(data: &Value) -> Option<String> {
     let signal = text(data, "signal")?;
     let soft = if data.get("hard") == Some(&Value::Bool(false)) { "its soft threshold " } else { "" };
-    if let (Some(observed), Some(threshold)) = (number(data, "observedCount"), number(data, "thresholdCount")) {
+    if let (Some(observed), Some(threshold)) = (number(data, "observedCount"), number(data, "thresholdCount"))
+    {
         return Some(format!("{signal} fell to {observed}, below {soft}{threshold}"));
     }
     let (Some(observed), Some(threshold)) = (number(data, "observedBytes"), number(data, "thresholdBytes"))
@@ -152,7 +153,8 @@ fn oom(folded: &Folded) -> String {
         && first.get("anonBytes").is_some()
     {
         sentence.push_str(&format!(
-            "; within that limit the kernel chose it for its {} of memory and its oom_score_adj {score}",
+            "; within that limit the kernel chose {} for its {} of memory and its oom_score_adj {score}",
+            text(first, "comm").unwrap_or("it"),
             human_bytes(resident(first))
         ));
     }
@@ -161,7 +163,10 @@ fn oom(folded: &Folded) -> String {
 
 /// What a victim had in memory.
 pub(super) fn resident(victim: &Value) -> u64 {
-    ["anonBytes", "fileBytes", "shmemBytes"].iter().filter_map(|key| number(victim, key)).fold(0, u64::saturating_add)
+    ["anonBytes", "fileBytes", "shmemBytes"]
+        .iter()
+        .filter_map(|key| number(victim, key))
+        .fold(0, u64::saturating_add)
 }
 
 /// `workload (pid 398) in container c1 of default/p`.
