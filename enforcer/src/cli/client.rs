@@ -88,7 +88,7 @@ async fn send(socket: &Path, request: hyper::Request<Full<Bytes>>) -> Result<Ans
             )));
         }
         Failure::unreachable(error.context(format!(
-            "cannot reach the daemon on {}: is `enforcer run` running, and is runDir the same",
+            "cannot reach the daemon on {}: start it with `enforcer run`, or give the --config that it runs with",
             socket.display()
         )))
     })?;

@@ -115,7 +115,7 @@ fn short(key: Option<&str>) -> &str {
 /// The first of these in their order, key by key, within 80 columns. `BY` is the key that puts one before the next.
 pub(super) fn table(rows: &[RankedView], is_pids: bool) -> String {
     let priorities: Vec<_> = rows.iter().map(|row| row.priority.to_string()).collect();
-    let priority = priorities.iter().map(|priority| priority.len()).max().unwrap_or(0).max("PRIORITY".len());
+    let priority = priorities.iter().map(String::len).max().unwrap_or(0).max("PRIORITY".len());
     let rank = rows.iter().map(|row| row.rank.to_string().len()).max().unwrap_or(0).max(2);
     let unknown = || String::from("?");
     let columns = |row: &RankedView, shown: &String| {
@@ -164,13 +164,11 @@ pub(super) fn table(rows: &[RankedView], is_pids: bool) -> String {
 pub(super) fn excluded<'a>(left_out: impl Iterator<Item = (String, &'a str)>, most: usize) -> String {
     let mut by_reason: Vec<(&str, Vec<String>, usize)> = Vec::new();
     for (pod, reason) in left_out {
-        let place = match by_reason.iter().position(|(known, ..)| *known == reason) {
-            Some(place) => place,
-            None => {
-                by_reason.push((reason, Vec::new(), 0));
-                by_reason.len() - 1
-            }
-        };
+        let known = by_reason.iter().position(|(known, ..)| *known == reason);
+        let place = known.unwrap_or_else(|| {
+            by_reason.push((reason, Vec::new(), 0));
+            by_reason.len() - 1
+        });
         if let Some((_, names, more)) = by_reason.get_mut(place) {
             if names.len() < most {
                 names.push(pod);

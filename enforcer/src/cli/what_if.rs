@@ -8,6 +8,7 @@ use self::document::{Document, table};
 use super::{Context, Failure, client, format};
 use crate::{
     model::{CgroupId, Quantity},
+    nearest::nearest,
     policy::{
         engine::Reading,
         flight::{Member, Recording, latest},
@@ -102,8 +103,18 @@ fn find(now: &Now, pod: &str) -> Result<CgroupId, Failure> {
     match (found.next(), found.next()) {
         (Some(member), None) => Ok(member.cgroup),
         (None, _) => {
-            Err(anyhow!("no pod {pod:?} is a candidate for eviction: `enforcer plan` shows which there are")
-                .into())
+            let names: Vec<_> = now
+                .members
+                .iter()
+                .flatten()
+                .flat_map(|member| [format!("{}/{}", member.namespace, member.name), member.name.clone()])
+                .collect();
+            let near = nearest(pod, names.iter().map(String::as_str));
+            let hint = near.map_or_else(String::new, |near| format!("did you mean {near:?}? "));
+            Err(anyhow!(
+                "no pod {pod:?} is a candidate for eviction: {hint}`enforcer next` shows which there are"
+            )
+            .into())
         }
         (Some(_), Some(_)) => {
             Err(Failure::usage(anyhow!("{pod:?} is in more than one namespace: write NAMESPACE/NAME")))

@@ -8,10 +8,12 @@ mod log;
 mod oom;
 mod screen;
 mod sentence;
-#[cfg(test)]
-mod tests;
 
+use ulid::Ulid;
+
+use self::find::Subject;
 use super::{Context, Failure, format};
+use crate::recorder;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -36,9 +38,16 @@ pub(super) fn of_pod(context: &Context, pod: &str) -> Result<String, Failure> {
 pub(super) fn why(context: &Context, args: &Args) -> Result<(), Failure> {
     let entries = log::read(context)?;
     let subject = find::find(&entries, &args.what)?;
-    let folded = fold::fold(&entries, &subject);
+    let mut folded = fold::fold(&entries, &subject);
+    folded.is_recorded = is_recorded(context, &subject);
     format::print(context.output, &folded, || match folded.kind {
         "oom" => oom::table(&folded),
         _ => screen::table(&folded),
     })
+}
+
+/// Whether the decision can be run again; not either if that may not be seen.
+fn is_recorded(context: &Context, subject: &Subject) -> bool {
+    let Subject::Eviction(id) = subject else { return false };
+    Ulid::from_string(id).is_ok_and(|id| recorder::path(&context.config.state_dir, id).exists())
 }

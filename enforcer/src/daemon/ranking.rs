@@ -27,8 +27,8 @@ use crate::{
 const SPAN: Duration = Duration::from_millis(250);
 const LONGEST_SPAN_NS: u64 = 10_000_000_000;
 
-/// The latest readings: when, and each working set.
-#[derive(Debug, Default)]
+/// Readings of before: when, and each working set.
+#[derive(Clone, Debug, Default)]
 struct Before {
     at_ns: u64,
     working_set_bytes: HashMap<CgroupId, u64>,
@@ -41,10 +41,10 @@ pub(super) fn ranker(
     settings: Arc<Mutex<EngineSettings>>,
     recorder: Option<Asker>,
 ) -> Ranker {
-    let before = Mutex::new(Before::default());
+    let past = Mutex::new(Past::default());
     Ranker::by(move |signal| {
         // One at a time, however many ask.
-        let mut before = lock(&before);
+        let mut past = lock(&past);
         // Read without the lock: the daemon does not wait for it.
         let candidates = lock(&candidates).clone();
         let mut engine = recorder
@@ -54,19 +54,16 @@ pub(super) fn ranker(
         let facts: Vec<_> = candidates.iter().map(|candidate| candidate.facts()).collect();
         drop(engine.replace(Candidates::new(&facts)));
         let mut reading = Readings::take(&candidates);
-        if !before.tells_growth_at(reading.at_ns) {
-            *before = reading.before(&candidates);
+        if past.at(reading.at_ns).is_none() {
+            past.take_in(reading.before(&candidates));
             thread::sleep(SPAN);
             reading = Readings::take(&candidates);
         }
         let resource = Resource::of(signal).unwrap_or(Resource::Memory);
         let standings = engine.rank(reading.at_ns, resource, &reading.readings);
         let now = reading.before(&candidates);
-        let growth = growth(&before, &now);
-        // Who asks again at once is told of the growth since the last reading but one.
-        if now.at_ns.saturating_sub(before.at_ns) >= 2 * nanos(SPAN) {
-            *before = now;
-        }
+        let growth = past.at(now.at_ns).map(|before| growth(before, &now)).unwrap_or_default();
+        past.take_in(now);
         view(signal, &candidates, &reading.readings, &standings, &growth)
     })
 }
@@ -94,9 +91,26 @@ impl Readings {
     }
 }
 
-impl Before {
-    fn tells_growth_at(&self, now_ns: u64) -> bool {
-        (nanos(SPAN)..=LONGEST_SPAN_NS).contains(&now_ns.saturating_sub(self.at_ns))
+/// The latest readings, and those before them: whoever asks again at once is told of the growth since the latter.
+#[derive(Debug, Default)]
+struct Past {
+    latest: Before,
+    earlier: Before,
+}
+
+impl Past {
+    /// The latest that tell of growth until then.
+    fn at(&self, now_ns: u64) -> Option<&Before> {
+        let span = nanos(SPAN)..=LONGEST_SPAN_NS;
+        [&self.latest, &self.earlier]
+            .into_iter()
+            .find(|before| span.contains(&now_ns.saturating_sub(before.at_ns)))
+    }
+
+    fn take_in(&mut self, now: Before) {
+        if now.at_ns.saturating_sub(self.latest.at_ns) >= nanos(SPAN) {
+            self.earlier = std::mem::replace(&mut self.latest, now);
+        }
     }
 }
 
@@ -172,5 +186,80 @@ fn ranked_view(candidate: &Candidate, usage: Option<&Usage>) -> RankedView {
         growth_bytes_per_second: None,
         decided_by: None,
         cgroup_id: cgroup.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+    use crate::{
+        cgroup::CgroupDir,
+        policy::{Plan, Settings, admission::Admission, plan_decided, sample},
+    };
+
+    const MIB: u64 = 1 << 20;
+
+    /// A cgroup of ordinary files, using that much.
+    fn stand(dir: &Path, used_bytes: u64) {
+        fs::create_dir_all(dir).unwrap();
+        for (file, text) in [
+            ("cgroup.kill", String::new()),
+            ("cgroup.procs", String::new()),
+            ("cgroup.events", String::from("populated 1\nfrozen 0\n")),
+            ("pids.current", String::from("3\n")),
+            ("memory.current", format!("{used_bytes}\n")),
+            ("memory.stat", format!("anon {used_bytes}\nfile 0\nshmem 0\ninactive_file 0\n")),
+        ] {
+            fs::write(dir.join(file), text).unwrap();
+        }
+    }
+
+    #[test]
+    fn candidates_are_ranked_by_what_they_use_now_with_who_is_left_out() {
+        let temp = tempfile::tempdir().unwrap();
+        let pods: Vec<_> =
+            ["small", "hog", "spared"].map(|name| sample::pod(name, vec![sample::app("a", &[], &[])])).into();
+        let decided: Vec<_> = pods.iter().map(|pod| (pod, Admission::plain())).collect();
+        let plan: Plan = plan_decided(&sample::node(), &Settings::default(), &decided);
+        let dir =
+            |index: usize| temp.path().join(plan.pods[index].cgroup.path.as_str().trim_start_matches('/'));
+        for (index, used_mib) in [(0, 10), (1, 500), (2, 900)] {
+            stand(&dir(index), used_mib * MIB);
+        }
+        let root = CgroupDir::unchecked(temp.path()).unwrap();
+        let open = |(index, plan)| Arc::new(Candidate::open(&root, plan).unwrap().protected(index == 2));
+        let candidates: Vec<_> = plan.pods.iter().enumerate().map(open).collect();
+        let settings = Arc::new(Mutex::new(EngineSettings::default()));
+        let ranker = ranker(Arc::new(Mutex::new(candidates)), settings, None);
+        let ranking = ranker.rank(Signal::MemoryAvailable);
+        let order: Vec<_> = ranking
+            .order
+            .iter()
+            .map(|row| (row.rank, row.name.as_str(), row.usage_bytes, row.decided_by.as_deref()))
+            .collect();
+        let expected =
+            [(1, "hog", Some(500 * MIB), Some("aboveRequest")), (2, "small", Some(10 * MIB), None)];
+        assert_eq!(order, expected);
+        assert!(ranking.order.iter().all(|row| row.growth_bytes_per_second == Some(0) && row.evictable));
+        let excluded: Vec<_> =
+            ranking.excluded.iter().map(|one| (one.name.as_str(), one.reason.as_str())).collect();
+        assert_eq!(excluded, [("spared", "protected")]);
+        // What is asked later tells of the growth since, and who grew most goes first.
+        stand(&dir(0), 700 * MIB);
+        thread::sleep(SPAN);
+        let ranking = ranker.rank(Signal::MemoryAvailable);
+        let first = &ranking.order[0];
+        assert_eq!(first.name, "small");
+        let growth = first.growth_bytes_per_second.unwrap();
+        assert!((1..=690 * 4 * 1_048_576).contains(&growth), "{growth}");
+        let by_pids = ranker.rank(Signal::PidAvailable);
+        assert_eq!(by_pids.order.iter().map(|row| row.process_count).collect::<Vec<_>>(), [Some(3), Some(3)]);
+        assert_eq!(by_pids.order[0].decided_by.as_deref(), Some("order"));
+        fs::remove_dir_all(dir(0)).unwrap();
+        fs::remove_dir_all(dir(1)).unwrap();
+        let alone = ranker.rank(Signal::MemoryAvailable);
+        assert!(alone.order.is_empty() && alone.excluded.len() == 3, "{alone:?}");
     }
 }

@@ -106,6 +106,12 @@ impl Ranker {
     pub fn by(rank: impl Fn(Signal) -> RankingView + Send + Sync + 'static) -> Self {
         Self(Arc::new(rank))
     }
+
+    /// Ranks them for a shortage of that.
+    #[must_use]
+    pub fn rank(&self, signal: Signal) -> RankingView {
+        (self.0)(signal)
+    }
 }
 
 impl fmt::Debug for Ranker {
@@ -148,7 +154,7 @@ pub(super) async fn ranking(
         Ok(signal) => signal,
         Err(message) => return (StatusCode::BAD_REQUEST, Json(json!({"error": message}))).into_response(),
     };
-    match tokio::task::spawn_blocking(move || (shared.foresight.ranker.0)(signal)).await {
+    match tokio::task::spawn_blocking(move || shared.foresight.ranker.rank(signal)).await {
         Ok(ranking) => Json(ranking).into_response(),
         Err(error) => {
             tracing::error!(%error, "the candidates could not be ranked");

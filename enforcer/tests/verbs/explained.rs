@@ -1,4 +1,6 @@
 //! `why`, over recorded journals.
+use std::fs;
+
 use enforcer::journal::EventType;
 use serde_json::{Value, json};
 
@@ -29,7 +31,7 @@ fn every_way_to_name_it_leads_to_the_same() {
     scene.remember(&[eviction(), oom()].concat());
     let whole = scene.run(&["why", "default/hog"]).out;
     assert!(whole.starts_with("default/hog was evicted because memory.available fell to 199Mi"), "{whole}");
-    let events = scene.run(&["-o", "jsonl", "events"]).out;
+    let events = scene.raw(&["-o", "jsonl", "events"]).out;
     let events: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let id = |kind: &str| {
         let of_kind = |event: &&Value| event["type"] == format!("dev.enforcer.{kind}");
@@ -46,157 +48,110 @@ fn every_way_to_name_it_leads_to_the_same() {
     }
     let other = scene.run(&["why", &id("pod.added")]);
     assert!(other.status == 1 && other.err.contains("is pod.added: only evictions"), "{other:?}");
+    // It is offered to be run again where that can be done.
+    assert!(!whole.contains("enforcer replay"), "{whole}");
+    fs::create_dir_all(scene.path("state/recordings")).unwrap();
+    let recording = enforcer::recorder::path(&scene.path("state"), FIRST.parse().unwrap());
+    fs::write(recording, "").unwrap();
+    assert!(scene.run(&["why", "hog"]).out.contains(&format!("`enforcer replay {FIRST}` decides again")));
 }
 
-/// The first paragraph, the trigger, what came back and what is next; each scene's own.
+/// Each scene's screen.
+fn screens(scenes: &[(&str, &[Told], &str)]) -> String {
+    let screen =
+        |(name, told, what): &(&str, &[Told], &str)| format!("===== {name}\n{}\n", why(told, &[what]));
+    scenes.iter().map(screen).collect()
+}
+
+const HOG: Option<&str> = Some("default/hog");
+
+/// The decision with other values.
+fn otherwise(more: &Value) -> Told {
+    (EventType::EvictionDecided, HOG, with(decided(), more))
+}
+
 #[test]
-fn what_was_only_decided_or_failed_says_so_first() {
-    let hog = Some("default/hog");
-    let alone = |more| (EventType::EvictionDecided, hog, with(decided(), more));
-    let scenes: Vec<(&str, Vec<Told>)> = vec![
-        ("dry run", vec![crossed(), alone(json!({"dryRun": true}))]),
-        ("paused", vec![crossed(), alone(json!({"dryRun": true, "paused": true})), cleared()]),
-        ("under way", vec![crossed(), alone(json!({}))]),
-        (
-            "failed",
-            vec![
-                crossed(),
-                alone(
-                    json!({"ranking": [decided()["ranking"][0]], "rankedCount": 1, "decidedBy": "onlyCandidate"}),
-                ),
-                (
-                    EventType::EvictionFailed,
-                    hog,
-                    about(
-                        FIRST,
-                        json!({
-                            "reason": "stillPopulated", "crossedToGivenUpMs": 3_402.1, "predictedFreedBytes": 4_096,
-                            "message": "it was killed and still holds processes after its deadline",
-                        }),
-                    ),
-                ),
-                (
-                    EventType::EvictionDecided,
-                    Some("default/cache"),
-                    with(
-                        decided(),
-                        json!({
-                            "evictionId": SECOND, "victim": {"namespace": "default", "name": "cache"},
-                        }),
-                    ),
-                ),
-            ],
-        ),
-        (
-            "soft, of process ids",
-            vec![
-                (
-                    EventType::EvictionDecided,
-                    hog,
-                    json!({
-                        "evictionId": FIRST, "dryRun": false, "signal": "pid.available", "hard": false,
-                        "thresholdCount": 1_000, "observedCount": 998, "graceMs": 30_000, "victim": decided()["victim"],
-                        "decidedBy": "processCount", "rankedCount": 2, "excluded": [], "excludedCount": 0,
-                        "ranking": [
-                            {"rank": 1, "namespace": "default", "name": "hog", "priority": 0, "processCount": 9_000},
-                            {"rank": 2, "namespace": "default", "name": "web", "priority": 0, "processCount": 12},
-                        ],
-                    }),
-                ),
-                (
-                    EventType::EvictionSignalled,
-                    hog,
-                    about(
-                        FIRST,
-                        json!({"sent": "SIGTERM", "graceMs": 30_000, "crossedToTerminatedMs": 90_002.5}),
-                    ),
-                ),
-            ],
-        ),
-        (
-            "by order",
-            vec![
-                (
-                    EventType::EvictionDecided,
-                    hog,
-                    json!({
-                        "evictionId": FIRST, "dryRun": false, "hard": false, "victim": decided()["victim"],
-                        "decidedBy": "operator", "operator": {"uid": 0, "pid": 4_242, "reason": "it hangs"},
-                        "ranking": [], "rankedCount": 0, "excluded": [], "excludedCount": 0,
-                        "predictedFreedBytes": 1 << 30,
-                    }),
-                ),
-                (
-                    EventType::EvictionCompleted,
-                    hog,
-                    about(
-                        FIRST,
-                        json!({
-                            "operator": {"uid": 0, "reason": "it hangs"}, "endedBy": "SIGTERM", "decidedToDeadMs": 812.4,
-                            "freedBytes": 1 << 30, "predictedFreedBytes": 1 << 30,
-                        }),
-                    ),
-                ),
-            ],
-        ),
-        (
-            "found out after a restart",
-            vec![
-                (
-                    EventType::EvictionDecided,
-                    hog,
-                    about(
-                        FIRST,
-                        json!({
-                            "reconstructed": true, "thresholdBytes": 209_715_200, "observedBytes": 209_715_199,
-                        }),
-                    ),
-                ),
-                (
-                    EventType::EvictionCompleted,
-                    hog,
-                    about(
-                        FIRST,
-                        json!({
-                            "reconstructed": true, "reason": "interrupted", "message": "the daemon ended meanwhile",
-                        }),
-                    ),
-                ),
-            ],
-        ),
-        (
-            "its decision is kept no longer",
-            vec![(EventType::EvictionCompleted, hog, about(FIRST, json!({"crossedToDeadMs": 30.0})))],
-        ),
-        (
-            "suppressed",
-            vec![
-                crossed(),
-                (
-                    EventType::EvictionSuppressed,
-                    None,
-                    json!({
-                        "signal": "memory.available", "reason": "noCandidate",
-                        "message": "memory is short and no pod may be evicted",
-                    }),
-                ),
-                cleared(),
-            ],
-        ),
+fn what_was_only_decided_says_so_first() {
+    insta::assert_snapshot!(screens(&[
+        ("dry run", &[crossed(), otherwise(&json!({"dryRun": true}))], "latest"),
+        ("paused", &[crossed(), otherwise(&json!({"dryRun": true, "paused": true})), cleared()], "latest"),
+        ("under way", &[crossed(), otherwise(&json!({}))], "latest"),
+    ]));
+}
+
+#[test]
+fn one_that_failed_says_why_and_who_came_then() {
+    let alone = json!({"ranking": [decided()["ranking"][0]], "rankedCount": 1, "decidedBy": "onlyCandidate"});
+    let failed = json!({
+        "reason": "stillPopulated", "crossedToGivenUpMs": 3_402.1, "predictedFreedBytes": 4_096,
+        "message": "it was killed and still holds processes after its deadline",
+    });
+    let then = json!({"evictionId": SECOND, "victim": {"namespace": "default", "name": "cache"}});
+    let told = [
+        crossed(),
+        otherwise(&alone),
+        (EventType::EvictionFailed, HOG, about(FIRST, &failed)),
+        (EventType::EvictionDecided, Some("default/cache"), with(decided(), &then)),
     ];
-    let mut told = String::new();
-    for (name, events) in scenes {
-        let what = if name == "its decision is kept no longer" { FIRST } else { "latest" };
-        let what = if name == "failed" { FIRST } else { what };
-        told.push_str(&format!("===== {name}\n{}\n", why(&events, &[what])));
-    }
-    insta::assert_snapshot!(told);
+    insta::assert_snapshot!(why(&told, &[FIRST]));
+}
+
+#[test]
+fn a_soft_one_of_process_ids_counts_tasks() {
+    let decided = json!({
+        "evictionId": FIRST, "dryRun": false, "signal": "pid.available", "hard": false, "predictedFreedBytes": 1 << 30,
+        "thresholdCount": 1_000, "observedCount": 998, "graceMs": 30_000, "victim": decided()["victim"],
+        "decidedBy": "processCount", "rankedCount": 2, "excluded": [], "excludedCount": 0,
+        "ranking": [
+            {"rank": 1, "namespace": "default", "name": "hog", "priority": 0, "processCount": 9_000},
+            {"rank": 2, "namespace": "default", "name": "web", "priority": 0, "processCount": 12},
+        ],
+    });
+    let asked = json!({"sent": "SIGTERM", "graceMs": 30_000, "crossedToTerminatedMs": 90_002.5});
+    let asked = (EventType::EvictionSignalled, HOG, about(FIRST, &asked));
+    insta::assert_snapshot!(why(&[(EventType::EvictionDecided, HOG, decided), asked], &[]));
+}
+
+#[test]
+fn one_by_order_names_who_gave_it_and_why() {
+    let decided = json!({
+        "evictionId": FIRST, "dryRun": false, "hard": false, "victim": decided()["victim"], "decidedBy": "operator",
+        "operator": {"uid": 0, "pid": 4_242, "reason": "it hangs"}, "ranking": [], "rankedCount": 0,
+        "excluded": [], "excludedCount": 0, "predictedFreedBytes": 1 << 30,
+    });
+    let completed = json!({
+        "operator": {"uid": 0, "reason": "it hangs"}, "endedBy": "SIGTERM", "decidedToDeadMs": 812.4,
+        "freedBytes": 1 << 30, "predictedFreedBytes": 1 << 30,
+    });
+    let completed = (EventType::EvictionCompleted, HOG, about(FIRST, &completed));
+    insta::assert_snapshot!(why(&[(EventType::EvictionDecided, HOG, decided), completed], &[]));
+}
+
+#[test]
+fn what_is_not_kept_is_not_made_up() {
+    let amounts = json!({"reconstructed": true, "thresholdBytes": 209_715_200, "observedBytes": 209_715_199});
+    let interrupted =
+        json!({"reconstructed": true, "reason": "interrupted", "message": "the daemon ended meanwhile"});
+    let completed = |data: &Value| (EventType::EvictionCompleted, HOG, about(FIRST, data));
+    let restarted = [(EventType::EvictionDecided, HOG, about(FIRST, &amounts)), completed(&interrupted)];
+    insta::assert_snapshot!(screens(&[
+        ("found out after a restart", &restarted, "latest"),
+        ("its decision is kept no longer", &[completed(&json!({"crossedToDeadMs": 30.0}))], FIRST),
+    ]));
+}
+
+#[test]
+fn that_nobody_was_evicted_has_its_reason() {
+    let message = "memory is short and no pod may be evicted";
+    let nobody = json!({"signal": "memory.available", "reason": "noCandidate", "message": message});
+    let told = [crossed(), (EventType::EvictionSuppressed, None, nobody), cleared()];
+    insta::assert_snapshot!(why(&told, &[]));
 }
 
 #[test]
 fn every_limit_of_the_kernels_killer_has_its_words() {
     let incident = oom().remove(1).2;
-    let own = with(incident["victims"][0].clone(), json!({"pid": 412}));
+    let own = with(incident["victims"][0].clone(), &json!({"pid": 412}));
     let scenes: Vec<(&str, Told)> = vec![
         (
             "container",
@@ -205,7 +160,7 @@ fn every_limit_of_the_kernels_killer_has_its_words() {
                 Some("default/p"),
                 with(
                     incident.clone(),
-                    json!({
+                    &json!({
                         "scope": "container", "limitOwner": "/kubepods/burstable/podu/c2", "victims": [own], "kills": 1,
                         "limitSource": "counters", "reconciliation": "differs",
                     }),
@@ -219,7 +174,7 @@ fn every_limit_of_the_kernels_killer_has_its_words() {
                 Some("default/p"),
                 with(
                     incident.clone(),
-                    json!({
+                    &json!({
                         "scope": "node", "limitOwner": "/",
                     }),
                 ),
@@ -241,7 +196,7 @@ fn every_limit_of_the_kernels_killer_has_its_words() {
         ("not closed", oom().remove(0)),
         (
             "averted",
-            (EventType::OomAverted, Some("default/p"), with(incident, json!({"cause": "ownEviction"}))),
+            (EventType::OomAverted, Some("default/p"), with(incident, &json!({"cause": "ownEviction"}))),
         ),
     ];
     let mut told = String::new();
@@ -259,7 +214,7 @@ fn whoever_mistypes_is_told_what_is_near_and_what_to_do() {
         Some("other/hog"),
         with(
             decided(),
-            json!({
+            &json!({
                 "evictionId": SECOND, "victim": {"namespace": "other", "name": "hog"},
             }),
         ),

@@ -68,15 +68,14 @@ pub(crate) fn decided() -> Value {
 }
 
 /// The same with other values.
-pub(crate) fn with(mut data: Value, more: Value) -> Value {
-    let Value::Object(more) = more else { panic!("{more} is no object") };
-    for (key, value) in more {
-        data[key.as_str()] = value;
+pub(crate) fn with(mut data: Value, more: &Value) -> Value {
+    for (key, value) in more.as_object().unwrap() {
+        data[key.as_str()] = value.clone();
     }
     data
 }
 
-pub(crate) fn about(id: &str, more: Value) -> Value {
+pub(crate) fn about(id: &str, more: &Value) -> Value {
     with(
         json!({"namespace": "default", "name": "hog", "evictionId": id, "uid": "3f2a", "signal": "memory.available"}),
         more,
@@ -110,7 +109,7 @@ pub(crate) fn eviction() -> Vec<Told> {
         "usageBytes": 300 * MIB, "memoryHighBytes": 270 * MIB, "fillBytesPerSecond": 90 * MIB,
         "headroomBytes": 10 * MIB, "awaitedMs": 150, "state": "contained",
     });
-    let released = with(contained.clone(), json!({"state": "released", "heldMs": 48.3}));
+    let released = with(contained.clone(), &json!({"state": "released", "heldMs": 48.3}));
     vec![
         (EventType::PodAdded, hog, json!({"qosClass": "BestEffort", "priority": 0})),
         (EventType::PodAdded, Some("default/web"), json!({"qosClass": "Burstable", "priority": 0})),
@@ -122,7 +121,7 @@ pub(crate) fn eviction() -> Vec<Told> {
             hog,
             about(
                 FIRST,
-                json!({"sent": "SIGKILL", "crossedToDecidedMs": 1.204, "crossedToSignalledMs": 2.011}),
+                &json!({"sent": "SIGKILL", "crossedToDecidedMs": 1.204, "crossedToSignalledMs": 2.011}),
             ),
         ),
         (EventType::EvictionContained, Some("default/cache"), contained),
@@ -132,7 +131,7 @@ pub(crate) fn eviction() -> Vec<Told> {
             hog,
             about(
                 FIRST,
-                json!({
+                &json!({
                     "crossedToDecidedMs": 1.204, "crossedToSignalledMs": 2.011, "crossedToDeadMs": 34.5,
                     "crossedToMemoryBackMs": 51.7, "predictedFreedBytes": 1_240 * MIB, "freedBytes": 1_231 * MIB,
                 }),

@@ -1,7 +1,7 @@
 //! `completions`, `man`, and what is said to who mistypes a verb.
 use std::{fs, process::Command};
 
-use crate::{Scene, run};
+use crate::{Scene, journal::eviction, run};
 
 const VERBS: [&str; 18] = [
     "run",
@@ -78,5 +78,31 @@ fn all_help_fits_80_columns() {
         for more in [&["--help"][..], &["-h"]] {
             scene.run(&[&[verb], more].concat()).tame();
         }
+    }
+}
+
+/// What a terminal gets: `script` gives the verb one of its own.
+fn on_a_terminal(scene: &Scene, arguments: &str, no_color: &str) -> String {
+    let enforcer = env!("CARGO_BIN_EXE_enforcer");
+    let config = scene.path("config.yaml");
+    let verb = format!("{enforcer} --config {} {arguments}", config.display());
+    let mut script = Command::new("script");
+    let output = script.args(["-qec", &verb, "/dev/null"]).env("NO_COLOR", no_color).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn colour_is_for_terminals_that_want_it() {
+    let scene = Scene::new();
+    scene.remember(&eviction());
+    let piped = scene.run(&["events"]).out;
+    assert!(!piped.contains('\u{1b}'), "{piped}");
+    let painted = on_a_terminal(&scene, "events", "");
+    assert!(painted.contains("\u{1b}[31meviction.decided"), "{painted}");
+    for (arguments, no_color) in
+        [("events", "1"), ("--no-color events", ""), ("why", "1"), ("-o json why", "")]
+    {
+        let plain = on_a_terminal(&scene, arguments, no_color);
+        assert!(!plain.contains('\u{1b}'), "{arguments}: {plain}");
     }
 }

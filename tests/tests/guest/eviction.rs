@@ -21,6 +21,7 @@ use enforcer_tests::{
 
 mod calm;
 mod contain;
+mod foretold;
 mod hook;
 mod metrics;
 mod orders;

@@ -13,6 +13,7 @@ use ulid::Ulid;
 use crate::{
     cli::{Context, Failure, client},
     journal::{self, Filter, Offline},
+    nearest::nearest,
     recorder::{self, FILE_ENDING, MOST_FILE_BYTES},
 };
 
@@ -43,15 +44,20 @@ pub(super) fn find(context: &Context, what: &str) -> Result<(String, Vec<u8>), F
 }
 
 fn newest(state_dir: &Path) -> anyhow::Result<PathBuf> {
+    let newest = recordings(state_dir)?.max();
+    let (_, path) = newest.with_context(|| format!("there is no recording in {}", folder(state_dir)))?;
+    Ok(path)
+}
+
+/// Each that is kept, and of which eviction.
+fn recordings(state_dir: &Path) -> anyhow::Result<impl Iterator<Item = (Ulid, PathBuf)>> {
     let folder = recorder::folder(state_dir);
     let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
-    let ids = entries.filter_map(|entry| {
+    Ok(entries.filter_map(|entry| {
         let path = entry.ok()?.path();
         let id = Ulid::from_string(path.file_stem()?.to_str()?).ok()?;
         (path.extension()? == FILE_ENDING).then_some((id, path))
-    });
-    let (_, path) = ids.max().with_context(|| format!("there is no recording in {}", folder.display()))?;
-    Ok(path)
+    }))
 }
 
 /// The recording of that eviction, or of the eviction that the event of that id is about.
@@ -61,8 +67,15 @@ fn of_id(state_dir: &Path, id: Ulid) -> anyhow::Result<PathBuf> {
         return Ok(path);
     }
     let Some(eviction) = eviction_of(state_dir, id)? else {
+        let kept: Vec<_> =
+            recordings(state_dir).into_iter().flatten().map(|(id, _)| id.to_string()).collect();
+        let near = nearest(&id.to_string(), kept.iter().map(String::as_str));
+        let hint = near.map_or_else(
+            || String::from("`enforcer replay latest` takes the newest"),
+            |near| format!("did you mean {near}?"),
+        );
         bail!(
-            "there is no recording of {id} in {}, and no event of an eviction has that id",
+            "there is no recording of {id} in {}, and no event of an eviction has that id: {hint}",
             folder(state_dir)
         );
     };

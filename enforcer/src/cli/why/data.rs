@@ -41,11 +41,11 @@ pub(super) fn bytes(object: &Value, key: &str) -> String {
     number(object, key).map_or_else(|| String::from("?"), crate::cli::render::human_bytes)
 }
 
-/// A time: milliseconds to a tenth as long as that tells something.
+/// A time: milliseconds, seconds from one on.
 pub(super) fn span(ms: f64) -> String {
     if ms < 100.0 {
         format!("{ms:.1} ms")
-    } else if ms < 10_000.0 {
+    } else if ms < 1_000.0 {
         format!("{ms:.0} ms")
     } else {
         format!("{:.1} s", ms / 1_000.0)

@@ -19,8 +19,8 @@ pub(super) enum Subject {
 
 pub(super) fn find(entries: &[Entry], what: &str) -> Result<Subject, Failure> {
     if what == "latest" {
-        let happened = entries.iter().enumerate().rev().filter(|(_, entry)| is_happening(entry.kind()));
-        return happened.filter_map(|(place, entry)| subject(place, entry)).next().ok_or_else(|| {
+        let mut happened = entries.iter().enumerate().rev().filter(|(_, entry)| is_happening(entry.kind()));
+        return happened.find_map(|(place, entry)| subject(place, entry)).ok_or_else(|| {
             anyhow!(
                 "nothing is kept to explain: no eviction, none that was suppressed, and no OOM kill; \
                  `enforcer next` says who would be next"
@@ -70,7 +70,7 @@ fn by_id(entries: &[Entry], id: &str) -> Result<Subject, Failure> {
         let ids = ids.flat_map(|entry| entry.case.as_deref().into_iter().chain([entry.id.as_str()]));
         let hint = match nearest(id, ids) {
             Some(near) => format!("did you mean {near}?"),
-            None => String::from("it may be kept no longer"),
+            None => String::from("it may be kept no longer;"),
         };
         return Err(
             anyhow!("no event, eviction or OOM has the id {id}: {hint} `enforcer events` shows all").into()

@@ -45,6 +45,9 @@ pub(super) struct Folded {
     /// The end of the shortage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cleared: Option<Value>,
+    /// Whether the flight recorder's file of the decision is there.
+    #[serde(skip)]
+    pub(super) is_recorded: bool,
 }
 
 impl Folded {
@@ -91,6 +94,7 @@ pub(super) fn fold(entries: &[Entry], subject: &Subject) -> Folded {
         followed_by: around.followed_by.and_then(event),
         suppressed: around.suppressed.and_then(event),
         cleared: around.cleared.and_then(event),
+        is_recorded: false,
     };
     folded.sentence = sentence::sentence(&folded);
     folded

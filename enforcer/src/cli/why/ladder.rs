@@ -17,7 +17,7 @@ pub(super) fn ladder(page: &mut Page, folded: &Folded) {
     let mut rungs: Vec<Rung> = Vec::new();
     if by_order {
         rungs.push((Some(0.0), String::from("ordered")));
-    } else {
+    } else if folded.decided.is_some() {
         rungs.push((Some(0.0), String::from("crossed")));
         rungs.push((real(decision, "crossedToDecidedMs"), String::from("decided")));
     }

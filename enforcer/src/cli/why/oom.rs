@@ -46,7 +46,7 @@ pub(super) fn table(folded: &Folded) -> String {
     if is(data, "reconstructed") {
         page.field("", "no record told of it: it is made of counters");
     }
-    next(&mut page, data, &all);
+    next(&mut page, kind, data, &all);
     page.finish()
 }
 
@@ -119,7 +119,11 @@ fn counters(page: &mut Page, data: &Value) {
     page.field("counters", &format!("{}: {verdict}", moved.collect::<Vec<_>>().join(", ")));
 }
 
-fn next(page: &mut Page, data: &Value, all: &[&Value]) {
+fn next(page: &mut Page, kind: Option<EventType>, data: &Value, all: &[&Value]) {
+    if kind == Some(EventType::OomAverted) {
+        page.field("next", "nothing: it was no OOM kill, and is not counted as one");
+        return;
+    }
     let mut told = Vec::new();
     if all.iter().any(|victim| is(victim, "containerInit")) {
         told.push("a container's init died: the container went down with it");

@@ -24,7 +24,8 @@ pub(super) fn table(folded: &Folded) -> String {
     let mut page = Page::default();
     page.paragraph(&folded.sentence);
     page.gap();
-    page.field(folded.kind, &format!("{} at {}", folded.id, folded.time));
+    let label = if folded.kind == "eviction" { "eviction" } else { "event" };
+    page.field(label, &format!("{} at {}", folded.id, folded.time));
     let decision = folded.decision();
     if folded.kind == "suppression" {
         let crossed = folded.crossed.as_ref().map_or(&Value::Null, data);
@@ -171,7 +172,7 @@ fn next(page: &mut Page, folded: &Folded) {
         told.push(String::from("the end of the shortage is not told"));
     }
     told.push(String::from("`enforcer next` says who would be next now"));
-    if folded.kind == "eviction" && folded.decision().get("operator").is_none() {
+    if folded.is_recorded {
         told.push(format!("`enforcer replay {}` decides again", folded.id));
     }
     if folded.kind == "suppression" {

@@ -27,8 +27,8 @@ pub(super) fn victim(folded: &Folded) -> String {
     let decision = folded.decision();
     let named = decision.get("victim").and_then(|victim| pod(victim, "name"));
     let subject = || {
-        let events = folded.decided.iter().chain(&folded.steps);
-        events.filter_map(|event| text(event, "subject")).next().map(str::to_owned)
+        let mut events = folded.decided.iter().chain(&folded.steps);
+        events.find_map(|event| text(event, "subject")).map(str::to_owned)
     };
     named.or_else(subject).unwrap_or_else(|| String::from("a pod"))
 }
@@ -153,7 +153,8 @@ fn oom(folded: &Folded) -> String {
         && first.get("anonBytes").is_some()
     {
         sentence.push_str(&format!(
-            "; within that limit the kernel chose it for its {} of memory and its oom_score_adj {score}",
+            "; within that limit the kernel chose {} for its {} of memory and its oom_score_adj {score}",
+            text(first, "comm").unwrap_or("it"),
             human_bytes(resident(first))
         ));
     }

@@ -66,3 +66,22 @@ fn usage_is_read_anew_and_nonsense_is_missing() {
     node.write("a", "memory.stat", "anon 1\n");
     assert_eq!(candidate.read_usage(Resource::Memory, &mut buffer), Reading::Missing);
 }
+
+#[test]
+fn whoever_reads_beside_the_reflex_reads_the_same_by_files_of_its_own() {
+    let node = Node::new(0);
+    let pod = Pod::new("a");
+    node.add(&pod, 5 * MIB);
+    node.write("a", "pids.current", "7\n");
+    let candidate = node.open(&pod).unwrap();
+    assert_eq!(candidate.usage_apart(), candidate.usage());
+    assert_eq!(candidate.usage_apart().usage().and_then(|usage| usage.process_count), Some(7));
+    node.write("a", "memory.stat", "anon 1\n");
+    assert_eq!(candidate.usage_apart(), Reading::Missing);
+    node.write("a", "cgroup.events", "populated 0\nfrozen 0\n");
+    assert_eq!(candidate.usage_apart(), candidate.usage());
+    assert!(candidate.usage_apart().is_empty());
+    fs::remove_dir_all(node.dir("a")).unwrap();
+    // The reflex's own files are open still, and are what the kernel answers for.
+    assert!(candidate.usage_apart().is_empty());
+}
