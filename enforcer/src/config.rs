@@ -17,6 +17,7 @@ use std::{
 
 use self::fields::{Fields, Provenance};
 use crate::{
+    journal::Limits,
     model::{CgroupPath, NodeComponent},
     policy::{EvictionSettings, Settings, allocatable, engine::Resource, threshold::Threshold},
 };
@@ -57,6 +58,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// `runDir`: sockets, and what need not.
     pub run_dir: PathBuf,
+    /// `journalMaxBytes`, `journalMaxAge`: how much is kept of what happened.
+    pub journal: Limits,
     /// `staticPodPath`: the folder of manifests.
     pub static_pod_path: PathBuf,
     /// `onDrift`: what is done about a value that somebody else wrote.
@@ -121,6 +124,7 @@ impl Default for Config {
             ownership: Ownership::Auto,
             state_dir: "/var/lib/enforcer".into(),
             run_dir: "/run/enforcer".into(),
+            journal: Limits::default(),
             static_pod_path: "/etc/enforcer/pods".into(),
             on_drift: OnDrift::Restore,
             node_components: NODE_COMPONENTS

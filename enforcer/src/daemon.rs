@@ -176,6 +176,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                     config = new;
                     lock(&teller).configured(config.hash());
                     recording.configured(&config);
+                    journal.set_limits(config.journal);
                     desk.configure(&reflex, &config);
                     lookout.configure(&config);
                     desired.configure(&config).await?;

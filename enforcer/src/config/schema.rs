@@ -46,6 +46,7 @@ fn of(form: Form) -> Value {
         Form::Integer(least) => json!({"type": "integer", "minimum": least}),
         Form::Share => json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
         Form::Choice(words) => json!({"enum": words}),
+        Form::Quantity => quantity,
         Form::Duration | Form::Cgroup => json!({"type": "string"}),
         Form::Path => json!({"type": "string", "pattern": "^/"}),
         Form::Names => json!({"type": "array", "items": {"type": "string"}}),

@@ -41,6 +41,8 @@ pub enum Form {
     Choice(&'static [&'static str]),
     /// A duration such as 1m30s.
     Duration,
+    /// An amount such as 64Mi.
+    Quantity,
     /// An absolute path of a file or folder.
     Path,
     /// A cgroup's path below the mount point.
@@ -104,6 +106,18 @@ pub const FIELDS: &[Field] = &[
     ours("runDir", Form::Path, "sockets, and what must outlive the process alone", |config| {
         json!(config.run_dir)
     }),
+    ours(
+        "journalMaxBytes",
+        Form::Quantity,
+        "how much of the disk the journal takes, 4Mi to 1Gi: whole files go, the oldest first",
+        |config| json!(Quantity::from_units(config.journal.max_bytes).binary_si().to_string()),
+    ),
+    ours(
+        "journalMaxAge",
+        Form::Duration,
+        "for how long events are kept, 1h to 8760h (a year), if they are not too many before",
+        |config| json!(duration(config.journal.max_age_ms.saturating_mul(1_000))),
+    ),
     kubelets("staticPodPath", Form::Path, "the folder of manifests", |config| json!(config.static_pod_path)),
     ours(
         "onDrift",

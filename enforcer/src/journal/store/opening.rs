@@ -63,7 +63,8 @@ impl Store {
             end_is_damaged || newest.is_none_or(|newest| newest.epoch == hint.epoch) || next <= hint.opened
         });
         let takes_tail = hint.is_some();
-        let hint = hint.filter(|_| !end_is_damaged);
+        // One that began behind the damage knows all that was shown since.
+        let hint = hint.filter(|hint| !end_is_damaged || next <= hint.opened);
         recovered.after_power_cut =
             newest.is_some_and(|newest| newest.boot_id != boot_id) && !takes_tail && !was_clean;
         let epoch = hint.map(|hint| hint.epoch);
