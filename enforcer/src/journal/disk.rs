@@ -184,15 +184,15 @@ pub(super) fn open(
         take_over(&mut store, &mut pending, &mut recovered);
     }
     tail = tail.and_then(|mut tail| {
-        let begun = if is_same_log { tail.forget_after(next - 1) } else { tail.begin(store.epoch(), next) };
-        keep(tail, begun)
+        let written = if is_same_log { tail.forget_after(next - 1) } else { tail.begin(store.epoch(), next) };
+        keep(tail, written)
     });
     if let Err(error) = store.forget_clean() {
         recovered.refused.get_or_insert_with(|| crate::chain(&error));
         take_over(&mut store, &mut pending, &mut recovered);
         tail = tail.and_then(|mut tail| {
-            let begun = tail.begin(store.epoch(), next);
-            keep(tail, begun)
+            let written = tail.begin(store.epoch(), next);
+            keep(tail, written)
         });
     }
     take_over(&mut store, &mut pending, &mut recovered);

@@ -1,9 +1,19 @@
 //! What a start finds in the folder, and brings in order. Nothing that is found there keeps the log from being written.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    io,
+    sync::{Arc, PoisonError, RwLock},
+};
 
-use super::*;
-use crate::journal::segment;
+use ulid::Ulid;
+
+use super::{CLEAN, LOCK, Recovered, Store, StoreError, Unsynced, failed};
+use crate::journal::{
+    medium::{Access, Medium, MediumFile},
+    retention::{Clock, Limits},
+    segment::{self, Extent, Found, Header, Segment, names},
+};
 
 /// What the tail of a process before tells of the log's end. There is one in the boot alone in which it was written.
 #[derive(Clone, Copy, Debug)]
