@@ -20,6 +20,7 @@ use std::{
 
 use self::fields::{Fields, Provenance};
 use crate::{
+    journal::Limits,
     model::{CgroupPath, NodeComponent},
     policy::{EvictionSettings, Settings, allocatable, engine::Resource, threshold::Threshold},
     sink::SinkSettings,
@@ -68,6 +69,8 @@ pub struct Config {
     pub metrics_listen: Option<SocketAddr>,
     /// `metricsPodNames`: whether metrics name pods.
     pub metrics_pod_names: bool,
+    /// `journalMaxBytes`, `journalMaxAge`: how much is kept of what happened.
+    pub journal: Limits,
     /// `staticPodPath`: the folder of manifests.
     pub static_pod_path: PathBuf,
     /// `onDrift`: what is done about a value that somebody else wrote.
@@ -137,6 +140,7 @@ impl Default for Config {
             sockets: Sockets::default(),
             metrics_listen: None,
             metrics_pod_names: false,
+            journal: Limits::default(),
             static_pod_path: "/etc/enforcer/pods".into(),
             on_drift: OnDrift::Restore,
             node_components: NODE_COMPONENTS

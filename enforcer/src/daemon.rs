@@ -186,6 +186,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                     lock(&teller).configured(config.hash());
                     recording.configured(&config);
                     metering.configure(&config);
+                    journal.set_limits(config.journal);
                     desk.configure(&reflex, &config);
                     lookout.configure(&config);
                     sinks.configure(&config);

@@ -20,7 +20,7 @@ mod segment;
 mod store;
 mod tail;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod trouble;
 mod untold;
 mod writer;

@@ -21,8 +21,8 @@ const ROUNDS: u32 = 100;
 /// Small enough that segments are begun all the time, and large enough that none goes.
 const LIMITS: Limits = Limits { max_bytes: 1 << 30, max_age_ms: 600_000 };
 
-fn open(dir: &Path) -> Journal {
-    Journal::open_with("n1", "b1", &dir.join("state"), dir, LIMITS).unwrap().0
+fn open(dir: &Path) -> anyhow::Result<Journal> {
+    Ok(Journal::open_with("n1", "b1", &dir.join("state"), dir, LIMITS)?.0)
 }
 
 /// Not a test of its own: the process that is killed. It prints what readers see, as soon as they see it: one that follows
@@ -30,7 +30,7 @@ fn open(dir: &Path) -> Journal {
 #[test]
 fn appender() {
     let Some(dir) = env::var_os(DIR) else { return };
-    let journal = open(Path::new(&dir));
+    let journal = open(Path::new(&dir)).unwrap();
     let mut out = std::io::stdout().lock();
     let after = env::var(AFTER).ok().filter(|after| !after.is_empty()).map(|after| {
         let cursor: Cursor = after.parse().unwrap();
@@ -69,15 +69,14 @@ fn appender() {
     }
 }
 
-fn appender_process(dir: &Path, after: Option<&Cursor>) -> Child {
-    Command::new(env::current_exe().unwrap())
+fn appender_process(dir: &Path, after: Option<&Cursor>) -> anyhow::Result<Child> {
+    Ok(Command::new(env::current_exe()?)
         .args(["--exact", "appender", "--nocapture"])
         .env(DIR, dir)
         .env(AFTER, after.map(Cursor::to_string).unwrap_or_default())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
+        .spawn()?)
 }
 
 /// A number that is the same for the same seed.
@@ -94,10 +93,10 @@ fn every_event_that_was_seen_is_there_after_a_kill() {
     let seed = env::var(SEED).map_or_else(|_unset| now.as_secs(), |seed| seed.parse().unwrap());
     println!("{SEED}={seed}");
     let dir = tempfile::tempdir().unwrap();
-    let mut seen: BTreeMap<u64, String> = BTreeMap::new();
+    let mut read_ids: BTreeMap<u64, String> = BTreeMap::new();
     let mut cursor: Option<Cursor> = None;
     for round in 0..ROUNDS {
-        let mut child = appender_process(dir.path(), cursor.as_ref());
+        let mut child = appender_process(dir.path(), cursor.as_ref()).unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         // Some time after its first word, at another moment each round; now and then before that.
         let mut until = Instant::now() + Duration::from_secs(20);
@@ -121,7 +120,7 @@ fn every_event_that_was_seen_is_there_after_a_kill() {
                 let place: Cursor = place.parse().unwrap();
                 let expected = cursor.as_ref().map_or(1, |cursor| cursor.sequence + 1);
                 assert_eq!(place.sequence, expected, "round {round}: the reader's next event");
-                seen.insert(place.sequence, id.to_owned());
+                read_ids.insert(place.sequence, id.to_owned());
                 cursor = Some(place);
             }
             if Instant::now() >= until && !killed {
@@ -133,7 +132,7 @@ fn every_event_that_was_seen_is_there_after_a_kill() {
         assert!(killed, "the appender ended by itself: {}", String::from_utf8_lossy(&ended.stderr));
     }
 
-    let journal = open(dir.path());
+    let journal = open(dir.path()).unwrap();
     let mut reader = journal.reader(Some(0), Filter::default());
     let mut all: BTreeMap<String, u64> = BTreeMap::new();
     let mut next = 1;
@@ -143,14 +142,14 @@ fn every_event_that_was_seen_is_there_after_a_kill() {
             assert_eq!(record.sequence, next, "the sequence has a hole");
             let event: Value = serde_json::from_slice(&record.line).unwrap();
             let id = event["id"].as_str().unwrap().to_owned();
-            if let Some(was) = seen.get(&next) {
+            if let Some(was) = read_ids.get(&next) {
                 assert_eq!(*was, id, "another event took the place of one that was seen");
             }
             assert_eq!(all.insert(id, next), None, "an event is there twice");
             next += 1;
         }
     }
-    let newest = seen.keys().next_back().copied().unwrap();
+    let newest = read_ids.keys().next_back().copied().unwrap();
     assert!(next > newest, "{newest} was seen, and the log ends before {next}");
     assert!(newest > u64::from(ROUNDS), "{newest} events are no load");
     assert_eq!(journal.resume(&cursor.unwrap()), Ok(newest));

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     evict::HookProgram,
+    journal::Limits,
     model::{CgroupPath, NodeComponent, ParseQuantityError, Quantity, ResourceList, ResourceName},
     policy::{
         CgroupDriver, CpuWeightFormula, EvictionSettings, MemoryReservationPolicy, ReservedCgroup,
@@ -72,6 +73,10 @@ pub(super) fn read(fields: &mut Fields) -> Config {
         sockets: sockets(fields),
         metrics_listen: fields.text("metricsListen", address),
         metrics_pod_names: fields.boolean("metricsPodNames").unwrap_or(default.metrics_pod_names),
+        journal: Limits {
+            max_bytes: fields.text("journalMaxBytes", journal_bytes).unwrap_or(default.journal.max_bytes),
+            max_age_ms: fields.text("journalMaxAge", journal_age_ms).unwrap_or(default.journal.max_age_ms),
+        },
         static_pod_path: fields.text("staticPodPath", absolute).unwrap_or(default.static_pod_path),
         on_drift: fields
             .choice("onDrift", &[("restore", OnDrift::Restore), ("report", OnDrift::Report)])
@@ -202,6 +207,22 @@ fn hook_timeout_ms(text: &str) -> Result<u64, String> {
         .ok()
         .filter(|ms| (10..=60_000).contains(ms))
         .ok_or_else(|| format!("{text:?} is not a timeout: write 10ms to 1m, such as 2s"))
+}
+
+fn journal_bytes(text: &str) -> Result<u64, String> {
+    let bytes: Quantity = text.parse().map_err(|error: ParseQuantityError| error.to_string())?;
+    u64::try_from(bytes.value_ceil())
+        .ok()
+        .filter(|bytes| (4 << 20..=1 << 30).contains(bytes))
+        .ok_or_else(|| format!("{text:?} is not what the journal may take: write 4Mi to 1Gi, such as 64Mi"))
+}
+
+fn journal_age_ms(text: &str) -> Result<u64, String> {
+    let age = duration::parse(text).map_err(|error| error.to_string())?;
+    u64::try_from(age.as_millis())
+        .ok()
+        .filter(|ms| (3_600_000..=365 * 86_400_000).contains(ms))
+        .ok_or_else(|| format!("{text:?} is not how long events are kept: write 1h to 8760h, such as 168h"))
 }
 
 fn component(name: &str) -> Result<NodeComponent, String> {

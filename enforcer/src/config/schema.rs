@@ -49,6 +49,7 @@ fn of(form: Form) -> Value {
         Form::Account => json!({"type": ["string", "integer"], "minimum": 0}),
         Form::Address => json!({"type": "string", "pattern": ":[0-9]+$"}),
         Form::Duration | Form::Cgroup | Form::Text => json!({"type": "string"}),
+        Form::Quantity => quantity,
         Form::Path => json!({"type": "string", "pattern": "^/"}),
         Form::Names => json!({"type": "array", "items": {"type": "string"}}),
         Form::Words(words) => json!({"type": "array", "items": {"enum": words}}),

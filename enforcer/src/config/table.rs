@@ -43,6 +43,8 @@ pub enum Form {
     Duration,
     /// An IP address and a port.
     Address,
+    /// An amount such as 64Mi.
+    Quantity,
     /// An absolute path of a file or folder.
     Path,
     /// A user's or a group's name or number.
@@ -149,6 +151,18 @@ pub const FIELDS: &[Field] = &[
         Form::Boolean,
         "whether the metrics name the three pods that would be evicted next",
         |config| json!(config.metrics_pod_names),
+    ),
+    ours(
+        "journalMaxBytes",
+        Form::Quantity,
+        "how much of the disk the journal takes, 4Mi to 1Gi: whole files go, the oldest first",
+        |config| json!(Quantity::from_units(config.journal.max_bytes).binary_si().to_string()),
+    ),
+    ours(
+        "journalMaxAge",
+        Form::Duration,
+        "for how long events are kept, 1h to 8760h (a year), if they are not too many before",
+        |config| json!(duration(config.journal.max_age_ms.saturating_mul(1_000))),
     ),
     kubelets("staticPodPath", Form::Path, "the folder of manifests", |config| json!(config.static_pod_path)),
     ours(

@@ -75,6 +75,17 @@ fn all_that_is_wrong_is_told_at_once_with_line_and_field() {
 }
 
 #[test]
+fn the_journal_keeps_neither_nothing_nor_everything() {
+    let text = format!("{HEAD}journalMaxBytes: 4Mi\njournalMaxAge: 1h\n");
+    let journal = Config::parse("c.yaml", &text).unwrap().journal;
+    assert_eq!((journal.max_bytes, journal.max_age_ms), (4 << 20, 3_600_000));
+    let wrong = problems(&format!("{HEAD}journalMaxBytes: 4095Ki\njournalMaxAge: 59m\n"));
+    assert!(wrong[0].starts_with("c.yaml:3: journalMaxBytes: \"4095Ki\""), "{wrong:?}");
+    assert!(wrong[1].starts_with("c.yaml:4: journalMaxAge: \"59m\""), "{wrong:?}");
+    assert_eq!(problems(&format!("{HEAD}journalMaxBytes: 2Gi\njournalMaxAge: 9000h\n")).len(), 2);
+}
+
+#[test]
 fn another_kind_of_document_is_refused() {
     assert_eq!(problems("kind: Pod\n").len(), 2);
     assert_eq!(problems("- a\n")[0], "c.yaml:1: expected a mapping, found a list");
@@ -106,7 +117,7 @@ fn every_field_of_the_table_is_read_and_no_other() {
 #[test]
 fn what_is_shown_can_be_written() {
     let other = format!(
-        "{HEAD}mode: enforce\nownership: kubelet\nstateDir: /s\nrunDir: /r\nstaticPodPath: /p\n\
+        "{HEAD}mode: enforce\nownership: kubelet\nstateDir: /s\nrunDir: /r\njournalMaxBytes: 100Mi\njournalMaxAge: 1h30m\nstaticPodPath: /p\n\
          metricsListen: \"[::1]:9464\"\nmetricsPodNames: true\n\
          onDrift: report\nnodeComponents: [podman.service, k3s]\noomScorePolicy: ranked\nevictionPriorityCeiling: 100\nprotectedMaxShare: 0.25\n\
          memoryAvailableSource: kubelet\nevictionHard: {{memory.available: 1Gi, pid.available: 10%}}\n\

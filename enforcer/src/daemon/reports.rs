@@ -125,3 +125,43 @@ pub(super) fn start_reflex(
     }
     Ok(reflex)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::journal::{self, Event, EventType, Subject};
+
+    fn decided() -> Event {
+        Event { kind: EventType::EvictionDecided, subject: Subject::Node, data: json!({}) }
+    }
+
+    /// That what is durable outlives a power cut is proved where the journal is.
+    #[tokio::test]
+    async fn a_soft_decision_is_waited_for_until_the_disk_has_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open("n", "b", &dir.path().join("state"), dir.path()).unwrap().0;
+        for _ in 0..20 {
+            let sequence = journal.append(decided());
+            assert!(is_durable(&journal, sequence).await);
+            assert!(*journal.durable().borrow() >= sequence);
+        }
+        let ahead = journal.range().newest + 1;
+        assert!(!is_durable(&journal, ahead).await, "what was never told is on no disk");
+        journal.close();
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_takes_nothing_is_not_waited_for_for_ever() {
+        let journal = journal::tests::stuck();
+        let sequence = journal.append(decided());
+        let start = std::time::Instant::now();
+        assert!(!is_durable(&journal, sequence).await, "nobody may be signalled");
+        assert!((RECORDING..RECORDING * 3).contains(&start.elapsed()));
+        // In memory alone, as was told at the start, it keeps nobody.
+        let journal = Journal::new("n", "b");
+        let sequence = journal.append(decided());
+        assert!(is_durable(&journal, sequence).await);
+    }
+}

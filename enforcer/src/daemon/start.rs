@@ -13,20 +13,25 @@ use crate::{
 
 /// The log in the state directory; in memory alone where there can be none.
 pub(super) fn open_journal(config: &Config, host: &Host) -> anyhow::Result<Journal> {
-    let (journal, recovered) =
-        match Journal::open(&host.name, &host.boot_id, &config.state_dir, &config.run_dir) {
-            Ok(opened) => opened,
-            Err(error @ (StoreError::Locked { .. } | StoreError::Unsafe { .. })) => return Err(error.into()),
-            Err(error) => {
-                let journal = Journal::new(&host.name, &host.boot_id);
-                let message = format!(
-                    "events are kept in memory alone, and end with this process: {}",
-                    crate::chain(&error)
-                );
-                telling::degraded(&journal, "journal", &message);
-                return Ok(journal);
-            }
-        };
+    let (journal, recovered) = match Journal::open_with(
+        &host.name,
+        &host.boot_id,
+        &config.state_dir,
+        &config.run_dir,
+        config.journal,
+    ) {
+        Ok(opened) => opened,
+        Err(error @ (StoreError::Locked { .. } | StoreError::Unsafe { .. })) => return Err(error.into()),
+        Err(error) => {
+            let journal = Journal::new(&host.name, &host.boot_id);
+            let message = format!(
+                "events are kept in memory alone, and end with this process: {}",
+                crate::chain(&error)
+            );
+            telling::degraded(&journal, "journal", &message);
+            return Ok(journal);
+        }
+    };
     tracing::info!(?recovered, "the journal is open");
     if recovered.damaged > 0 || !recovered.set_aside.is_empty() {
         let names: Vec<_> =
@@ -35,6 +40,14 @@ pub(super) fn open_journal(config: &Config, host: &Host) -> anyhow::Result<Journ
             "the journal was damaged: {} events cannot be read, and these files were set aside: [{}]",
             recovered.damaged,
             names.join(", ")
+        );
+        telling::degraded(&journal, "journal", &message);
+    }
+    if recovered.lost > 0 {
+        let message = format!(
+            "{} events that readers may have seen were lost: no disk had taken them when the daemon was killed; \
+             see the gap in the sequence",
+            recovered.lost
         );
         telling::degraded(&journal, "journal", &message);
     }

@@ -156,7 +156,11 @@ pub(super) fn open(
         Store::open(state, boot_id, left.as_ref().map(|left| left.hint), limits, clock)?;
     let is_same_log = left.as_ref().is_some_and(|left| left.hint.epoch == store.epoch());
     let (mark, records) = match left {
-        Some(Left { mark, records, hint: _ }) if store.takes_tail() => (mark, records),
+        Some(Left { hint, mark, records }) if store.takes_tail() => {
+            // What was lost before that process began was its to tell.
+            store.skip_to(hint.opened);
+            (mark, records)
+        }
         Some(_) | None => (0, Vec::new()),
     };
     let began = store.next();
@@ -168,7 +172,7 @@ pub(super) fn open(
         }
         // Behind one that found no room here and had not reached its segment, nothing was shown to anybody; but for
         // what is marked, and where a segment is damaged nobody knows.
-        if record.sequence > next && record.sequence > mark && is_same_log {
+        if record.sequence > next && record.sequence > mark + 1 && is_same_log {
             break;
         }
         recovered.lost += record.sequence - next;
@@ -186,15 +190,15 @@ pub(super) fn open(
         take_over(&mut store, &mut pending, &mut recovered);
     }
     tail = tail.and_then(|mut tail| {
-        let begun = if is_same_log { tail.forget_after(next - 1) } else { tail.begin(store.epoch(), next) };
-        keep(tail, begun)
+        let written = if is_same_log { tail.forget_after(next - 1) } else { tail.begin(store.epoch(), next) };
+        keep(tail, written)
     });
     if let Err(error) = store.forget_clean() {
         recovered.refused.get_or_insert_with(|| crate::chain(&error));
         take_over(&mut store, &mut pending, &mut recovered);
         tail = tail.and_then(|mut tail| {
-            let begun = tail.begin(store.epoch(), next);
-            keep(tail, begun)
+            let written = tail.begin(store.epoch(), next);
+            keep(tail, written)
         });
     }
     take_over(&mut store, &mut pending, &mut recovered);

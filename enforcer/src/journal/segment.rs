@@ -24,6 +24,9 @@ use super::{
 /// So much is read at once when a file is gone through.
 const CHUNK_BYTES: usize = 256 << 10;
 
+/// No segment has as many events: an index that is longer is damaged.
+const MAX_ENTRIES: u64 = 1 << 20;
+
 /// What a segment says of itself.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Header {
@@ -194,7 +197,8 @@ impl Segment {
         extent.gone = entries.saturating_sub(extent.records);
         if repair {
             self.data.set_len(extent.data_bytes)?;
-            self.index.set_len(HEADER_BYTES + extent.records * ENTRY_BYTES)?;
+            // The room of those that are gone stays, so that the next start too sees that they were there.
+            self.index.set_len(HEADER_BYTES + (extent.records + extent.gone) * ENTRY_BYTES)?;
         }
         Ok(extent)
     }
@@ -292,7 +296,7 @@ impl Segment {
 
     /// How many entries the index has room for as it stands.
     fn entries(&self) -> io::Result<u64> {
-        Ok(self.index.size()?.saturating_sub(HEADER_BYTES) / ENTRY_BYTES)
+        Ok((self.index.size()?.saturating_sub(HEADER_BYTES) / ENTRY_BYTES).min(MAX_ENTRIES))
     }
 
     fn entry(&self, place: u64) -> io::Result<Option<Entry>> {

@@ -3,10 +3,21 @@
 mod arbitrary;
 mod survival;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use serde_json::json;
 
-use super::Record;
+use super::{Journal, Limits, Record, disk, medium, retention};
+
+/// A log on a disk that never takes anything.
+pub(crate) fn stuck() -> Journal {
+    let fake = medium::fake::Fake::new(1);
+    let (state, run): (Arc<dyn medium::Medium>, Arc<dyn medium::Medium>) =
+        (Arc::new(fake.clone()), Arc::new(fake));
+    let clock = retention::Clock::system();
+    disk::open("n1", "b1", &state, &run, Limits::default(), clock, 2_000).unwrap().journal
+}
 
 /// A whole event of that sequence.
 pub(super) fn record(sequence: u64) -> Record {

@@ -29,7 +29,7 @@ const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
 /// How often it is looked for what is too old.
-const RETAIN_EVERY: Duration = Duration::from_secs(3_600);
+const RETAIN_EVERY: Duration = Duration::from_hours(1);
 
 /// Starts both.
 pub(super) fn start(

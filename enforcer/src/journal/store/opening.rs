@@ -1,9 +1,19 @@
 //! What a start finds in the folder, and brings in order. Nothing that is found there keeps the log from being written.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    io,
+    sync::{Arc, PoisonError, RwLock},
+};
 
-use super::*;
-use crate::journal::segment;
+use ulid::Ulid;
+
+use super::{CLEAN, LOCK, Recovered, Store, StoreError, Unsynced, failed};
+use crate::journal::{
+    medium::{Access, Medium, MediumFile},
+    retention::{Clock, Limits},
+    segment::{self, Extent, Found, Header, Segment, names},
+};
 
 /// What the tail of a process before tells of the log's end. There is one in the boot alone in which it was written.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +73,8 @@ impl Store {
             end_is_damaged || newest.is_none_or(|newest| newest.epoch == hint.epoch) || next <= hint.opened
         });
         let takes_tail = hint.is_some();
-        let hint = hint.filter(|_| !end_is_damaged);
+        // One that began behind the damage knows all that was shown since.
+        let hint = hint.filter(|hint| !end_is_damaged || next <= hint.opened);
         recovered.after_power_cut =
             newest.is_some_and(|newest| newest.boot_id != boot_id) && !takes_tail && !was_clean;
         let epoch = hint.map(|hint| hint.epoch);

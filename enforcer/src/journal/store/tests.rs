@@ -243,6 +243,7 @@ fn a_lock_that_is_no_file_is_set_aside() {
     std::os::unix::fs::symlink("/etc/passwd", dir.path().join(LOCK)).unwrap();
     fs::create_dir(dir.path().join(CLEAN)).unwrap();
     let (mut store, _) = open(dir.path(), BOOT);
+    store.forget_clean().unwrap();
     append(&mut store, 1);
     store.close().unwrap();
     assert!(dir.path().join(CLEAN).is_file() && dir.path().join(LOCK).is_file());

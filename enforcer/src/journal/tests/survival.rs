@@ -130,8 +130,7 @@ impl Life<'_> {
                         let before = known.seen.insert((cursor.epoch.clone(), record.sequence), n);
                         assert!(
                             before.is_none_or(|before| before == n),
-                            "{}: the event {before:?} was seen there, now {n}",
-                            cursor
+                            "{cursor}: the event {before:?} was seen there, now {n}"
                         );
                         known.safe.insert(record.sequence, n);
                         known.cursor = Some(cursor);
