@@ -8,7 +8,8 @@
 //! | `Ooms` | a task | ring buffer records, a tick | OOM events |
 //! | `Stalling` | the task of `Ooms` | records of stalls, what came together of them | pressure events |
 //! | `Desk` | the runtime; a thread that writes | wishes, its clock | orders in force: settings, protected pods |
-//! | `serve::{Observe, Admin, View}` | tasks | journal, view, wishes | answers |
+//! | `serve::Observe` | a thread of its own, and one that waits for the disk | journal, view | answers |
+//! | `serve::{Admin, View}` | tasks | wishes | answers |
 
 mod backlog;
 mod claim;

@@ -110,7 +110,7 @@ impl Readers {
 
 /// The process: as many threads as readers.
 pub(crate) fn reader_process(words: &[String]) {
-    let [socket, count, form, stall_seconds] = words else { panic!("{words:?}") };
+    let [socket, count, form, stall_seconds] = <&[String; 4]>::try_from(words).unwrap();
     let count: usize = count.parse().unwrap();
     let stall = Duration::from_secs(stall_seconds.parse().unwrap());
     let progress: Arc<Vec<AtomicU64>> = Arc::new((0..count).map(|_| AtomicU64::new(0)).collect());

@@ -63,6 +63,8 @@ impl Follower {
             }
         }
         self.told = chunk.told;
+        // It may have to wait for long.
+        chunk.bytes.shrink_to_fit();
         Some(chunk.bytes.into())
     }
 
@@ -115,10 +117,6 @@ impl Chunk {
     }
 
     fn line(&mut self, line: &Line<'_>) {
-        if self.bytes.is_empty() {
-            // One that has to be grown is copied, and leaves as much again unused.
-            self.bytes.reserve(line.bytes.len());
-        }
         match self.format {
             Format::Ndjson => self.bytes.extend_from_slice(line.bytes),
             Format::Sse => {
