@@ -41,18 +41,16 @@ impl Scene {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (stop, stopping) = watch::channel(false);
-        let server = runtime.block_on(async {
-            let observe = Observe::bind(run_dir.path(), &Sockets::default()).await.unwrap();
-            let sources = Sources {
-                journal: journal.clone(),
-                doctor: Doctor::default(),
-                recorder: None,
-                usages: Usages::by(Vec::new),
-                view: watch::channel(View::default()).1,
-                orders: watch::channel(Vec::new()).1,
-            };
-            tokio::spawn(observe.serve(sources, watch::channel(true).1, stopping))
-        });
+        let observe = runtime.block_on(Observe::bind(run_dir.path(), &Sockets::default())).unwrap();
+        let sources = Sources {
+            journal: journal.clone(),
+            doctor: Doctor::default(),
+            recorder: None,
+            usages: Usages::by(Vec::new),
+            view: watch::channel(View::default()).1,
+            orders: watch::channel(Vec::new()).1,
+        };
+        let server = runtime.spawn(observe.serve(sources, watch::channel(true).1, stopping));
         Self { journal, runtime, server, stop, run_dir, _state_dir: state_dir }
     }
 

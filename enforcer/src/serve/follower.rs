@@ -51,7 +51,7 @@ impl Follower {
         while chunk.bytes.is_empty() {
             let mut passed = self.reader.pass(CHUNK_BYTES, |line| chunk.line(&line));
             if passed == Passed::Disk {
-                (passed, chunk) = self.from_disk(chunk).await?;
+                (passed, chunk) = self.read_disk(chunk).await?;
             }
             match passed {
                 Passed::Gap { from, to } => chunk.gap(&self.journal, from, to),
@@ -69,7 +69,7 @@ impl Follower {
     }
 
     /// Reads from the disk in a thread that may wait for it.
-    async fn from_disk(&mut self, mut chunk: Chunk) -> Option<(Passed, Chunk)> {
+    async fn read_disk(&mut self, mut chunk: Chunk) -> Option<(Passed, Chunk)> {
         let mut reader = self.reader.clone();
         let read = tokio::task::spawn_blocking(move || {
             let passed = reader.pass_from_disk(CHUNK_BYTES, |line| chunk.line(&line));

@@ -72,7 +72,7 @@ async fn only_its_owner_can_open_it_and_a_wish_is_handed_on() {
 
 /// A cgroup of its own, gone when it is dropped; none where none can be made.
 struct Cgroup {
-    folder: std::path::PathBuf,
+    folder: PathBuf,
     path: String,
 }
 
@@ -82,7 +82,7 @@ impl Cgroup {
         let is_unified = |line: &&str| line.split(' ').nth(2) == Some("cgroup2");
         let mount = mounts.lines().find(is_unified)?.split(' ').nth(1)?.to_owned();
         let path = format!("/enforcer-test-{}", std::process::id());
-        let folder = std::path::PathBuf::from(format!("{mount}{path}"));
+        let folder = PathBuf::from(format!("{mount}{path}"));
         fs::create_dir(&folder).ok().map(|()| Self { folder, path })
     }
 }
