@@ -26,7 +26,7 @@ async fn what_is_wrong_with_a_request_is_told_with_what_would_be_right() {
     let served = serve().await;
     let long = "x".repeat(5_000);
     let endless = "x".repeat(100_000);
-    let many: String = (0..200).map(|n| format!("x-{n}: y\r\n")).collect();
+    let many = "x: y\r\n".repeat(200);
     for (target, headers, status, told) in [
         ("/v1/evnets", "", "404", "did you mean /v1/events?"),
         ("/", "", "404", r#""paths":["/v1/events","/v1/pods","#),
