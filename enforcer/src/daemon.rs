@@ -9,7 +9,8 @@
 //! | `Stalling` | the task of `Ooms` | records of stalls, what came together of them | pressure events |
 //! | `Desk` | the runtime; a thread that writes | wishes, its clock | orders in force: settings, protected pods |
 //! | `Sinks` | a thread for each sink | the journal | deliveries, events about them |
-//! | `serve::{Observe, Admin, View}` | tasks | journal, view, wishes | answers |
+//! | `serve::Observe` | a thread of its own, and one that waits for the disk | journal, view | answers |
+//! | `serve::{Admin, View}` | tasks | wishes | answers |
 //! | `Metering` | a blocking thread, when asked | what the journal counted, candidates, kernel files | metrics |
 
 mod backlog;

@@ -7,3 +7,4 @@ mod guest;
 pub(crate) mod idle;
 pub(crate) mod policy;
 pub(crate) mod sense;
+pub(crate) mod stream;

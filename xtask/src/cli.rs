@@ -107,6 +107,12 @@ pub(crate) enum Bench {
         #[arg(last = true)]
         args: Vec<OsString>,
     },
+    /// Events a second, delay, memory and durability of the event stream, natively, each against its bar
+    Stream {
+        /// Arguments of the benchmark, such as --only delay or --stall-seconds 5
+        #[arg(last = true)]
+        args: Vec<OsString>,
+    },
     /// Planning, ranking and the other rules, natively, each against its bar
     Policy {
         /// Arguments of criterion, such as a name to measure only that

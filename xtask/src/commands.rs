@@ -55,6 +55,7 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Verb::Bench(Bench::Sense { machine, parts, args }) => {
             bench::sense::measure(&places, &machine, &parts, &args)
         }
+        Verb::Bench(Bench::Stream { args }) => bench::stream::measure(&places, &args),
         Verb::Bench(Bench::Policy { args }) => bench::policy::measure(&places, &args),
         Verb::Fuzz { target, seconds } => fuzz::fuzz(&places, target, seconds),
         Verb::Tidy => {

@@ -54,7 +54,7 @@ impl Default for Limits {
             kept: 16,
             refusals: 16,
             head: Duration::from_secs(10),
-            stalled: Duration::from_secs(60),
+            stalled: Duration::from_mins(1),
             goodbye: Duration::from_millis(1_500),
         }
     }

@@ -51,7 +51,7 @@ impl Follower {
         while chunk.bytes.is_empty() {
             let mut passed = self.reader.pass(CHUNK_BYTES, |line| chunk.line(&line));
             if passed == Passed::Disk {
-                (passed, chunk) = self.from_disk(chunk).await?;
+                (passed, chunk) = self.read_disk(chunk).await?;
             }
             match passed {
                 Passed::Gap { from, to } => chunk.gap(&self.journal, from, to),
@@ -63,11 +63,13 @@ impl Follower {
             }
         }
         self.told = chunk.told;
+        // It may have to wait for long.
+        chunk.bytes.shrink_to_fit();
         Some(chunk.bytes.into())
     }
 
     /// Reads from the disk in a thread that may wait for it.
-    async fn from_disk(&mut self, mut chunk: Chunk) -> Option<(Passed, Chunk)> {
+    async fn read_disk(&mut self, mut chunk: Chunk) -> Option<(Passed, Chunk)> {
         let mut reader = self.reader.clone();
         let read = tokio::task::spawn_blocking(move || {
             let passed = reader.pass_from_disk(CHUNK_BYTES, |line| chunk.line(&line));
@@ -115,10 +117,6 @@ impl Chunk {
     }
 
     fn line(&mut self, line: &Line<'_>) {
-        if self.bytes.is_empty() {
-            // One that has to be grown is copied, and leaves as much again unused.
-            self.bytes.reserve(line.bytes.len());
-        }
         match self.format {
             Format::Ndjson => self.bytes.extend_from_slice(line.bytes),
             Format::Sse => {

@@ -25,6 +25,7 @@ impl Pulse {
     /// Beats until it is dropped.
     pub(super) async fn beat(self, journal: &Journal) {
         let mut newest = journal.newest();
+        newest.mark_changed();
         // The journal keeps the sender.
         while newest.changed().await.is_ok() {
             self.0.send_replace(*newest.borrow_and_update());

@@ -1,3 +1,6 @@
+mod limits;
+mod requests;
+
 use std::{fs, os::unix::fs::PermissionsExt as _};
 
 use serde_json::json;
@@ -23,6 +26,10 @@ struct Served {
 }
 
 async fn serve() -> Served {
+    serve_within(Limits::default()).await
+}
+
+async fn serve_within(limits: Limits) -> Served {
     let temp = tempfile::tempdir().unwrap();
     let journal = Journal::new("n1", "b1");
     let (view, views) = watch::channel(View { mode: "observe".into(), ..View::default() });
@@ -45,7 +52,7 @@ async fn serve() -> Served {
         orders: watch::channel(Vec::new()).1,
         metrics: Scrape::by(|| Ok(String::from("# EOF\n"))),
     };
-    let task = tokio::spawn(observe.serve(sources, readies, stopping));
+    let task = tokio::spawn(observe.serve_within(limits, sources, readies, stopping));
     Served { temp, journal, stop, _ready: ready, _view: view, task }
 }
 

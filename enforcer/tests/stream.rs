@@ -1,0 +1,185 @@
+//! The event stream and its sockets, over the real binary, by clients as anybody has them; needs no privileges.
+#![expect(clippy::unwrap_used, reason = "a test's helpers may panic like the test itself")]
+
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    path::PathBuf,
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A daemon in a folder of its own.
+struct Scene {
+    folder: tempfile::TempDir,
+    daemon: Option<Child>,
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Scene {
+    fn new(more: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let shown = folder.path().display();
+        let config = format!(
+            "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\nmode: dry-run\nownership: enforcer\n\
+             stateDir: {shown}/state\nrunDir: {shown}/run\nstaticPodPath: {shown}/pods\n{more}"
+        );
+        fs::write(folder.path().join("config.yaml"), config).unwrap();
+        fs::create_dir(folder.path().join("pods")).unwrap();
+        Self { folder, daemon: None }
+    }
+
+    fn file(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    fn pod(&self, name: &str) {
+        let manifest = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: [{{name: app}}]}}\n"
+        );
+        fs::write(self.file(&format!("pods/{name}.yaml")), manifest).unwrap();
+    }
+
+    /// Starts it, and waits until it knows that pod.
+    fn start(&mut self, pod: &str) {
+        let mut run = Command::new(env!("CARGO_BIN_EXE_enforcer"));
+        run.arg("--config").arg(self.file("config.yaml")).arg("run");
+        self.daemon = Some(run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        self.await_pod(pod);
+    }
+
+    fn await_pod(&self, pod: &str) {
+        let begun = Instant::now();
+        let target = format!("/v1/events?type=pod.added&pod=default/{pod}");
+        while !self.curl(&target, &["--silent"]).0.contains(pod) {
+            assert!(begun.elapsed() < PATIENCE, "the daemon does not know {pod}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            daemon.kill().unwrap();
+            daemon.wait().unwrap();
+        }
+    }
+
+    /// What curl prints, and its exit status.
+    fn curl(&self, target: &str, more: &[&str]) -> (String, Option<i32>) {
+        let mut curl = Command::new("curl");
+        curl.arg("--unix-socket").arg(self.file("run/observe.sock")).args(more);
+        let Output { status, stdout, .. } = curl.arg(format!("http://x{target}")).output().unwrap();
+        (String::from_utf8(stdout).unwrap(), status.code())
+    }
+}
+
+const SSE: [&str; 4] = ["--silent", "--no-buffer", "-H", "Accept: text/event-stream"];
+
+/// The ids and the events of a stream, in order.
+fn blocks(text: &str) -> Vec<(String, Value)> {
+    let field = |block: &str, name: &str| {
+        block.lines().find_map(|line| line.strip_prefix(name).map(|value| value.trim_start().to_owned()))
+    };
+    text.split("\n\n")
+        .filter_map(|block| {
+            Some((field(block, "id:")?, serde_json::from_str(&field(block, "data:")?).unwrap()))
+        })
+        .collect()
+}
+
+fn sequences(blocks: &[(String, Value)]) -> Vec<u64> {
+    blocks.iter().map(|(_, event)| event["sequence"].as_str().unwrap().parse().unwrap()).collect()
+}
+
+#[test]
+fn curl_goes_on_where_it_was_after_the_daemon_was_killed() {
+    let mut scene = Scene::new("");
+    for name in ["a", "b", "c"] {
+        scene.pod(name);
+    }
+    scene.start("c");
+    // A follower that is still there when the daemon is not.
+    let mut follower = Command::new("curl");
+    follower.arg("--unix-socket").arg(scene.file("run/observe.sock")).args(SSE);
+    let follower = follower.arg("http://x/v1/events").stdout(Stdio::piped()).spawn().unwrap();
+    let (whole, status) = scene.curl("/v1/events?follow=false", &SSE);
+    assert_eq!(status, Some(0));
+    assert!(whole.starts_with("retry: 2000\n\n"), "{whole}");
+    scene.pod("d");
+    scene.await_pod("d");
+    thread::sleep(Duration::from_millis(200));
+    scene.kill();
+    let Output { stdout, status, .. } = follower.wait_with_output().unwrap();
+    assert!(!status.success(), "a stream that was cut off is no whole answer");
+    let before = blocks(&String::from_utf8(stdout).unwrap());
+    let seen = sequences(&before);
+    assert_eq!(seen, (1..=u64::try_from(seen.len()).unwrap()).collect::<Vec<_>>());
+    assert!(before.iter().any(|(_, event)| event["subject"] == "default/d"), "{before:?}");
+
+    scene.pod("e");
+    scene.start("e");
+    let last = format!("Last-Event-ID: {}", before.last().unwrap().0);
+    let (rest, status) = scene.curl(
+        "/v1/events?follow=false&after=01J8Z3NDEKTSV4RRFFQ69G5FAV:1",
+        &[&SSE[..], &["-H", &last]].concat(),
+    );
+    assert_eq!(status, Some(0));
+    let rest = blocks(&rest);
+    let first = seen.last().unwrap() + 1;
+    let behind = sequences(&rest);
+    assert_eq!(behind, (first..first + u64::try_from(behind.len()).unwrap()).collect::<Vec<_>>());
+    assert!(rest.iter().any(|(_, event)| event["subject"] == "default/e"), "{rest:?}");
+    // The same by NDJSON and the address alone.
+    let (lines, _) = scene.curl(&format!("/v1/events?after={}", before.last().unwrap().0), &["--silent"]);
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines[..rest.len()], rest.iter().map(|(_, event)| event.clone()).collect::<Vec<_>>());
+
+    let gone = [&SSE[..], &["-i", "-H", "Last-Event-ID: 01J8Z3NDEKTSV4RRFFQ69G5FAV:1"]].concat();
+    let (gone, _) = scene.curl("/v1/events", &gone);
+    assert!(gone.starts_with("HTTP/1.1 410") && gone.contains("\"oldest\""), "{gone}");
+    assert!(scene.curl("/livez", &["--silent"]).0 == "ok\n");
+}
+
+#[test]
+fn sockets_belong_to_whom_the_configuration_says() {
+    let mut scene = Scene::new("observeSocketGroup: 4321\nadminSocketGroup: 4322\n");
+    if !rustix::process::geteuid().is_root() {
+        // Only root gives files away.
+        return;
+    }
+    fs::set_permissions(scene.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    scene.pod("a");
+    scene.start("a");
+    for (name, gid, mode) in [("observe", 4_321, 0o660), ("admin", 4_322, 0o660)] {
+        let socket = fs::metadata(scene.file(&format!("run/{name}.sock"))).unwrap();
+        assert_eq!((socket.uid(), socket.gid(), socket.mode() & 0o777), (0, gid, mode), "{name}");
+    }
+    // curl as somebody of these groups, and as somebody of none.
+    let as_user = |groups: &str, arguments: &[&str]| {
+        let mut curl = Command::new("setpriv");
+        curl.args(["--reuid=65534", "--regid=65534", groups, "curl", "--silent", "--unix-socket"]);
+        let Output { stdout, .. } = curl.args(arguments).output().unwrap();
+        String::from_utf8(stdout).unwrap()
+    };
+    let observe = scene.file("run/observe.sock").display().to_string();
+    let admin = scene.file("run/admin.sock").display().to_string();
+    let read = [observe.as_str(), "http://x/livez"];
+    assert_eq!(as_user("--groups=4321", &read), "ok\n");
+    assert_eq!(as_user("--clear-groups", &read), "");
+    let body = r#"{"do":"give","what":{"order":"pause"},"reason":"by a group","forMs":60000}"#;
+    let order = [admin.as_str(), "-d", body, "http://x/v1/orders"];
+    assert!(as_user("--groups=4321,4322", &order).contains("\"order\":\"pause\""));
+    assert_eq!(as_user("--groups=4321", &order), "");
+    let (told, _) = scene.curl("/v1/orders", &["--silent"]);
+    assert!(told.contains("\"uid\":65534") && told.contains("by a group"), "{told}");
+}
