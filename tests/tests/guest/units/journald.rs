@@ -65,7 +65,10 @@ fn the_journal_finds_an_event_by_its_id_with_its_fields() {
     ] {
         assert_eq!(incident[field], value, "{field} of {incident}");
     }
-    assert!(incident["MESSAGE"].as_str().unwrap().starts_with("pod default/j had an OOM kill: "), "{incident}");
+    assert!(
+        incident["MESSAGE"].as_str().unwrap().starts_with("pod default/j had an OOM kill: "),
+        "{incident}"
+    );
     assert!(incident["OBJECT_CGROUP"].as_str().unwrap().contains("podj.slice"), "{incident}");
     let data: Value = serde_json::from_str(incident["ENFORCER_DATA"].as_str().unwrap()).unwrap();
     assert_eq!(data["kills"].as_u64().map(|kills| kills > 0), Some(true), "{data}");
