@@ -166,7 +166,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let (stop, stopping) = watch::channel(false);
     let tracing = tokio::spawn(ooms.run(readiness.clone()));
     desk.serve(admin, desired.kubepods(), view.clone(), stopping.clone());
-    let metering = Metering::start(&config, (&host, &doctor), &journal, (&reflex, &recording), &stopping);
+    let telling = (&journal, sinks.healths());
+    let metering = Metering::start(&config, (&host, &doctor), telling, (&reflex, &recording), &stopping);
     let sources =
         recording.sources(journal.clone(), doctor, lookout.headrooms(), view, desk.view(), metering.scrape());
     let server = tokio::spawn(observe.serve(sources, readiness, stopping));

@@ -16,7 +16,6 @@ mod names;
 mod page;
 mod pending;
 mod process;
-mod sinks;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -24,10 +23,9 @@ mod turns;
 pub use self::{
     counts::Counts,
     expose::expose,
-    gauges::{Gauges, Headroom, NextVictim, Pressure, Resource},
+    gauges::{Gauges, Headroom, NextVictim, Pressure, Resource, SinkState},
     labels::{Level, Slice},
     process::Process,
-    sinks::{Sink, SinkName, Sinks},
     turns::{Turns, turns},
 };
 

@@ -58,7 +58,6 @@ fn of(form: Form) -> Value {
         Form::Durations => object(&signals, &json!({"type": "string"})),
         Form::Object(fields) => of_fields(fields),
         Form::Objects(fields) => json!({"type": "array", "items": of_fields(fields)}),
-        Form::Quantity => quantity,
     }
 }
 

@@ -67,8 +67,6 @@ pub enum Form {
     Objects(&'static [(&'static str, Self)]),
     /// Any text.
     Text,
-    /// One quantity.
-    Quantity,
 }
 
 /// The resources that may be reserved.

@@ -17,7 +17,7 @@ use crate::{
     config::{Config, MemoryAvailableSource},
     evict::{Candidate, Observer, Reflex},
     journal::{Event, EventType, Journal, Load, Subject},
-    metrics::{self, Gauges, Headroom, Level, NextVictim, Pressure, Process, Resource, Slice},
+    metrics::{self, Gauges, Headroom, Level, NextVictim, Pressure, Process, Resource, SinkState, Slice},
     model::{CgroupPath, QosClass},
     policy::{
         engine::{Reading, Usage},
@@ -27,6 +27,7 @@ use crate::{
     },
     sense::{Available, PROC_MEMINFO, ROOT_MEMORY_STAT},
     serve::{Doctor, MetricsListener, Scrape},
+    sink::{Healths, Kind},
 };
 
 /// How soon it is tried again to listen.
@@ -45,6 +46,7 @@ pub(super) struct Metering(Arc<Sources>);
 #[derive(Debug)]
 struct Sources {
     journal: Journal,
+    healths: Healths,
     reflex: Observer,
     candidates: Arc<Mutex<Vec<Arc<Candidate>>>>,
     programs_attached: u64,
@@ -83,7 +85,7 @@ impl Metering {
     pub(super) fn start(
         config: &Config,
         (host, doctor): (&Host, &Doctor),
-        journal: &Journal,
+        (journal, healths): (&Journal, &Healths),
         (reflex, recording): (&Reflex, &Recording),
         stopping: &watch::Receiver<bool>,
     ) -> Self {
@@ -97,6 +99,7 @@ impl Metering {
         slices.extend(CgroupPath::parse(SYSTEM_SLICE).ok().map(|path| (Slice::System, path)));
         let metering = Self(Arc::new(Sources {
             journal: journal.clone(),
+            healths: healths.clone(),
             reflex: reflex.observer(),
             candidates: recording.candidates(),
             programs_attached: u64::try_from(doctor.programs.attached.len()).unwrap_or(u64::MAX),
@@ -179,12 +182,29 @@ impl Sources {
             },
             event_log_bytes: stored_bytes,
             unwritten_records,
+            sinks: self.sinks(),
             programs_attached: self.programs_attached,
             reflex: Some(self.reflex.stats()),
             mode: followed.mode,
             config_hash: followed.hash,
             process: Process::read(),
         }
+    }
+
+    /// Those of the kinds that there are.
+    fn sinks(&self) -> Vec<SinkState> {
+        let newest = self.journal.range().newest;
+        let kinds = Kind::ALL.iter().map(|kind| (kind.as_str(), self.healths.of(*kind)));
+        kinds
+            .filter(|(_, health)| health.is_any())
+            .map(|(name, health)| SinkState {
+                name,
+                lag_records: health.lag_records(newest),
+                last_success_ms: health.last_success_ms().and_then(|ms| ms.try_into().ok()).unwrap_or(0),
+                failures: health.failures(),
+                lost: health.lost().saturating_add(health.passed_over()),
+            })
+            .collect()
     }
 
     fn headroom(&self, thresholds: &[Threshold]) -> Vec<Headroom> {

@@ -13,7 +13,6 @@ use super::{
     labels::{Failure, Level, Method, Outcome, Phase, Qos, Scope, Signal, Suppressed, Survived},
     names::Names,
     pending::{Begun, Pending},
-    sinks::Sinks,
 };
 use crate::journal::EventType;
 
@@ -60,7 +59,6 @@ pub(super) struct Counted {
     pub(super) sources_read_ms: [AtomicU64; SOURCES + 1],
     /// How long until each threshold of `memory.available` is crossed, in nanoseconds.
     left_ns: [AtomicU64; Level::ALL.len()],
-    pub(super) sinks: Sinks,
     pending: Pending,
 }
 
@@ -88,7 +86,6 @@ impl Default for Counted {
             sources_up: Default::default(),
             sources_read_ms: Default::default(),
             left_ns: std::array::from_fn(|_| AtomicU64::new(NEVER)),
-            sinks: Sinks::default(),
             pending: Pending::default(),
         };
         for namespace in [NO_NAMESPACE, NAMESPACES] {
@@ -187,12 +184,6 @@ impl Counts {
     pub(super) fn left_ns(&self, level: Level) -> Option<u64> {
         let left_ns = self.0.left_ns.get(level.place())?.load(Ordering::Relaxed);
         (left_ns != NEVER).then_some(left_ns)
-    }
-
-    /// The sinks that events are pushed to; each fills its own.
-    #[must_use]
-    pub fn sinks(&self) -> Sinks {
-        self.0.sinks.clone()
     }
 }
 

@@ -52,7 +52,7 @@ impl Collector for Whole {
         pressure(&mut page, gauges)?;
         pods(&mut page, gauges)?;
         events(&mut page, counted, gauges)?;
-        sinks(&mut page, counted)?;
+        sinks(&mut page, gauges)?;
         programs(&mut page, counted, gauges)?;
         sources(&mut page, counted)?;
         reflex(&mut page, gauges)?;

@@ -21,6 +21,8 @@ pub struct Gauges {
     pub next_victims: Vec<NextVictim>,
     /// What the journal's segments take on the disk.
     pub event_log_bytes: u64,
+    /// The sinks that events are pushed to, as far as there are any.
+    pub sinks: Vec<SinkState>,
     /// How many events wait for the disk.
     pub unwritten_records: u64,
     /// How many eBPF programs are attached.
@@ -33,6 +35,21 @@ pub struct Gauges {
     pub config_hash: String,
     /// The daemon's own process.
     pub process: Process,
+}
+
+/// How the sinks of one kind do.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct SinkState {
+    /// The kind.
+    pub name: &'static str,
+    /// How many events the hindmost has before it.
+    pub lag_records: u64,
+    /// When the one for which that is longest ago delivered something last, in milliseconds since 1970; 0 is never.
+    pub last_success_ms: u64,
+    /// How many attempts to deliver failed.
+    pub failures: u64,
+    /// How many events went from the journal before they were delivered.
+    pub lost: u64,
 }
 
 /// A threshold of `memory.available`, and what is left above it.

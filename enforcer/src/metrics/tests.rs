@@ -372,11 +372,9 @@ fn losses_sinks_and_what_lies_ahead_are_told() {
     counts.lost_by_journal(2);
     counts.lost_to_reader(9);
     counts.set_left_ns(Level::Hard, Some(2_500_000_000));
-    let sink = counts.sinks().switch_on(SinkName::Journald);
-    sink.set_lag_records(12);
-    sink.delivered_at_ms(3_000);
-    sink.lost(1);
-    let read = read(&journal);
+    let sink = SinkState { name: "journald", lag_records: 12, last_success_ms: 3_000, failures: 4, lost: 1 };
+    let read = Read::of(&expose(counts, Gauges { sinks: vec![sink], ..gauges() }).unwrap());
+    assert_eq!(read.get(r#"enforcer_event_sink_failures_total{sink="journald"}"#), 4.0);
     assert_eq!(read.get("enforcer_bpf_ringbuf_lost_total"), 7.0);
     for (stage, lost) in
         [("bpf_stall", 4.0), ("bpf_oom_map", 0.0), ("journal", 2.0), ("reader", 9.0), ("sink_journald", 1.0)]

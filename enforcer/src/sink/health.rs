@@ -74,6 +74,11 @@ impl Health {
         self.sinks().values().map(lag).max().unwrap_or(0)
     }
 
+    /// Whether there is a sink of that kind.
+    pub fn is_any(&self) -> bool {
+        !self.sinks().is_empty()
+    }
+
     /// When a receiver last took something, in milliseconds since 1970: of several sinks, the one for which that is
     /// longest ago; none if one never did, or there are none.
     pub fn last_success_ms(&self) -> Option<i64> {

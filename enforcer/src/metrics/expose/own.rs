@@ -41,8 +41,8 @@ pub(super) fn events(page: &mut Page<'_>, counted: &Counted, gauges: &Gauges) ->
             rows.count(&[("stage", "reflex_reports")], reports)?;
             rows.count(&[("stage", "journal")], get(&counted.lost_by_journal))?;
             rows.count(&[("stage", "reader")], get(&counted.lost_to_readers))?;
-            counted.sinks.read().iter().try_for_each(|sink| {
-                rows.count(&[("stage", &format!("sink_{}", sink.name.as_str()))], sink.lost)
+            gauges.sinks.iter().try_for_each(|sink| {
+                rows.count(&[("stage", &format!("sink_{}", sink.name))], sink.lost)
             })
         },
     )?;
@@ -59,15 +59,13 @@ pub(super) fn events(page: &mut Page<'_>, counted: &Counted, gauges: &Gauges) ->
     )
 }
 
-pub(super) fn sinks(page: &mut Page<'_>, counted: &Counted) -> fmt::Result {
-    let sinks = counted.sinks.read();
+pub(super) fn sinks(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
+    let sinks = &gauges.sinks;
     page.family(
         "enforcer_event_sink_lag_records",
         Kind::Gauge,
         "Events in the journal that a sink has not delivered",
-        |rows| {
-            sinks.iter().try_for_each(|sink| rows.gauge(&[("sink", sink.name.as_str())], sink.lag_records))
-        },
+        |rows| sinks.iter().try_for_each(|sink| rows.gauge(&[("sink", sink.name)], sink.lag_records)),
     )?;
     page.family(
         "enforcer_event_sink_last_success_timestamp_seconds",
@@ -75,9 +73,15 @@ pub(super) fn sinks(page: &mut Page<'_>, counted: &Counted) -> fmt::Result {
         "When a sink delivered something last; 0 is never",
         |rows| {
             sinks.iter().try_for_each(|sink| {
-                rows.gauge_float(&[("sink", sink.name.as_str())], milliseconds(sink.last_success_ms))
+                rows.gauge_float(&[("sink", sink.name)], milliseconds(sink.last_success_ms))
             })
         },
+    )?;
+    page.family(
+        "enforcer_event_sink_failures_total",
+        Kind::Counter,
+        "Attempts of a sink to deliver that failed",
+        |rows| sinks.iter().try_for_each(|sink| rows.count(&[("sink", sink.name)], sink.failures)),
     )
 }
 

@@ -15,6 +15,9 @@ use crate::sink::WebhookSettings;
 /// How much of an answer is read for the next request's sake.
 const MOST_ANSWER_BYTES: usize = 64 << 10;
 
+/// The longest head of an answer: a receiver is not to fill our memory.
+const MOST_HEAD_BYTES: usize = 32 << 10;
+
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::sink) enum ConnectionError {
@@ -74,7 +77,8 @@ impl Connection {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        let (sender, connection) =
+            http1::Builder::new().max_buf_size(MOST_HEAD_BYTES).handshake(TokioIo::new(stream)).await?;
         // It ends with its sender.
         tokio::spawn(async move {
             if let Err(error) = connection.await {
