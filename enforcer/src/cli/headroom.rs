@@ -16,7 +16,8 @@ of the last ten seconds some task, or all of them, waited for memory.")]
 pub(super) struct Args {}
 
 pub(super) fn headroom(context: &Context, _args: &Args) -> Result<(), Failure> {
-    let headroom: HeadroomView = client::block_on(client::get_json(&context.config.run_dir, "/v1/headroom"))?;
+    let headroom: HeadroomView =
+        client::block_on(client::get_json(&context.config.run_dir, "/v1/headroom"))?;
     format::print(context.output, &headroom, || table(&headroom))
 }
 
@@ -24,7 +25,9 @@ fn table(headroom: &HeadroomView) -> String {
     let HeadroomView { signals, slices } = headroom;
     let mut page = Page::default();
     if signals.iter().all(|signal| signal.thresholds.is_empty()) {
-        page.paragraph("No threshold is set that pods are evicted for: set evictionHard or evictionSoft.");
+        page.paragraph(
+            "No threshold is set that pods are evicted for: set evictionHard or evictionSoft.",
+        );
     } else {
         page.line(&line("SIGNAL", ["", "THRESHOLD", "AVAILABLE", "HEADROOM", "FILLS", "CROSSED"]));
     }
@@ -36,14 +39,8 @@ fn table(headroom: &HeadroomView) -> String {
     if !slices.is_empty() {
         page.gap();
         page.line(&slice("CGROUP", ["CURRENT", "LIMIT", "SOME", "FULL"]));
-        for SliceView {
-            name: _,
-            cgroup,
-            current_bytes,
-            limit_bytes,
-            some_avg10_percent,
-            full_avg10_percent,
-        } in slices
+        for SliceView { name: _, cgroup, current_bytes, limit_bytes, some_avg10_percent, full_avg10_percent } in
+            slices
         {
             let bytes = |bytes: Option<u64>, none: &str| bytes.map_or_else(|| none.to_owned(), human_bytes);
             let percent = |percent: Option<f64>| {
@@ -153,9 +150,7 @@ mod tests {
 
     #[test]
     fn a_time_is_told_as_far_as_it_says_something() {
-        for (ms, told) in
-            [(0, "0.0 s"), (9_949, "9.9 s"), (119_999, "119 s"), (120_000, "2 min"), (7_200_000, "2 h")]
-        {
+        for (ms, told) in [(0, "0.0 s"), (9_949, "9.9 s"), (119_999, "119 s"), (120_000, "2 min"), (7_200_000, "2 h")] {
             assert_eq!(span(ms), told);
         }
         assert_eq!(span(u64::MAX), "days");

@@ -92,9 +92,7 @@ fn table(ranking: &RankingView, all: usize, runner_up: Option<&RankedView>, mode
 /// What the first one uses, in parts.
 fn usage(row: &RankedView) -> String {
     let bytes = |bytes: Option<u64>| bytes.map_or_else(|| String::from("?"), super::render::human_bytes);
-    let limit = row
-        .limit_bytes
-        .map_or_else(|| String::from("no limit"), |limit| format!("limit {}", bytes(Some(limit))));
+    let limit = row.limit_bytes.map_or_else(|| String::from("no limit"), |limit| format!("limit {}", bytes(Some(limit))));
     let growth = row.growth_bytes_per_second.map(|rate| format!(", {}", ranked::growth(rate)));
     format!(
         "{} {}: anon {}, file {}, shmem {}; {limit}{}",

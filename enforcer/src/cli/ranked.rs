@@ -121,10 +121,7 @@ pub(super) fn table(rows: &[RankedView], is_pids: bool) -> String {
     let columns = |row: &RankedView, shown: &String| {
         let shown = format!("{shown:>priority$}");
         if is_pids {
-            return format!(
-                "{shown} {:>9}",
-                row.process_count.map_or_else(unknown, |count| count.to_string())
-            );
+            return format!("{shown} {:>9}", row.process_count.map_or_else(unknown, |count| count.to_string()));
         }
         let exceeds = match (row.stats_missing, row.exceeds_request) {
             (true, _) => "?",
@@ -150,12 +147,7 @@ pub(super) fn table(rows: &[RankedView], is_pids: bool) -> String {
     put(&format!("{:>rank$} {} {head} BY", "#", cell("POD", room, false)));
     for (row, shown) in rows.iter().zip(&priorities) {
         let pod = cell(&name(row), room, false);
-        put(&format!(
-            "{:>rank$} {pod} {} {}",
-            row.rank,
-            columns(row, shown),
-            short(row.decided_by.as_deref())
-        ));
+        put(&format!("{:>rank$} {pod} {} {}", row.rank, columns(row, shown), short(row.decided_by.as_deref())));
     }
     text
 }
@@ -239,14 +231,8 @@ mod tests {
             .windows(2)
             .map(|pair| because(&pair[0], Some(&pair[1]), pair[0].decided_by.as_deref().unwrap()))
             .collect();
-        assert!(
-            words[1].ends_with("its priority -2147483648 is lower than that of default/big, 5"),
-            "{words:?}"
-        );
-        assert!(
-            words[2].contains("it is 800Mi above its request, and default/small 100Mi above"),
-            "{words:?}"
-        );
+        assert!(words[1].ends_with("its priority -2147483648 is lower than that of default/big, 5"), "{words:?}");
+        assert!(words[2].contains("it is 800Mi above its request, and default/small 100Mi above"), "{words:?}");
         assert!(words[3].ends_with("it exceeds its request and default/within does not"), "{words:?}");
         let text = table(&rows, false);
         assert!(text.lines().all(|line| width(line) <= WIDTH), "{text}");

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Scene,
-    journal::{FIRST, SECOND, Told, about, cleared, crossed, decided, eviction, oom, with},
+    journal::{FIRST, SECOND, Told, about, crossed, cleared, decided, eviction, oom, with},
 };
 
 fn why(told: &[Told], arguments: &[&str]) -> String {
@@ -61,9 +61,7 @@ fn what_was_only_decided_or_failed_says_so_first() {
             "failed",
             vec![
                 crossed(),
-                alone(
-                    json!({"ranking": [decided()["ranking"][0]], "rankedCount": 1, "decidedBy": "onlyCandidate"}),
-                ),
+                alone(json!({"ranking": [decided()["ranking"][0]], "rankedCount": 1, "decidedBy": "onlyCandidate"})),
                 (
                     EventType::EvictionFailed,
                     hog,
@@ -75,43 +73,30 @@ fn what_was_only_decided_or_failed_says_so_first() {
                         }),
                     ),
                 ),
-                (
-                    EventType::EvictionDecided,
-                    Some("default/cache"),
-                    with(
-                        decided(),
-                        json!({
-                            "evictionId": SECOND, "victim": {"namespace": "default", "name": "cache"},
-                        }),
-                    ),
-                ),
+                (EventType::EvictionDecided, Some("default/cache"), with(decided(), json!({
+                    "evictionId": SECOND, "victim": {"namespace": "default", "name": "cache"},
+                }))),
             ],
         ),
         (
             "soft, of process ids",
-            vec![
-                (
-                    EventType::EvictionDecided,
-                    hog,
-                    json!({
-                        "evictionId": FIRST, "dryRun": false, "signal": "pid.available", "hard": false,
-                        "thresholdCount": 1_000, "observedCount": 998, "graceMs": 30_000, "victim": decided()["victim"],
-                        "decidedBy": "processCount", "rankedCount": 2, "excluded": [], "excludedCount": 0,
-                        "ranking": [
-                            {"rank": 1, "namespace": "default", "name": "hog", "priority": 0, "processCount": 9_000},
-                            {"rank": 2, "namespace": "default", "name": "web", "priority": 0, "processCount": 12},
-                        ],
-                    }),
-                ),
-                (
-                    EventType::EvictionSignalled,
-                    hog,
-                    about(
-                        FIRST,
-                        json!({"sent": "SIGTERM", "graceMs": 30_000, "crossedToTerminatedMs": 90_002.5}),
-                    ),
-                ),
-            ],
+            vec![(
+                EventType::EvictionDecided,
+                hog,
+                json!({
+                    "evictionId": FIRST, "dryRun": false, "signal": "pid.available", "hard": false,
+                    "thresholdCount": 1_000, "observedCount": 998, "graceMs": 30_000, "victim": decided()["victim"],
+                    "decidedBy": "processCount", "rankedCount": 2, "excluded": [], "excludedCount": 0,
+                    "ranking": [
+                        {"rank": 1, "namespace": "default", "name": "hog", "priority": 0, "processCount": 9_000},
+                        {"rank": 2, "namespace": "default", "name": "web", "priority": 0, "processCount": 12},
+                    ],
+                }),
+            ), (
+                EventType::EvictionSignalled,
+                hog,
+                about(FIRST, json!({"sent": "SIGTERM", "graceMs": 30_000, "crossedToTerminatedMs": 90_002.5})),
+            )],
         ),
         (
             "by order",
@@ -142,26 +127,12 @@ fn what_was_only_decided_or_failed_says_so_first() {
         (
             "found out after a restart",
             vec![
-                (
-                    EventType::EvictionDecided,
-                    hog,
-                    about(
-                        FIRST,
-                        json!({
-                            "reconstructed": true, "thresholdBytes": 209_715_200, "observedBytes": 209_715_199,
-                        }),
-                    ),
-                ),
-                (
-                    EventType::EvictionCompleted,
-                    hog,
-                    about(
-                        FIRST,
-                        json!({
-                            "reconstructed": true, "reason": "interrupted", "message": "the daemon ended meanwhile",
-                        }),
-                    ),
-                ),
+                (EventType::EvictionDecided, hog, about(FIRST, json!({
+                    "reconstructed": true, "thresholdBytes": 209_715_200, "observedBytes": 209_715_199,
+                }))),
+                (EventType::EvictionCompleted, hog, about(FIRST, json!({
+                    "reconstructed": true, "reason": "interrupted", "message": "the daemon ended meanwhile",
+                }))),
             ],
         ),
         (
@@ -172,14 +143,10 @@ fn what_was_only_decided_or_failed_says_so_first() {
             "suppressed",
             vec![
                 crossed(),
-                (
-                    EventType::EvictionSuppressed,
-                    None,
-                    json!({
-                        "signal": "memory.available", "reason": "noCandidate",
-                        "message": "memory is short and no pod may be evicted",
-                    }),
-                ),
+                (EventType::EvictionSuppressed, None, json!({
+                    "signal": "memory.available", "reason": "noCandidate",
+                    "message": "memory is short and no pod may be evicted",
+                })),
                 cleared(),
             ],
         ),
@@ -198,51 +165,21 @@ fn every_limit_of_the_kernels_killer_has_its_words() {
     let incident = oom().remove(1).2;
     let own = with(incident["victims"][0].clone(), json!({"pid": 412}));
     let scenes: Vec<(&str, Told)> = vec![
-        (
-            "container",
-            (
-                EventType::OomIncident,
-                Some("default/p"),
-                with(
-                    incident.clone(),
-                    json!({
-                        "scope": "container", "limitOwner": "/kubepods/burstable/podu/c2", "victims": [own], "kills": 1,
-                        "limitSource": "counters", "reconciliation": "differs",
-                    }),
-                ),
-            ),
-        ),
-        (
-            "node",
-            (
-                EventType::OomIncident,
-                Some("default/p"),
-                with(
-                    incident.clone(),
-                    json!({
-                        "scope": "node", "limitOwner": "/",
-                    }),
-                ),
-            ),
-        ),
-        (
-            "made of counters",
-            (
-                EventType::OomIncident,
-                Some("default/p"),
-                json!({
-                    "incidentId": SECOND, "limitSource": "unknown", "namespace": "default", "pod": "p", "container": "c1",
-                    "cgroup": "/kubepods/burstable/podu/c1", "kills": 1, "victims": [], "timelineMs": {},
-                    "counters": {"oom": 1, "oomKill": 1, "oomGroupKill": 0}, "reconciled": false,
-                    "reconciliation": "noBaseline", "reconstructed": true,
-                }),
-            ),
-        ),
+        ("container", (EventType::OomIncident, Some("default/p"), with(incident.clone(), json!({
+            "scope": "container", "limitOwner": "/kubepods/burstable/podu/c2", "victims": [own], "kills": 1,
+            "limitSource": "counters", "reconciliation": "differs",
+        })))),
+        ("node", (EventType::OomIncident, Some("default/p"), with(incident.clone(), json!({
+            "scope": "node", "limitOwner": "/",
+        })))),
+        ("made of counters", (EventType::OomIncident, Some("default/p"), json!({
+            "incidentId": SECOND, "limitSource": "unknown", "namespace": "default", "pod": "p", "container": "c1",
+            "cgroup": "/kubepods/burstable/podu/c1", "kills": 1, "victims": [], "timelineMs": {},
+            "counters": {"oom": 1, "oomKill": 1, "oomGroupKill": 0}, "reconciled": false,
+            "reconciliation": "noBaseline", "reconstructed": true,
+        }))),
         ("not closed", oom().remove(0)),
-        (
-            "averted",
-            (EventType::OomAverted, Some("default/p"), with(incident, json!({"cause": "ownEviction"}))),
-        ),
+        ("averted", (EventType::OomAverted, Some("default/p"), with(incident, json!({"cause": "ownEviction"})))),
     ];
     let mut told = String::new();
     for (name, event) in scenes {
@@ -254,27 +191,13 @@ fn every_limit_of_the_kernels_killer_has_its_words() {
 #[test]
 fn whoever_mistypes_is_told_what_is_near_and_what_to_do() {
     let mut events = eviction();
-    events.push((
-        EventType::EvictionDecided,
-        Some("other/hog"),
-        with(
-            decided(),
-            json!({
-                "evictionId": SECOND, "victim": {"namespace": "other", "name": "hog"},
-            }),
-        ),
-    ));
+    events.push((EventType::EvictionDecided, Some("other/hog"), with(decided(), json!({
+        "evictionId": SECOND, "victim": {"namespace": "other", "name": "hog"},
+    }))));
     let scene = Scene::new();
     scene.remember(&events);
     let mut told = String::new();
-    for what in [
-        "default/hgo",
-        "nobody-like-this",
-        "hog",
-        "web",
-        "01J8Z3NDEKTSV4RRFFQ69G5FA9",
-        "01AAAAAAAAAAAAAAAAAAAAAAAA",
-    ] {
+    for what in ["default/hgo", "nobody-like-this", "hog", "web", "01J8Z3NDEKTSV4RRFFQ69G5FA9", "01AAAAAAAAAAAAAAAAAAAAAAAA"] {
         let printed = scene.run(&["why", what]);
         assert!(printed.out.is_empty() && printed.status != 0, "{printed:?}");
         told.push_str(&format!("$ enforcer why {what}\n{}", printed.whole()));
@@ -296,14 +219,10 @@ fn as_json_it_is_all_that_belongs_together() {
     assert_eq!((whole["kind"].as_str(), whole["id"].as_str()), (Some("eviction"), Some(FIRST)));
     assert!(whole["sentence"].as_str().unwrap().starts_with("default/hog was evicted because"));
     assert_eq!(whole["decided"]["data"], decided());
-    let steps: Vec<_> =
-        whole["steps"].as_array().unwrap().iter().map(|step| step["type"].as_str().unwrap()).collect();
-    let expected = ["signalled", "contained", "contained", "completed"]
-        .map(|kind| format!("dev.enforcer.eviction.{kind}"));
+    let steps: Vec<_> = whole["steps"].as_array().unwrap().iter().map(|step| step["type"].as_str().unwrap()).collect();
+    let expected = ["signalled", "contained", "contained", "completed"].map(|kind| format!("dev.enforcer.eviction.{kind}"));
     assert_eq!(steps, expected);
-    for (part, kind) in
-        [("warned", "pressure.rising"), ("crossed", "threshold.crossed"), ("cleared", "pressure.cleared")]
-    {
+    for (part, kind) in [("warned", "pressure.rising"), ("crossed", "threshold.crossed"), ("cleared", "pressure.cleared")] {
         assert_eq!(whole[part]["type"], format!("dev.enforcer.{kind}"));
     }
     let line = scene.run(&["-o", "jsonl", "why", "latest"]).out;

@@ -19,8 +19,7 @@ use crate::{
 };
 
 /// Clears the screen, breaks the line in five ways, turns the direction of writing, and cannot be seen.
-const HOSTILE: &str =
-    "a\u{1b}[2J\u{1b}]0;t\u{7}b\nc\r\u{85}\u{9b}31m\u{2028}\u{2029}\u{202e}d\u{200b}\u{7f}e\u{2066}";
+const HOSTILE: &str = "a\u{1b}[2J\u{1b}]0;t\u{7}b\nc\r\u{85}\u{9b}31m\u{2028}\u{2029}\u{202e}d\u{200b}\u{7f}e\u{2066}";
 
 /// Every text in it is hostile; what it is found by stays.
 fn hostile(value: Value) -> Value {
@@ -46,14 +45,8 @@ fn in_every_event_and_whatever_tells_of_it() {
     let harm = |(kind, pod, data): Told| (kind, pod.map(|_| subject), hostile(data));
     let mut told: Vec<_> = eviction().into_iter().chain(oom()).map(harm).collect();
     let every = EventType::ALL.iter().filter(|kind| **kind != EventType::EvictionDecided);
-    told.extend(every.map(|kind| {
-        (
-            *kind,
-            Some(subject),
-            json!({"message": HOSTILE, "reason": HOSTILE, "files": [
-        {"file": HOSTILE, "new": HOSTILE}]}),
-        )
-    }));
+    told.extend(every.map(|kind| (*kind, Some(subject), json!({"message": HOSTILE, "reason": HOSTILE, "files": [
+        {"file": HOSTILE, "new": HOSTILE}]}))));
     let count = told.len();
     scene.remember(&told);
     for what in [FIRST, SECOND, "latest", HOSTILE] {
@@ -176,10 +169,8 @@ fn in_files_and_their_names() {
     let scene = Scene::new();
     let folder = scene.path(&format!("pods/{}", HOSTILE.replace('\n', "")));
     fs::create_dir(&folder).unwrap();
-    let pod = |name: &str| {
-        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
-        "spec": {"containers": [{"name": "app"}]}})
-    };
+    let pod = |name: &str| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {"containers": [{"name": "app"}]}});
     let hostile_pod = folder.join("hostile.yaml");
     fs::write(&hostile_pod, pod(HOSTILE).to_string()).unwrap();
     fs::write(folder.join("good.yaml"), pod("web").to_string()).unwrap();

@@ -77,10 +77,7 @@ pub(crate) fn with(mut data: Value, more: Value) -> Value {
 }
 
 pub(crate) fn about(id: &str, more: Value) -> Value {
-    with(
-        json!({"namespace": "default", "name": "hog", "evictionId": id, "uid": "3f2a", "signal": "memory.available"}),
-        more,
-    )
+    with(json!({"namespace": "default", "name": "hog", "evictionId": id, "uid": "3f2a", "signal": "memory.available"}), more)
 }
 
 /// That threshold was crossed.
@@ -120,10 +117,7 @@ pub(crate) fn eviction() -> Vec<Told> {
         (
             EventType::EvictionSignalled,
             hog,
-            about(
-                FIRST,
-                json!({"sent": "SIGKILL", "crossedToDecidedMs": 1.204, "crossedToSignalledMs": 2.011}),
-            ),
+            about(FIRST, json!({"sent": "SIGKILL", "crossedToDecidedMs": 1.204, "crossedToSignalledMs": 2.011})),
         ),
         (EventType::EvictionContained, Some("default/cache"), contained),
         (EventType::EvictionContained, Some("default/cache"), released),

@@ -4,24 +4,8 @@ use std::{fs, process::Command};
 use crate::{Scene, run};
 
 const VERBS: [&str; 18] = [
-    "run",
-    "plan",
-    "rank",
-    "events",
-    "why",
-    "next",
-    "headroom",
-    "what-if",
-    "replay",
-    "exec",
-    "evict",
-    "protect",
-    "pause",
-    "doctor",
-    "config",
-    "completions",
-    "man",
-    "help",
+    "run", "plan", "rank", "events", "why", "next", "headroom", "what-if", "replay", "exec", "evict", "protect",
+    "pause", "doctor", "config", "completions", "man", "help",
 ];
 
 #[test]

@@ -72,9 +72,8 @@ fn by_id(entries: &[Entry], id: &str) -> Result<Subject, Failure> {
             Some(near) => format!("did you mean {near}?"),
             None => String::from("it may be kept no longer"),
         };
-        return Err(
-            anyhow!("no event, eviction or OOM has the id {id}: {hint} `enforcer events` shows all").into()
-        );
+        return Err(anyhow!("no event, eviction or OOM has the id {id}: {hint} `enforcer events` shows all")
+            .into());
     };
     if let Some(found) = subject(place, entry) {
         return Ok(found);

@@ -126,8 +126,7 @@ impl Around {
         let before = || of_signal().filter(|(at, _)| *at < place);
         let began = before().filter(|(_, entry)| is_end(entry)).map(|(at, _)| at).last();
         let in_this = |at: usize| began.is_none_or(|began| at > began);
-        let crossed =
-            before().filter(|(at, entry)| in_this(*at) && entry.kind() == EventType::ThresholdCrossed);
+        let crossed = before().filter(|(at, entry)| in_this(*at) && entry.kind() == EventType::ThresholdCrossed);
         let warned = before().filter(|(_, entry)| {
             let age_ms = own.record.time_ms.saturating_sub(entry.record.time_ms);
             entry.kind() == EventType::PressureRising && entry.is_headroom && age_ms <= WARNED_MS

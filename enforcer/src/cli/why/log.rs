@@ -71,8 +71,7 @@ async fn from_daemon(context: &Context) -> Result<Vec<Record>, Failure> {
         pending.extend_from_slice(&chunk);
         let whole = pending.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         let lines: Vec<u8> = pending.drain(..whole).collect();
-        records
-            .extend(lines.split_inclusive(|byte| *byte == b'\n').filter_map(Record::from_line).filter(tells));
+        records.extend(lines.split_inclusive(|byte| *byte == b'\n').filter_map(Record::from_line).filter(tells));
         if pending.len() > MAX_LINE_BYTES {
             return Err(anyhow!("the daemon sent a line of more than {MAX_LINE_BYTES} bytes").into());
         }

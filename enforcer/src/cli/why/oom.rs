@@ -59,8 +59,7 @@ fn died(page: &mut Page, all: &[&Value]) {
             (Some(pod), None) => pod.to_owned(),
             (None, _) => text(victim, "cgroup").unwrap_or("?").to_owned(),
         };
-        let score =
-            signed(victim, "oomScoreAdj").map_or_else(|| String::from("?"), |score| score.to_string());
+        let score = signed(victim, "oomScoreAdj").map_or_else(|| String::from("?"), |score| score.to_string());
         let init = match victim.get("containerInit") {
             Some(Value::Bool(true)) => "yes",
             Some(Value::Bool(false)) => "no",

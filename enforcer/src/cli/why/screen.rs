@@ -55,8 +55,7 @@ fn trigger(page: &mut Page, data: &Value, folded: &Folded) {
     if let (Some(signal), Some((observed, threshold))) = (signal, both) {
         page.field("trigger", &format!("{signal} {observed} < {threshold}{hard}"));
     } else if let Some(operator) = data.get("operator") {
-        let number =
-            |key| number(operator, key).map_or_else(|| String::from("?"), |number| number.to_string());
+        let number = |key| number(operator, key).map_or_else(|| String::from("?"), |number| number.to_string());
         page.field("trigger", &format!("an order of uid {}, process {}", number("uid"), number("pid")));
     } else {
         page.field("trigger", "kept no longer");
@@ -76,10 +75,7 @@ fn victim_of(page: &mut Page, decision: &Value) {
     let name = pod(victim, "name").unwrap_or_else(|| String::from("?"));
     let class = text(victim, "qosClass").unwrap_or("?");
     let priority = signed(victim, "priority").map_or_else(|| String::from("?"), |number| number.to_string());
-    page.field(
-        "victim",
-        &format!("{name}, {class}, priority {priority}, uid {}", text(victim, "uid").unwrap_or("?")),
-    );
+    page.field("victim", &format!("{name}, {class}, priority {priority}, uid {}", text(victim, "uid").unwrap_or("?")));
     let limit = match victim.get("limitBytes") {
         Some(_) => format!("limit {}", bytes(victim, "limitBytes")),
         None => String::from("no limit"),
@@ -153,8 +149,7 @@ fn next(page: &mut Page, folded: &Folded) {
     if let Some(next) = &folded.followed_by {
         let id = text(data(next), "evictionId").unwrap_or("?");
         let who = data(next).get("victim").and_then(|victim| pod(victim, "name"));
-        let who =
-            who.or_else(|| text(next, "subject").map(str::to_owned)).unwrap_or_else(|| String::from("?"));
+        let who = who.or_else(|| text(next, "subject").map(str::to_owned)).unwrap_or_else(|| String::from("?"));
         told.push(format!("it was still short: then {who} (enforcer why {id})"));
     }
     if let Some(nobody) = folded.suppressed.as_ref().map(data) {
@@ -175,10 +170,7 @@ fn next(page: &mut Page, folded: &Folded) {
         told.push(format!("`enforcer replay {}` decides again", folded.id));
     }
     if folded.kind == "suppression" {
-        told.push(format!(
-            "`enforcer events --type {}` shows when else",
-            EventType::EvictionSuppressed.short()
-        ));
+        told.push(format!("`enforcer events --type {}` shows when else", EventType::EvictionSuppressed.short()));
     }
     // The victim may come back.
     if Outcome::of(folded) == Outcome::Completed {

@@ -82,8 +82,7 @@ pub(super) fn rows(decision: &Value) -> Vec<RankedView> {
 pub(super) fn trigger(data: &Value) -> Option<String> {
     let signal = text(data, "signal")?;
     let soft = if data.get("hard") == Some(&Value::Bool(false)) { "its soft threshold " } else { "" };
-    if let (Some(observed), Some(threshold)) = (number(data, "observedCount"), number(data, "thresholdCount"))
-    {
+    if let (Some(observed), Some(threshold)) = (number(data, "observedCount"), number(data, "thresholdCount")) {
         return Some(format!("{signal} fell to {observed}, below {soft}{threshold}"));
     }
     let (Some(observed), Some(threshold)) = (number(data, "observedBytes"), number(data, "thresholdBytes"))
@@ -162,10 +161,7 @@ fn oom(folded: &Folded) -> String {
 
 /// What a victim had in memory.
 pub(super) fn resident(victim: &Value) -> u64 {
-    ["anonBytes", "fileBytes", "shmemBytes"]
-        .iter()
-        .filter_map(|key| number(victim, key))
-        .fold(0, u64::saturating_add)
+    ["anonBytes", "fileBytes", "shmemBytes"].iter().filter_map(|key| number(victim, key)).fold(0, u64::saturating_add)
 }
 
 /// `workload (pid 398) in container c1 of default/p`.
