@@ -33,6 +33,7 @@ mod recovery;
 mod reload;
 mod reports;
 mod schedule;
+mod signals;
 mod sinks;
 mod stalls;
 mod standing;
@@ -48,7 +49,6 @@ use std::{
 
 use anyhow::Context as _;
 use tokio::{
-    signal::unix::{SignalKind, signal},
     sync::{mpsc, watch},
     task::JoinHandle,
 };
@@ -65,6 +65,7 @@ use self::{
     orders::{Desk, Evictions},
     recording::Recording,
     reports::{Telling, lock, start_reflex},
+    signals::{Asked, Signals},
     sinks::Sinks,
     start::{permits, tell_start},
     watching::{Guarded, Watched},
@@ -124,9 +125,7 @@ pub enum OnExit {
 /// On SIGHUP the configuration is read again by `load`.
 pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow::Result<()> {
     raw::keep_heap_small();
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    let mut hang_up = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
+    let mut signals = Signals::listen()?;
     let host = Host::read(&config)?;
     let kubelets = unfit::is_kubelets(&config);
     unfit::check(&config, &host, kubelets)?;
@@ -180,9 +179,10 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     loop {
         let due = desired.due().min(edges.due());
         tokio::select! {
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
-            _ = hang_up.recv() => {
+            asked = signals.next() => {
+                if asked == Asked::Stop {
+                    break;
+                }
                 if let Some(new) = reload::reload(&config, &*load, &host, kubelets, &journal) {
                     config = new;
                     lock(&teller).configured(config.hash());
@@ -198,11 +198,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
             turn = desk.next() => desk.take(turn, &desired, &config, &evictions),
             Some(reflexion) = reflexions.recv() => heed(reflexion, &mut desired),
             loaded = pods.next() => desired.load(loaded).await?,
-            changes = watched.next() => {
-                // The programs told of it before, and they know who it was.
-                desired.guarded(guarded.take()).await?;
-                desired.changed(changes).await?;
-            }
+            changes = watched.next() => desired.changed(changes, guarded.take()).await?,
             events = guarded.next() => {
                 desired.guarded(events).await?;
                 desired.set_sight(guarded.sight());

@@ -9,7 +9,9 @@ use std::{
 use enforcer::{
     journal::{Event, EventType, Journal, Subject},
     model::PodName,
-    serve::{Doctor, Observe, Sockets, Sources, Usages, View},
+    serve::{
+        Doctor, Foresight, Headrooms, Observe, Ranker, RankingView, Scrape, Sockets, Sources, Usages, View,
+    },
 };
 use serde_json::json;
 use tokio::sync::watch;
@@ -47,8 +49,13 @@ impl Scene {
             doctor: Doctor::default(),
             recorder: None,
             usages: Usages::by(Vec::new),
+            foresight: Foresight {
+                ranker: Ranker::by(|_| RankingView::default()),
+                headrooms: Headrooms::by(|| None),
+            },
             view: watch::channel(View::default()).1,
             orders: watch::channel(Vec::new()).1,
+            metrics: Scrape::by(|| Ok(String::new())),
         };
         let server = runtime.spawn(observe.serve(sources, watch::channel(true).1, stopping));
         Self { journal, runtime, server, stop, run_dir, _state_dir: state_dir }

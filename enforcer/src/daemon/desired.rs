@@ -25,6 +25,7 @@ use crate::{
     journal::{Event, EventType, Journal, Slots, Subject},
     model::{CgroupId, CgroupPath, Pod, PodName, PodUid},
     policy::{self, CgroupDriver, Plan, PodPlan, admission::Admission, threshold::NodeCondition},
+    sense::GuardEvent,
     serve::View,
     source::{Change, Decisions, EndedPod, Grounds, Loaded, Roster, SourceError, State},
 };
@@ -349,8 +350,14 @@ impl Desired {
         self.is_loaded
     }
 
-    /// Looks at the cgroups that the kernel told of; without any, it tells of none any longer.
-    pub(super) async fn changed(&mut self, changes: Option<Changes>) -> anyhow::Result<()> {
+    /// Looks at the cgroups that the kernel told of; without any, it tells of none any longer. What the guard has told
+    /// comes first: it told of it before, and knows who it was.
+    pub(super) async fn changed(
+        &mut self,
+        changes: Option<Changes>,
+        told: Vec<GuardEvent>,
+    ) -> anyhow::Result<()> {
+        self.guarded(told).await?;
         let Some(changes) = changes else {
             self.schedule.files_are_told(false, Instant::now());
             return Ok(());
