@@ -37,6 +37,7 @@ const FAMILIES: &[&str] = &[
     "enforcer_events_lost",
     "enforcer_event_log_bytes",
     "enforcer_queue_records",
+    "enforcer_event_sink_failures",
     "enforcer_event_sink_lag_records",
     "enforcer_event_sink_last_success_timestamp_seconds",
     "enforcer_bpf_ringbuf_lost",
