@@ -191,14 +191,14 @@ impl Sources {
         }
     }
 
-    /// Those of the kinds that there are.
+    /// How those of each kind do.
     fn sinks(&self) -> Vec<SinkState> {
         let newest = self.journal.range().newest;
         let kinds = Kind::ALL.iter().map(|kind| (kind.as_str(), self.healths.of(*kind)));
         kinds
-            .filter(|(_, health)| health.is_any())
             .map(|(name, health)| SinkState {
                 name,
+                is_on: health.is_any(),
                 lag_records: health.lag_records(newest),
                 last_success_ms: health.last_success_ms().and_then(|ms| ms.try_into().ok()).unwrap_or(0),
                 failures: health.failures(),

@@ -1,4 +1,6 @@
+mod envelope;
 mod lines;
+mod reader;
 
 use std::{
     collections::VecDeque,
@@ -8,17 +10,20 @@ use std::{
 };
 
 use bytes::Bytes;
-use serde_json::json;
 use tokio::sync::watch;
 use ulid::{Generator, Ulid};
 
 use super::{
-    Cursor, Event, Filter, Record, Subject, disk::Disk, retention::Limits, segment::Segment, store::Segments,
-    tail::Tail, trouble::Trouble,
+    Cursor, Event, Filter, Record, Subject, disk::Disk, retention::Limits, tail::Tail, trouble::Trouble,
 };
 use crate::metrics::Counts;
 
-pub use self::lines::{Line, Passed};
+use self::envelope::Envelope;
+pub(super) use self::reader::read_segments;
+pub use self::{
+    lines::{Line, Passed},
+    reader::{Batch, Reader},
+};
 
 /// How many bytes of events are kept in memory, beside those that the disk has not taken yet.
 const WINDOW_BYTES: usize = 256 << 10;
@@ -28,9 +33,6 @@ const RETAINED_BYTES: usize = 2 << 20;
 
 /// The most events that one batch holds, so that a reader far behind does not hold the log for long.
 const BATCH_RECORDS: usize = 256;
-
-/// The longest line; of a longer event the payload is left out. What reads the stream takes no longer ones.
-const MAX_LINE_BYTES: usize = (1 << 20) - 1;
 
 /// The log; clones share it.
 #[derive(Clone)]
@@ -125,20 +127,6 @@ pub struct Load {
     pub unwritten_records: u64,
 }
 
-/// What a reader gets.
-#[derive(Debug)]
-pub enum Batch {
-    /// The next events that it wants, in order; there may be none among those that it passed.
-    Records(Vec<Record>),
-    /// Events that it had not read are kept no longer; it goes on behind them.
-    Gap {
-        /// The first sequence that it missed.
-        from: u64,
-        /// The last.
-        to: u64,
-    },
-}
-
 /// Why a cursor cannot be resumed from.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Stale {
@@ -208,6 +196,8 @@ impl Journal {
             Subject::Pod(pod) => Some(pod.namespace.as_str()),
         };
         shared.counts.observe(kind, namespace, &data);
+        // As far as it can be done before, it is: others append too.
+        let payload = envelope::payload(&data);
         let now = jiff::Timestamp::now();
         let mut log = shared.log();
         let id = match log.ids.generate() {
@@ -219,28 +209,8 @@ impl Journal {
             Subject::Node => (shared.node.clone(), None),
             Subject::Pod(pod) => (pod.to_string(), Some(pod)),
         };
-        let whole = |data| {
-            let mut line = json!({
-                "specversion": "1.0",
-                "id": id.to_string(),
-                "source": shared.source,
-                "type": kind,
-                "subject": subject,
-                "time": format!("{now:.6}"),
-                "sequence": format!("{sequence:020}"),
-                "datacontenttype": "application/json",
-                "data": data,
-            })
-            .to_string();
-            line.push('\n');
-            line
-        };
-        let mut line = whole(data);
-        if line.len() > MAX_LINE_BYTES {
-            let message =
-                format!("the payload of {} bytes is left out: it is too long for an event", line.len());
-            line = whole(json!({"message": message, "leftOutBytes": line.len()}));
-        }
+        let (source, subject) = (shared.source.as_str(), subject.as_str());
+        let line = Envelope { id, kind, sequence, source, subject, time: now }.line(&payload);
         let record = Record { sequence, time_ms: now.as_millisecond(), kind, pod, line: Bytes::from(line) };
         log.push(record);
         let visible = log.visible;
@@ -541,90 +511,6 @@ impl fmt::Debug for Journal {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Journal").field("range", &self.range()).finish_non_exhaustive()
     }
-}
-
-/// A position in the log, and what is wanted from there on.
-#[derive(Clone, Debug)]
-pub struct Reader {
-    journal: Journal,
-    newest: watch::Receiver<u64>,
-    next: u64,
-    filter: Filter,
-}
-
-impl Reader {
-    /// The next events that are there already; none at the log's end. What is not in memory any more is read from the
-    /// disk, in the calling thread.
-    pub fn read(&mut self) -> Option<Batch> {
-        let (passed, oldest) = {
-            let log = self.journal.shared.log();
-            if self.next > log.visible {
-                return None;
-            }
-            let oldest = log.oldest();
-            let most =
-                usize::try_from(log.visible - self.next + 1).unwrap_or(BATCH_RECORDS).min(BATCH_RECORDS);
-            (if self.next >= oldest { log.behind(self.next - 1, most) } else { Vec::new() }, oldest)
-        };
-        let mut passed = if passed.is_empty() { self.segments(oldest) } else { passed };
-        // Behind a hole the next batch begins, with what it misses.
-        let first = passed.first().map_or(self.next, |record| record.sequence);
-        let whole =
-            passed.iter().zip(first..).take_while(|(record, place)| record.sequence == *place).count();
-        passed.truncate(whole);
-        let first = passed.first().map_or(oldest, |record| record.sequence);
-        if self.next < first {
-            let from = std::mem::replace(&mut self.next, first);
-            self.journal.counts().lost_to_reader(first - from);
-            return Some(Batch::Gap { from, to: first - 1 });
-        }
-        self.next = passed.last().map_or(self.next, |record| record.sequence + 1);
-        Some(Batch::Records(passed.into_iter().filter(|record| self.filter.takes(record)).collect()))
-    }
-
-    /// The next events from the segments, up to those that are in memory.
-    fn segments(&self, oldest_in_memory: u64) -> Vec<Record> {
-        let Some(disk) = &self.journal.shared.disk else { return Vec::new() };
-        read_segments(disk.segments(), self.next, oldest_in_memory, BATCH_RECORDS)
-    }
-
-    /// Waits until there is something to read. Safe to cancel.
-    pub async fn readable(&mut self) {
-        let next = self.next;
-        // The journal that this reader holds keeps the sender alive, so waiting cannot fail.
-        let waited = self.newest.wait_for(|newest| *newest >= next).await;
-        debug_assert!(waited.is_ok(), "the reader holds its journal");
-    }
-
-    /// The last sequence that it passed.
-    #[must_use]
-    pub fn position(&self) -> u64 {
-        self.next - 1
-    }
-}
-
-/// Up to `most` events with sequences of `from` and later, below `end`. What cannot be read is passed over.
-pub(super) fn read_segments(segments: &Segments, from: u64, end: u64, most: usize) -> Vec<Record> {
-    let segments: Vec<Arc<Segment>> = {
-        let segments = segments.read().unwrap_or_else(PoisonError::into_inner);
-        let later = segments.partition_point(|segment| segment.header.first <= from);
-        segments.iter().skip(later.saturating_sub(1)).cloned().collect()
-    };
-    for segment in segments {
-        match segment.read(from, most) {
-            Ok(mut records) => {
-                records.retain(|record| record.sequence < end);
-                if !records.is_empty() {
-                    return records;
-                }
-            }
-            Err(error) => tracing::warn!("cannot read {}: {error}", segment.data_path().display()),
-        }
-        if segment.header.first >= end {
-            break;
-        }
-    }
-    Vec::new()
 }
 
 #[cfg(test)]

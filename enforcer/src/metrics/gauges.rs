@@ -21,7 +21,7 @@ pub struct Gauges {
     pub next_victims: Vec<NextVictim>,
     /// What the journal's segments take on the disk.
     pub event_log_bytes: u64,
-    /// The sinks that events are pushed to, as far as there are any.
+    /// The sinks that events are pushed to, of each kind.
     pub sinks: Vec<SinkState>,
     /// How many events wait for the disk.
     pub unwritten_records: u64,
@@ -38,10 +38,12 @@ pub struct Gauges {
 }
 
 /// How the sinks of one kind do.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SinkState {
     /// The kind.
     pub name: &'static str,
+    /// Whether there is any.
+    pub is_on: bool,
     /// How many events the hindmost has before it.
     pub lag_records: u64,
     /// When the one for which that is longest ago delivered something last, in milliseconds since 1970; 0 is never.

@@ -137,6 +137,7 @@ fn gauges() -> Gauges {
         mode: String::from("enforce"),
         config_hash: String::from("abc"),
         process: Process::read(),
+        sinks: vec![SinkState { name: "journald", ..SinkState::default() }],
         ..Gauges::default()
     }
 }
@@ -373,7 +374,14 @@ fn losses_sinks_and_what_lies_ahead_are_told() {
     counts.lost_by_journal(2);
     counts.lost_to_reader(9);
     counts.set_left_ns(Level::Hard, Some(2_500_000_000));
-    let sink = SinkState { name: "journald", lag_records: 12, last_success_ms: 3_000, failures: 4, lost: 1 };
+    let sink = SinkState {
+        name: "journald",
+        is_on: true,
+        lag_records: 12,
+        last_success_ms: 3_000,
+        failures: 4,
+        lost: 1,
+    };
     let read = Read::of(&expose(counts, Gauges { sinks: vec![sink], ..gauges() }).unwrap());
     assert_eq!(read.get(r#"enforcer_event_sink_failures_total{sink="journald"}"#), 4.0);
     assert_eq!(read.get("enforcer_bpf_ringbuf_lost_total"), 7.0);

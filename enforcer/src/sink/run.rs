@@ -82,6 +82,8 @@ impl<O: Outlet> Run<O> {
     /// Delivers until it is to stop; then goes on for a moment, if there is more and nothing fails.
     pub(super) async fn run(mut self, stop: watch::Receiver<bool>) {
         let mut spell = Spell::default();
+        // Where it begins outlives a kill that comes before its first delivery.
+        self.write_cursor(&mut spell);
         let mut over = stop.clone();
         tokio::select! {
             () = self.work(&mut spell, stop) => {}

@@ -61,18 +61,19 @@ pub(super) fn events(page: &mut Page<'_>, counted: &Counted, gauges: &Gauges) ->
 
 pub(super) fn sinks(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
     let sinks = &gauges.sinks;
+    let on = || sinks.iter().filter(|sink| sink.is_on);
     page.family(
         "enforcer_event_sink_lag_records",
         Kind::Gauge,
         "Events in the journal that a sink has not delivered",
-        |rows| sinks.iter().try_for_each(|sink| rows.gauge(&[("sink", sink.name)], sink.lag_records)),
+        |rows| on().try_for_each(|sink| rows.gauge(&[("sink", sink.name)], sink.lag_records)),
     )?;
     page.family(
         "enforcer_event_sink_last_success_timestamp_seconds",
         Kind::Gauge,
         "When a sink delivered something last; 0 is never",
         |rows| {
-            sinks.iter().try_for_each(|sink| {
+            on().try_for_each(|sink| {
                 rows.gauge_float(&[("sink", sink.name)], milliseconds(sink.last_success_ms))
             })
         },

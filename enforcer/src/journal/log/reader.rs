@@ -1,0 +1,111 @@
+//! A reader of the log, which is a position in it.
+
+use std::sync::{Arc, PoisonError};
+
+use tokio::sync::watch;
+
+use super::{BATCH_RECORDS, Journal};
+use crate::journal::{Filter, Record, segment::Segment, store::Segments};
+
+/// What a reader gets.
+#[derive(Debug)]
+pub enum Batch {
+    /// The next events that it wants, in order; there may be none among those that it passed.
+    Records(Vec<Record>),
+    /// Events that it had not read are kept no longer; it goes on behind them.
+    Gap {
+        /// The first sequence that it missed.
+        from: u64,
+        /// The last.
+        to: u64,
+    },
+}
+
+/// A position in the log, and what is wanted from there on.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    pub(super) journal: Journal,
+    pub(super) newest: watch::Receiver<u64>,
+    pub(super) next: u64,
+    pub(super) filter: Filter,
+}
+
+impl Reader {
+    /// The next events that are there already; none at the log's end. What is not in memory any more is read from the
+    /// disk, in the calling thread.
+    pub fn read(&mut self) -> Option<Batch> {
+        let (passed, oldest) = {
+            let log = self.journal.shared.log();
+            if self.next > log.visible {
+                return None;
+            }
+            let oldest = log.oldest();
+            let most =
+                usize::try_from(log.visible - self.next + 1).unwrap_or(BATCH_RECORDS).min(BATCH_RECORDS);
+            (if self.next >= oldest { log.behind(self.next - 1, most) } else { Vec::new() }, oldest)
+        };
+        let mut passed = if passed.is_empty() { self.segments(oldest) } else { passed };
+        // Behind a hole the next batch begins, with what it misses.
+        let first = passed.first().map_or(self.next, |record| record.sequence);
+        let whole =
+            passed.iter().zip(first..).take_while(|(record, place)| record.sequence == *place).count();
+        passed.truncate(whole);
+        let first = passed.first().map_or(oldest, |record| record.sequence);
+        if self.next < first {
+            let from = std::mem::replace(&mut self.next, first);
+            self.journal.counts().lost_to_reader(first - from);
+            return Some(Batch::Gap { from, to: first - 1 });
+        }
+        self.next = passed.last().map_or(self.next, |record| record.sequence + 1);
+        Some(Batch::Records(passed.into_iter().filter(|record| self.filter.takes(record)).collect()))
+    }
+
+    /// The next events from the segments, up to those that are in memory.
+    fn segments(&self, oldest_in_memory: u64) -> Vec<Record> {
+        let Some(disk) = &self.journal.shared.disk else { return Vec::new() };
+        read_segments(disk.segments(), self.next, oldest_in_memory, BATCH_RECORDS)
+    }
+
+    /// Waits until there is something to read. Safe to cancel.
+    pub async fn readable(&mut self) {
+        let next = self.next;
+        // The journal that this reader holds keeps the sender alive, so waiting cannot fail.
+        let waited = self.newest.wait_for(|newest| *newest >= next).await;
+        debug_assert!(waited.is_ok(), "the reader holds its journal");
+    }
+
+    /// The last sequence that it passed.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.next - 1
+    }
+}
+
+/// Up to `most` events with sequences of `from` and later, below `end`. What cannot be read is passed over.
+pub(in crate::journal) fn read_segments(
+    segments: &Segments,
+    from: u64,
+    end: u64,
+    most: usize,
+) -> Vec<Record> {
+    let segments: Vec<Arc<Segment>> = {
+        let segments = segments.read().unwrap_or_else(PoisonError::into_inner);
+        let later = segments.partition_point(|segment| segment.header.first <= from);
+        segments.iter().skip(later.saturating_sub(1)).cloned().collect()
+    };
+    for segment in segments {
+        match segment.read(from, most) {
+            Ok(mut records) => {
+                records.retain(|record| record.sequence < end);
+                if !records.is_empty() {
+                    return records;
+                }
+            }
+            Err(error) => tracing::warn!("cannot read {}: {error}", segment.data_path().display()),
+        }
+        if segment.header.first >= end {
+            break;
+        }
+    }
+    Vec::new()
+}
