@@ -173,7 +173,7 @@ fn two_readers_see_the_same_and_a_cursor_goes_on_where_it_stands() {
     assert!(seen.windows(2).all(|pair| pair[1] == pair[0] + 1), "{seen:?}");
     assert_eq!(first.seen, second.seen);
 
-    let answer = scene.daemon.get("/v1/events?after=another:1").unwrap();
+    let answer = scene.daemon.get("/v1/events?after=01J8Z3NDEKTSV4RRFFQ69G5FAV:1").unwrap();
     assert!(answer.starts_with("HTTP/1.0 410"), "{answer}");
     let body: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
     let (epoch, _) = body["oldest"].as_str().unwrap().split_once(':').unwrap();
