@@ -125,8 +125,8 @@ fn at_once() -> anyhow::Result<usize> {
     let info = rustix::system::sysinfo();
     let memory_mib = (info.totalram * u64::from(info.mem_unit)) >> 20;
     let by_memory = memory_mib * 2 / u64::from(MEMORY_MIB * MEMORY_SHARE);
-    // Each has two cpus and waits half of its time. With more of them what is slow in one alone is too slow in all.
-    Ok(cpus.min(usize::try_from(by_memory)?).max(1))
+    // Together they have no more cpus than the machine: otherwise what takes seconds in one alone misses its time in all.
+    Ok((cpus / usize::try_from(CPUS)?).min(usize::try_from(by_memory)?).max(1))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
