@@ -17,7 +17,10 @@ const STATIC: &str = "-Ctarget-feature=+crt-static";
 /// How programs are built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Profile {
+    /// What is shipped and measured.
     Release,
+    /// The same without what only takes time to build, for guests.
+    Guest,
     /// Quick to build, with debug information and the eBPF programs' own diagnostics.
     Development,
 }
@@ -26,6 +29,7 @@ impl Profile {
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Release => &["--release"],
+            Self::Guest => &["--profile", "guest"],
             Self::Development => &["--features", "enforcer/bpf-log"],
         }
     }
@@ -38,7 +42,7 @@ pub(crate) fn bpf_object(
     profile: Profile,
 ) -> anyhow::Result<PathBuf> {
     let (folder, log) = match profile {
-        Profile::Release => ("bpf", false),
+        Profile::Release | Profile::Guest => ("bpf", false),
         Profile::Development => ("bpf-log", true),
     };
     let folder = places.target.join(folder);
@@ -73,16 +77,8 @@ pub(crate) fn programs(
 /// Builds the tests that run in guests.
 pub(crate) fn guest_tests(places: &Places, object: &Path) -> anyhow::Result<PathBuf> {
     let mut cargo = static_cargo(places, object, "test");
-    cargo.args([
-        "--package",
-        "enforcer-tests",
-        "--features",
-        "guest",
-        "--test",
-        "guest",
-        "--no-run",
-        "--release",
-    ]);
+    cargo.args(["--package", "enforcer-tests", "--features", "guest", "--test", "guest", "--no-run"]);
+    cargo.args(Profile::Guest.arguments());
     let built = executables(&mut cargo, "test")?;
     let test = built.into_iter().find(|(name, _)| name == "guest");
     test.map(|(_, path)| path).context("cargo built no test binary `guest`")

@@ -68,7 +68,7 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<u8> {
 fn vm(places: &Places, vm: Vm) -> anyhow::Result<u8> {
     match vm {
         Vm::Exec { machine, timeout, script } => {
-            let guests = Guests::prepare(places, Steps::Aside, &[machine.kernel])?
+            let guests = Guests::prepare(places, Steps::Aside, &[machine.kernel], Profile::Guest)?
                 .with_init(machine.init, Steps::Aside)?;
             let script = script.as_bytes();
             prepared(&machine, seconds(timeout), only(&guests)?, script).exec(
@@ -78,7 +78,7 @@ fn vm(places: &Places, vm: Vm) -> anyhow::Result<u8> {
             )
         }
         Vm::Shell { machine } => {
-            let guests = Guests::prepare(places, Steps::Out, &[machine.kernel])?
+            let guests = Guests::prepare(places, Steps::Out, &[machine.kernel], Profile::Guest)?
                 .with_init(machine.init, Steps::Out)?;
             shell::shell(&guests, &prepared(&machine, Duration::MAX, only(&guests)?, b""))?;
             Ok(0)
@@ -115,8 +115,8 @@ fn only(guests: &Guests) -> anyhow::Result<&Kernel> {
 }
 
 fn demonstration(places: &Places, machine: &MachineArgs, timeout: Duration) -> anyhow::Result<u8> {
-    let guests =
-        Guests::prepare(places, Steps::Out, &[machine.kernel])?.with_init(machine.init, Steps::Out)?;
+    let guests = Guests::prepare(places, Steps::Out, &[machine.kernel], Profile::Guest)?
+        .with_init(machine.init, Steps::Out)?;
     if !guests.programs.iter().any(|(name, _)| name == "demo") {
         bail!("the package enforcer-tests has no program `demo`");
     }

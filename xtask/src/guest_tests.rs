@@ -12,7 +12,7 @@ use std::{
 use anyhow::Context as _;
 
 use crate::{
-    build,
+    build::{self, Profile},
     guest::{
         Guests, Init,
         exec::Run,
@@ -75,7 +75,7 @@ fn on_kernels(
     let seed = env::var(SEED).ok();
     let seed =
         seed.map(|seed| seed.parse().with_context(|| format!("{SEED}={seed} is no number"))).transpose()?;
-    let mut guests = Guests::prepare(places, steps, kernels)?;
+    let mut guests = Guests::prepare(places, steps, kernels, Profile::Guest)?;
     let test = steps.work("guest tests", || build::guest_tests(places, &guests.object))?;
     let [own, systemd] =
         parts(&run::text(Command::new(&test).args(["--list", "--format", "terse"]))?, filter);

@@ -9,6 +9,7 @@ use std::{
 use anyhow::Context as _;
 
 use crate::{
+    build::Profile,
     cli::MachineArgs,
     guest::{Guests, exec::Run, initramfs::FileToAdd},
     places::Places,
@@ -20,7 +21,8 @@ const TIMEOUT: Duration = Duration::from_mins(40);
 
 /// What a guest of this kind is made of, with the programs built.
 pub(super) fn prepare(places: &Places, machine: &MachineArgs) -> anyhow::Result<Guests> {
-    Guests::prepare(places, Steps::Out, &[machine.kernel])?.with_init(machine.init, Steps::Out)
+    Guests::prepare(places, Steps::Out, &[machine.kernel], Profile::Release)?
+        .with_init(machine.init, Steps::Out)
 }
 
 /// Runs a program of the tests' package in a guest, with its arguments and further files; answers its exit status.

@@ -55,11 +55,16 @@ pub(crate) struct Guests {
 
 impl Guests {
     /// Sets up what is missing and builds the programs.
-    pub(crate) fn prepare(places: &Places, steps: Steps, names: &[KernelName]) -> anyhow::Result<Self> {
+    pub(crate) fn prepare(
+        places: &Places,
+        steps: Steps,
+        names: &[KernelName],
+        profile: Profile,
+    ) -> anyhow::Result<Self> {
         let toolchain = setup::bpf_toolchain(places, steps)?;
         let GuestTools { qemu, kernels, accelerator } = setup::guest_tools(places, steps, names)?;
-        let object = steps.work("eBPF object", || build::bpf_object(places, &toolchain, Profile::Release))?;
-        let programs = steps.work("programs", || build::programs(places, &object, Profile::Release))?;
+        let object = steps.work("eBPF object", || build::bpf_object(places, &toolchain, profile))?;
+        let programs = steps.work("programs", || build::programs(places, &object, profile))?;
         Ok(Self { places: places.clone(), qemu, accelerator, kernels, programs, object, systemd: None })
     }
 
