@@ -2,6 +2,7 @@
 
 mod accept;
 mod admin;
+mod brief;
 mod connections;
 mod containers;
 mod credit;

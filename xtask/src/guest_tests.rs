@@ -31,8 +31,8 @@ const CPUS: u32 = 2;
 /// Guests together take no more of this machine's memory than two parts in so many.
 const MEMORY_SHARE: u32 = 3;
 
-/// So many tests of one kernel and more are split among two guests: they wait most of their time.
-const MANY: usize = 60;
+/// No guest runs more tests than this: they wait most of their time, and the last guest is not waited for long.
+const MOST_TESTS: usize = 40;
 
 /// What tests that choose by chance take their seed from.
 const SEED: &str = "ENFORCER_TEST_SEED";
@@ -83,8 +83,14 @@ fn on_kernels(
         guests = guests.with_init(Init::Systemd, steps)?;
     }
     let programs = [("guest".to_owned(), test)];
-    let own = shares(own);
+    let own = shares(&own);
     let mut boots = VecDeque::new();
+    // The longest ones first.
+    let with_systemd = guests.kernels.iter().filter(|kernel| systemd_kernels.contains(&kernel.name));
+    for kernel in with_systemd.filter(|_| !systemd.is_empty()) {
+        let name = format!("{}, systemd", kernel.name);
+        boots.push_back(Boot { kernel, init: Init::Systemd, name, script: script(&systemd, seed) });
+    }
     for kernel in &guests.kernels {
         for (share, tests) in own.iter().enumerate() {
             let name = if own.len() == 1 {
@@ -93,10 +99,6 @@ fn on_kernels(
                 format!("{}, part {}", kernel.name, share + 1)
             };
             boots.push_back(Boot { kernel, init: Init::Own, name, script: script(tests, seed) });
-        }
-        if !systemd.is_empty() && systemd_kernels.contains(&kernel.name) {
-            let name = format!("{}, systemd", kernel.name);
-            boots.push_back(Boot { kernel, init: Init::Systemd, name, script: script(&systemd, seed) });
         }
     }
     let at_once = at_once()?.min(boots.len());
@@ -125,8 +127,8 @@ fn at_once() -> anyhow::Result<usize> {
     let info = rustix::system::sysinfo();
     let memory_mib = (info.totalram * u64::from(info.mem_unit)) >> 20;
     let by_memory = memory_mib * 2 / u64::from(MEMORY_MIB * MEMORY_SHARE);
-    // Together they have no more cpus than the machine: otherwise what takes seconds in one alone misses its time in all.
-    Ok((cpus / usize::try_from(CPUS)?).min(usize::try_from(by_memory)?).max(1))
+    // They wait most of their time, each for itself.
+    Ok(cpus.min(usize::try_from(by_memory)?).max(1))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -191,15 +193,9 @@ fn parts(list: &str, filter: Option<&str>) -> [Vec<String>; 2] {
 }
 
 /// The tests for each guest of a kernel. Neighbours go to different ones: those of a module take about as long.
-fn shares(tests: Vec<String>) -> Vec<Vec<String>> {
-    if tests.is_empty() {
-        return Vec::new();
-    }
-    if tests.len() < MANY {
-        return vec![tests];
-    }
-    let share = |first: usize| tests.iter().skip(first).step_by(2).cloned().collect();
-    vec![share(0), share(1)]
+fn shares(tests: &[String]) -> Vec<Vec<String>> {
+    let count = tests.len().div_ceil(MOST_TESTS);
+    (0..count).map(|first| tests.iter().skip(first).step_by(count).cloned().collect()).collect()
 }
 
 /// Runs these tests; their names are paths of Rust, which mean nothing to the shell.
@@ -238,13 +234,13 @@ mod tests {
     #[test]
     fn many_tests_are_split_and_none_is_lost() {
         let tests = |count: usize| (0..count).map(|number| format!("t::{number:03}")).collect::<Vec<_>>();
-        assert_eq!(shares(tests(0)), Vec::<Vec<String>>::new());
-        assert_eq!(shares(tests(MANY - 1)).len(), 1);
-        let shares = shares(tests(MANY + 1));
-        assert_eq!(shares.iter().map(Vec::len).collect::<Vec<_>>(), [MANY / 2 + 1, MANY / 2]);
+        assert_eq!(shares(&tests(0)), Vec::<Vec<String>>::new());
+        assert_eq!(shares(&tests(MOST_TESTS)).len(), 1);
+        let shares = shares(&tests(2 * MOST_TESTS + 1));
+        assert_eq!(shares.iter().map(Vec::len).collect::<Vec<_>>(), [27; 3]);
         let mut all = shares.concat();
         all.sort();
-        assert_eq!(all, tests(MANY + 1));
+        assert_eq!(all, tests(2 * MOST_TESTS + 1));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! asked from the node itself.
 
 use std::{
+    io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
@@ -15,19 +16,14 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::post,
 };
-use hyper::server::conn::http1;
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
 use tokio::{
-    net::{UnixListener, UnixStream},
-    sync::{Semaphore, mpsc, oneshot, watch},
-    task::JoinSet,
+    net::UnixListener,
+    sync::{mpsc, oneshot, watch},
 };
 
 use super::{
     Access, Done, Error, No, Peer, Sockets, Stranger, View, Wish,
+    brief::{self, Door},
     credit::Credits,
     guarded::Guarded,
     routes::{BODY_BYTES, Routes, told},
@@ -37,19 +33,6 @@ use crate::model::CgroupPath;
 
 /// The socket's name in the run directory.
 const ADMIN_SOCKET: &str = "admin.sock";
-
-/// How much of a request's head is kept; hyper takes no less than this.
-const HEAD_BYTES: usize = 8 * 1_024;
-
-/// How many may ask at once; the others wait.
-const MAX_PEERS: usize = 8;
-
-/// How long a request's head, and a whole connection with its one request, may take. The disk may take some of it.
-const HEAD: Duration = Duration::from_secs(2);
-const WHOLE: Duration = Duration::from_secs(15);
-
-/// How long nobody is let in after the kernel refused to.
-const NO_PEER: Duration = Duration::from_millis(100);
 
 /// A wish, whose, and where the answer goes.
 #[derive(Debug)]
@@ -105,49 +88,29 @@ impl Admin {
             .route("/v1/orders", post(order))
             .with_state(Shared { asked, credits: Arc::default() })
             .layer(DefaultBodyLimit::max(BODY_BYTES));
-        let places = Arc::new(Semaphore::new(MAX_PEERS));
-        let mut connections = JoinSet::new();
-        loop {
-            let next = async {
-                // It is never closed.
-                let place = Arc::clone(&places).acquire_owned().await.ok();
-                (place, self.listener.accept().await)
-            };
-            let (place, accepted) = tokio::select! {
-                _ = stopping.wait_for(|stopping| *stopping) => break,
-                Some(_ended) = connections.join_next() => continue,
-                next = next => next,
-            };
-            let stream = match accepted {
-                Ok((stream, _address)) => stream,
-                Err(error) => {
-                    tracing::warn!(%error, "nobody can be let in on the admin socket");
-                    tokio::time::sleep(NO_PEER).await;
-                    continue;
-                }
-            };
-            let peer = Peer::admit(&stream, &self.access, &kubepods, &view.borrow());
-            let router = router.clone().layer(Extension(peer));
-            connections.spawn(async move {
-                serve_one(stream, router).await;
-                drop(place);
-            });
-        }
-        while connections.join_next().await.is_some() {}
+        let door = Front { admin: self, router, kubepods, view };
+        let mut under_way = brief::serve(&door, &mut stopping).await;
+        while under_way.join_next().await.is_some() {}
     }
 }
 
-async fn serve_one(stream: UnixStream, router: Router) {
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
-        .max_buf_size(HEAD_BYTES)
-        .keep_alive(false)
-        .serve_connection(TokioIo::new(Guarded::new(stream, WHOLE)), TowerToHyperService::new(router));
-    match tokio::time::timeout(WHOLE, connection).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a connection to the admin socket failed"),
-        Err(_elapsed) => tracing::debug!("a connection to the admin socket took too long"),
+/// The socket as those who ask find it.
+struct Front {
+    admin: Admin,
+    router: Router,
+    kubepods: CgroupPath,
+    view: watch::Receiver<View>,
+}
+
+impl Door for Front {
+    type Stream = Guarded;
+    const NAME: &'static str = "the admin socket";
+    const PLACES: usize = 8;
+
+    async fn accept(&self) -> io::Result<(Guarded, Router)> {
+        let (stream, _address) = self.admin.listener.accept().await?;
+        let peer = Peer::admit(&stream, &self.admin.access, &self.kubepods, &self.view.borrow());
+        Ok((Guarded::new(stream, brief::WHOLE), self.router.clone().layer(Extension(peer))))
     }
 }
 

@@ -1,6 +1,6 @@
 //! `GET /metrics`: on the observe socket, and on a TCP address where one is configured.
 
-use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{fmt, io, net::SocketAddr, sync::Arc};
 
 use axum::{
     Router,
@@ -9,31 +9,13 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::get,
 };
-use hyper::server::conn::http1;
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{Semaphore, watch},
-    task::JoinSet,
 };
 
+use super::brief::{self, Door};
 use crate::metrics::CONTENT_TYPE;
-
-/// How many may be answered over TCP at once; the others wait.
-const MAX_PEERS: usize = 4;
-
-/// How long a request's head, and a whole connection with its one request, may take.
-const HEAD: Duration = Duration::from_secs(2);
-const WHOLE: Duration = Duration::from_secs(15);
-
-/// How much of a request's head is kept; hyper takes no less than this.
-const HEAD_BYTES: usize = 8 * 1_024;
-
-/// How long nobody is let in after the kernel refused to.
-const NO_PEER: Duration = Duration::from_millis(100);
 
 /// Writes the metrics; may take some milliseconds.
 #[derive(Clone)]
@@ -91,46 +73,24 @@ impl MetricsListener {
         let router = Router::new()
             .route("/metrics", get(|State(scrape): State<Scrape>| async move { scrape.answer().await }))
             .with_state(scrape);
-        let places = Arc::new(Semaphore::new(MAX_PEERS));
-        let mut connections = JoinSet::new();
-        loop {
-            let next = async {
-                // It is never closed.
-                let place = Arc::clone(&places).acquire_owned().await.ok();
-                (place, self.0.accept().await)
-            };
-            let (place, accepted) = tokio::select! {
-                _ = stopping.wait_for(|stopping| *stopping) => break,
-                Some(_ended) = connections.join_next() => continue,
-                next = next => next,
-            };
-            let stream = match accepted {
-                Ok((stream, _address)) => stream,
-                Err(error) => {
-                    tracing::debug!(%error, "nobody can be let in on metricsListen");
-                    tokio::time::sleep(NO_PEER).await;
-                    continue;
-                }
-            };
-            let router = router.clone();
-            connections.spawn(async move {
-                serve_one(stream, router).await;
-                drop(place);
-            });
-        }
+        let door = Scrapes { listener: self.0, router };
+        // Who scrapes asks again: nobody waits for an answer that is under way.
+        drop(brief::serve(&door, &mut stopping).await);
     }
 }
 
-async fn serve_one(stream: TcpStream, router: Router) {
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
-        .max_buf_size(HEAD_BYTES)
-        .keep_alive(false)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    match tokio::time::timeout(WHOLE, connection).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a connection to metricsListen failed"),
-        Err(_elapsed) => tracing::debug!("a connection to metricsListen took too long"),
+struct Scrapes {
+    listener: TcpListener,
+    router: Router,
+}
+
+impl Door for Scrapes {
+    type Stream = TcpStream;
+    const NAME: &'static str = "metricsListen";
+    const PLACES: usize = 4;
+
+    async fn accept(&self) -> io::Result<(TcpStream, Router)> {
+        let (stream, _address) = self.listener.accept().await?;
+        Ok((stream, self.router.clone()))
     }
 }

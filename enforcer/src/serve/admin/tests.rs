@@ -3,7 +3,10 @@ use std::{
     os::unix::fs::{FileTypeExt as _, MetadataExt as _},
 };
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::UnixStream,
+};
 
 use super::*;
 use crate::policy::order::What;
@@ -150,7 +153,7 @@ async fn what_is_no_order_is_refused() {
 async fn whoever_says_nothing_is_hung_up_on_and_keeps_no_place() {
     let served = serve(NOWHERE);
     let mut silent = Vec::new();
-    for _ in 0..MAX_PEERS {
+    for _ in 0..Front::PLACES {
         silent.push(served.open().await);
     }
     // Its turn comes when the silent ones are gone.

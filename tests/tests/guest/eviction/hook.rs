@@ -207,7 +207,7 @@ fn what_others_may_write_to_is_refused_at_the_start_and_at_a_reload_and_is_not_r
 #[test]
 fn where_memory_goes_too_fast_it_is_not_begun() {
     let hook = Hook::new("late", "touch ran\n");
-    let mut scene = Scene::open_with("hook-late", &hook.settings_at(100 * MIB, "30s"));
+    let mut scene = Scene::open_with("hook-late", &hook.settings_at(64 * MIB, "30s"));
     let killed_by_kernel = kernel::vmstat("oom_kill").unwrap();
     // So long that the rate is known when the threshold is crossed.
     let filler = scene.fill(&to_leave(1_300 * MIB));
