@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    io,
+    io::{self, BufRead as _, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 
-use crate::{replay, stream::Stream};
+use crate::{process::Process, replay, stream::Stream};
 
 /// How long the daemon may take to be ready; emulated guests are slow.
 const START: Duration = Duration::from_secs(30);
@@ -147,6 +147,31 @@ impl Daemon {
             .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot run enforcer exec {target}"))
+    }
+
+    /// Runs a load in a container, and waits until it says that it is ready.
+    pub fn exec_until_ready(&self, target: &str, arguments: &[&str]) -> anyhow::Result<Process> {
+        let mut child = self
+            .verb(&["exec", target, "--"])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot run enforcer exec {target}"))?;
+        let mut lines = BufReader::new(child.stdout.take().context("its output is not piped")?);
+        let mut line = String::new();
+        while !line.contains(r#""state":"ready""#) {
+            line.clear();
+            ensure!(lines.read_line(&mut line)? > 0, "{target}: {arguments:?} ended before it was ready");
+        }
+        // Kept open: whoever reports to nobody dies of it.
+        child.stdout = Some(lines.into_inner());
+        Ok(Process::new(child))
+    }
+
+    /// Holds memory in a container: `size` bytes, or as `64Mi`.
+    pub fn hold(&self, target: &str, size: &str) -> anyhow::Result<Process> {
+        self.exec_until_ready(target, &["workload", "hold", "--huge", "--size", size])
     }
 
     /// A verb of the command line, with this daemon's configuration.

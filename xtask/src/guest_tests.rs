@@ -127,8 +127,8 @@ fn at_once() -> anyhow::Result<usize> {
     let info = rustix::system::sysinfo();
     let memory_mib = (info.totalram * u64::from(info.mem_unit)) >> 20;
     let by_memory = memory_mib * 2 / u64::from(MEMORY_MIB * MEMORY_SHARE);
-    // They wait most of their time, each for itself.
-    Ok(cpus.min(usize::try_from(by_memory)?).max(1))
+    // Each keeps a cpu busy, and now and then two.
+    Ok((cpus * 3 / 4).min(usize::try_from(by_memory)?).max(1))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -261,7 +261,9 @@ impl Guard {
     fn give_credit(&mut self) {
         let now = Instant::now();
         while let Some((of, cgroup)) = self.inbox.pace.pop(now) {
-            if self.renew(of, cgroup) > CREDIT / 2 {
+            let is_used_up = self.renew(of, cgroup) > CREDIT / 2;
+            self.inbox.pace.ended((of, cgroup), is_used_up, now);
+            if is_used_up {
                 self.inbox.waiting.push_back(GuardEvent::Overrun { cgroup, of });
             }
         }

@@ -53,9 +53,12 @@ fn a_pod_that_does_not_fit_gets_no_cgroup_and_comes_in_when_it_does() {
     assert_eq!(accepted.status.code(), Some(0), "{}", String::from_utf8_lossy(&accepted.stderr));
 
     daemon.manifest("large.yaml", &manifest("large", 0, "memory: 128Mi")).unwrap();
-    wait_until("large's cgroup", || cgroup("large").exists());
-    let accepted = daemon.verb(&["exec", "default/large", "--", "true"]).output().unwrap();
-    assert_eq!(accepted.status.code(), Some(0), "{}", String::from_utf8_lossy(&accepted.stderr));
+    // Its cgroup is there a moment before the pod is told as admitted.
+    wait_until("large's admission", || {
+        let told = daemon.verb(&["exec", "default/large", "--", "true"]).output().unwrap();
+        told.status.code() == Some(0)
+    });
+    assert!(cgroup("large").exists());
     daemon.stop().unwrap();
 }
 

@@ -3,9 +3,7 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
-    process::Stdio,
     thread,
     time::{Duration, Instant},
 };
@@ -112,22 +110,7 @@ impl Scene {
     /// Starts a pod that holds memory, and waits until it does.
     fn hold(&self, name: &str, priority: i32, requests: &str, limits: &str, size: &str) -> Process {
         self.manifest(name, priority, requests, limits);
-        let target = format!("default/{name}");
-        let mut child = self
-            .daemon
-            .verb(&["exec", &target, "--", "workload", "hold", "--size", size])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        while !line.contains(r#""state":"ready""#) {
-            line.clear();
-            assert_ne!(lines.read_line(&mut line).unwrap(), 0, "{name} ended before it held {size}");
-        }
-        // Kept open: whoever reports to nobody dies of it.
-        child.stdout = Some(lines.into_inner());
-        Process::new(child)
+        self.daemon.hold(&format!("default/{name}"), size).unwrap()
     }
 
     /// Starts a pod that takes memory, and does not wait.

@@ -1,14 +1,7 @@
 //! A node that fills: it is told before the end, once, with whose doing it is, and when it is over.
 #![expect(clippy::unwrap_used, reason = "a scenario's helpers may panic like the scenario itself")]
 
-use std::{
-    fs,
-    io::{BufRead as _, BufReader},
-    path::Path,
-    process::Stdio,
-    thread,
-    time::Duration,
-};
+use std::{fs, path::Path, thread, time::Duration};
 
 use enforcer_tests::{
     daemon::Daemon,
@@ -55,23 +48,7 @@ impl Scene {
 
     /// One that keeps memory in use, once it has it.
     fn hold(&self, pod: &str, mib: u64) -> Process {
-        let (target, size) = (format!("default/{pod}"), format!("{mib}Mi"));
-        let mut child = self
-            .daemon
-            .verb(&["exec", &target, "--", "workload", "hold", "--size", &size])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        while !line.contains(r#""state":"ready""#) {
-            line.clear();
-            assert_ne!(lines.read_line(&mut line).unwrap(), 0, "{pod} ended before it held {size}");
-        }
-        // Kept open: whoever reports to nobody dies of it.
-        child.stdout = Some(lines.into_inner());
-        Process::new(child)
+        self.daemon.hold(&format!("default/{pod}"), &format!("{mib}Mi")).unwrap()
     }
 
     fn wait(&mut self, kind: &str, signal: &str, hard: bool) -> Value {

@@ -1,6 +1,6 @@
 //! When each cgroup gets its credit of records back.
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     time::Duration,
 };
 
@@ -13,15 +13,20 @@ use crate::model::CgroupId;
 /// this is also how late it may be noticed.
 pub(super) const TURN: Duration = Duration::from_millis(50);
 
+/// So often the turn of a cgroup is doubled that uses up one after the other: who writes without end is looked at a few
+/// times a second, and gets no more of the daemon than that.
+const MOST_DOUBLINGS: u32 = 3;
+
 /// How often losses are told at most: each means a look at everything.
 pub(super) const BETWEEN_LOSSES: Duration = Duration::from_millis(100);
 
 /// The cgroups that used some of their credit, and losses that were not told yet.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// In the order of their turns, as each takes as long.
-    turns: VecDeque<(Instant, Key)>,
-    keys: BTreeSet<Key>,
+    /// By when they are over.
+    turns: BTreeSet<(Instant, Key)>,
+    /// How many turns right before its present one each has used up.
+    used_up: BTreeMap<Key, u32>,
     lost: u64,
     /// When losses may be told again.
     losses_from: Option<Instant>,
@@ -33,8 +38,9 @@ pub(super) type Key = (Kept, CgroupId);
 impl Pace {
     /// Takes note of a record.
     pub(super) fn saw(&mut self, key: Key, now: Instant) {
-        if self.keys.insert(key) {
-            self.turns.push_back((now + TURN, key));
+        if let Entry::Vacant(vacant) = self.used_up.entry(key) {
+            vacant.insert(0);
+            self.turns.insert((now + TURN, key));
         }
     }
 
@@ -46,15 +52,25 @@ impl Pace {
     /// When there is something to be done; none until something is noted.
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
         let losses = (self.lost > 0).then(|| self.losses_from.unwrap_or(now));
-        let turn = self.turns.front().map(|(due, _)| *due);
+        let turn = self.turns.first().map(|(due, _)| *due);
         [losses, turn].into_iter().flatten().min()
     }
 
-    /// The next cgroup whose turn is over.
+    /// The next cgroup whose turn is over: what came of it is to be told by [`Self::ended`].
     pub(super) fn pop(&mut self, now: Instant) -> Option<Key> {
-        let (_, key) = self.turns.pop_front_if(|(due, _)| *due <= now)?;
-        self.keys.remove(&key);
-        Some(key)
+        let first = self.turns.first().filter(|(due, _)| *due <= now).copied()?;
+        self.turns.remove(&first);
+        Some(first.1)
+    }
+
+    /// Whether a cgroup has used up its credit in the turn that is over: then the next begins at once.
+    pub(super) fn ended(&mut self, key: Key, is_used_up: bool, now: Instant) {
+        let Some(before) = self.used_up.remove(&key) else { return };
+        if is_used_up {
+            let doublings = (before + 1).min(MOST_DOUBLINGS);
+            self.used_up.insert(key, doublings);
+            self.turns.insert((now + TURN * (1 << doublings), key));
+        }
     }
 
     /// The losses, if they may be told now.
@@ -85,11 +101,34 @@ mod tests {
         assert_eq!(pace.due(start), Some(start + TURN));
         assert_eq!(pace.pop(start + TURN / 2), None);
         assert_eq!(pace.pop(start + TURN), Some(FILES));
+        pace.ended(FILES, false, start + TURN);
         assert_eq!(pace.pop(start + TURN), None);
         assert_eq!(pace.due(start), Some(start + TURN / 2 + TURN));
         pace.saw(FILES, start + TURN);
         assert_eq!(pace.pop(start + TURN * 2), Some(SCORES));
+        pace.ended(SCORES, false, start + TURN * 2);
         assert_eq!(pace.pop(start + TURN * 2), Some(FILES));
+    }
+
+    #[test]
+    fn who_uses_up_turn_after_turn_gets_longer_ones_until_it_rests() {
+        let mut pace = Pace::default();
+        let mut now = Instant::now();
+        pace.saw(SCORES, now);
+        now += TURN;
+        for doubled in [2, 4, 8, 8] {
+            assert_eq!(pace.pop(now), Some(SCORES));
+            pace.ended(SCORES, true, now);
+            // What comes meanwhile is of that turn.
+            pace.saw(SCORES, now + TURN / 2);
+            assert_eq!(pace.due(now), Some(now + TURN * doubled));
+            now += TURN * doubled;
+        }
+        assert_eq!(pace.pop(now), Some(SCORES));
+        pace.ended(SCORES, false, now);
+        assert_eq!(pace.due(now), None, "and nothing is kept of it");
+        pace.saw(SCORES, now);
+        assert_eq!(pace.due(now), Some(now + TURN));
     }
 
     #[test]

@@ -24,8 +24,9 @@ use crate::{
 /// The shell takes the score that the package's own unit would give, and becomes the program.
 const AS: &str = r#"echo "$0" > /proc/self/oom_score_adj && exec "$@""#;
 
-/// A process that uses no more than this in half a second has come to rest.
-const RESTING_MS: f64 = 50.0;
+/// A process that uses no more than this in half a second has come to rest: who starts uses all of it, and who looks
+/// every millisecond some of it for ever.
+const RESTING_MS: f64 = 150.0;
 
 /// Where the contenders' configurations are written.
 const CONFIGS: &str = "/tmp/bench-evict-config";

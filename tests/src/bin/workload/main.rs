@@ -46,6 +46,9 @@ enum Load {
     Hold {
         #[arg(long, value_parser = parse_size)]
         size: u64,
+        /// In huge pages, as far as there are some
+        #[arg(long)]
+        huge: bool,
         /// How often some of it is written
         #[arg(long, default_value = "2ms", value_parser = parse_duration)]
         touch_every: Duration,
@@ -120,7 +123,7 @@ fn main() -> ExitCode {
         // Signals are caught by those who report an end.
         let clock = || Clock::start(limit);
         match load {
-            Load::Hold { size, touch_every } => memory::hold(&clock()?, size, touch_every),
+            Load::Hold { size, huge, touch_every } => memory::hold(&clock()?, size, huge, touch_every),
             Load::Ramp { rate, to } => memory::ramp(&clock()?, rate, to),
             Load::Spike { size } => memory::spike(&clock()?, size),
             Load::Headless { size } => headless::spike(clock()?, size),

@@ -12,6 +12,9 @@ const PAGE_BYTES: usize = 4096;
 /// How much of it is taken at a time: a signal or a report waits for no more.
 const PIECE_BYTES: u64 = 4 << 20;
 
+/// How much of it the kernel mostly gives as huge pages, which an emulated machine takes a fraction of the time for.
+const HUGE_PIECE_BYTES: u64 = 64 << 20;
+
 /// What fills it: no zeros, or the kernel could share or compress it away.
 const FILLING: u8 = 0xa5;
 
@@ -22,17 +25,29 @@ const PAGES_A_TICK: usize = 64;
 const RAMP_STEP: Duration = Duration::from_millis(5);
 
 /// Memory of which every page has been written.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Held {
     pieces: Vec<Vec<u8>>,
+    /// What each of them has, but for the last one.
+    piece_bytes: u64,
     bytes: u64,
 }
 
+impl Default for Held {
+    fn default() -> Self {
+        Self::in_pieces_of(PIECE_BYTES)
+    }
+}
+
 impl Held {
+    fn in_pieces_of(piece_bytes: u64) -> Self {
+        Self { pieces: Vec::new(), piece_bytes, bytes: 0 }
+    }
+
     /// Takes more memory until there are `bytes`, or the load is over.
     pub(crate) fn grow_to(&mut self, bytes: u64, clock: &Clock) -> anyhow::Result<()> {
         while self.bytes < bytes && !clock.is_over() {
-            let piece_bytes = (bytes - self.bytes).min(PIECE_BYTES);
+            let piece_bytes = (bytes - self.bytes).min(self.piece_bytes);
             let length = usize::try_from(piece_bytes)?;
             let mut piece = Vec::new();
             piece
@@ -52,7 +67,7 @@ impl Held {
 
     /// Writes to one page; they are numbered from 0, and the numbers begin anew at the end.
     fn touch(&mut self, page: usize) {
-        let pages_a_piece = usize::try_from(PIECE_BYTES).unwrap_or(PAGE_BYTES) / PAGE_BYTES;
+        let pages_a_piece = usize::try_from(self.piece_bytes).unwrap_or(PAGE_BYTES) / PAGE_BYTES;
         let (piece, page) = (page / pages_a_piece, page % pages_a_piece);
         let pieces = self.pieces.len().max(1);
         if let Some(byte) =
@@ -76,8 +91,8 @@ struct Stalls {
 }
 
 /// Keeps memory in use and tells how late the latest write was.
-pub(crate) fn hold(clock: &Clock, bytes: u64, every: Duration) -> anyhow::Result<()> {
-    let mut held = Held::default();
+pub(crate) fn hold(clock: &Clock, bytes: u64, huge: bool, every: Duration) -> anyhow::Result<()> {
+    let mut held = Held::in_pieces_of(if huge { HUGE_PIECE_BYTES } else { PIECE_BYTES });
     held.grow_to(bytes, clock)?;
     let mut stalls = Stalls { held_bytes: held.bytes, ..Stalls::default() };
     clock.report("hold", State::Ready, stalls)?;

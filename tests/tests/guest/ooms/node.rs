@@ -23,11 +23,14 @@ fn that_runs_out() {
             "scope": "node",
             "limitOwner": "/",
             "limitSource": "traced",
-            "victims": [merged(&json!({"comm": "workload", "exitCode": 9, "oomScoreAdj": 1000}), &place("hog", "app", cgroup))],
+            "victims": [merged(&json!({"comm": "workload", "oomScoreAdj": 1000}), &place("hog", "app", cgroup))],
             "reconciled": true,
             "reconstructed": false,
         }),
     );
+    // Nearly all of the node's memory may take longer to be given back than an end is waited for.
+    let (exit_code, exited) = (&incident["victims"][0]["exitCode"], &incident["timelineMs"]["exited"]);
+    assert!(*exit_code == 9 || exit_code.is_null() && exited.is_null(), "{incident:#}");
     hog.assert_is(&incident["victims"][0]);
     assert!(incident["trigger"]["pid"].is_u64() && incident["trigger"]["comm"].is_string(), "{incident:#}");
     let total = kernel::meminfo_bytes("MemTotal").unwrap();

@@ -1,9 +1,7 @@
 //! A daemon, pods, processes in their containers, and what is told of their end.
 use std::{
     fs,
-    io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
-    process::Stdio,
     thread,
     time::Duration,
 };
@@ -73,18 +71,7 @@ impl Scene {
 
     /// The same, and waits until the command says that it is ready.
     pub(super) fn ready(&self, target: &str, command: &[&str]) -> Running {
-        let words: Vec<&str> = ["exec", target, "--"].iter().chain(command).copied().collect();
-        let mut command = self.daemon.verb(&words);
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        while !line.contains(r#""state":"ready""#) {
-            line.clear();
-            assert_ne!(lines.read_line(&mut line).unwrap(), 0, "{words:?} ended before it was ready");
-        }
-        // Kept open: whoever reports to nobody dies of it.
-        child.stdout = Some(lines.into_inner());
-        Running::new(Process::new(child))
+        Running::new(self.daemon.exec_until_ready(target, command).unwrap())
     }
 
     /// The next incident about that pod that was not looked at yet, after what holds for each was asserted: `detected`
