@@ -23,7 +23,7 @@ mod turns;
 pub use self::{
     counts::Counts,
     expose::expose,
-    gauges::{Gauges, Headroom, NextVictim, Pressure, Resource, SinkState},
+    gauges::{Gauges, Headroom, NEXT_VICTIMS, NextVictim, Pressure, Resource, SinkState},
     labels::{Level, Slice},
     process::Process,
     turns::{Turns, turns},

@@ -40,8 +40,13 @@ const SEED: &str = "ENFORCER_TEST_SEED";
 /// The module whose tests need systemd, and so a guest of their own.
 const WITH_SYSTEMD: &str = "units::";
 
-/// Where those run when everything is tested: what they are about is systemd, not the kernel.
-const SYSTEMD_KERNELS: &[KernelName] = &[KernelName::V6_12];
+/// The modules whose tests take minutes and are about the daemon alone: about what it does when it is killed, what it
+/// foretells, whom it prefers, and what it is ordered to do.
+const ABOUT_THE_DAEMON: &[&str] =
+    &["enforcement::crash::", "eviction::hook::", "eviction::orders::", "outlook::", "preference::"];
+
+/// Where those run when everything is tested, and those with systemd: what they are about is not the kernel.
+const ONE_KERNEL: &[KernelName] = &[KernelName::V6_12];
 
 /// `cargo xtask vm test`.
 pub(crate) fn command(
@@ -60,14 +65,15 @@ pub(crate) fn command(
 
 /// Runs the tests on every kernel.
 pub(crate) fn everything(places: &Places, timeout: Duration, filter: Option<&str>) -> anyhow::Result<Tally> {
-    on_kernels(places, &KernelName::ALL, SYSTEMD_KERNELS, timeout, filter)
+    on_kernels(places, &KernelName::ALL, ONE_KERNEL, timeout, filter)
 }
 
-/// Builds the tests and runs them on each kernel, as many side by side as this machine carries.
+/// Builds the tests and runs them on each kernel, as many side by side as this machine carries; on some of the kernels
+/// also those that are not about it.
 fn on_kernels(
     places: &Places,
     kernels: &[KernelName],
-    systemd_kernels: &[KernelName],
+    whole_kernels: &[KernelName],
     timeout: Duration,
     filter: Option<&str>,
 ) -> anyhow::Result<Tally> {
@@ -77,23 +83,27 @@ fn on_kernels(
         seed.map(|seed| seed.parse().with_context(|| format!("{SEED}={seed} is no number"))).transpose()?;
     let mut guests = Guests::prepare(places, steps, kernels, Profile::Guest)?;
     let test = steps.work("guest tests", || build::guest_tests(places, &guests.object))?;
-    let [own, systemd] =
-        parts(&run::text(Command::new(&test).args(["--list", "--format", "terse"]))?, filter);
+    let Parts { kernel: about_the_kernel, daemon, systemd } =
+        Parts::of(&run::text(Command::new(&test).args(["--list", "--format", "terse"]))?, filter);
     if !systemd.is_empty() {
         guests = guests.with_init(Init::Systemd, steps)?;
     }
     let programs = [("guest".to_owned(), test)];
-    let own = shares(&own);
     let mut boots = VecDeque::new();
     // The longest ones first.
-    let with_systemd = guests.kernels.iter().filter(|kernel| systemd_kernels.contains(&kernel.name));
-    for kernel in with_systemd.filter(|_| !systemd.is_empty()) {
+    let is_whole = |kernel: &&Kernel| whole_kernels.contains(&kernel.name);
+    for kernel in guests.kernels.iter().filter(is_whole).filter(|_| !systemd.is_empty()) {
         let name = format!("{}, systemd", kernel.name);
         boots.push_back(Boot { kernel, init: Init::Systemd, name, script: script(&systemd, seed) });
     }
     for kernel in &guests.kernels {
-        for (share, tests) in own.iter().enumerate() {
-            let name = if own.len() == 1 {
+        let mut tests = about_the_kernel.clone();
+        if is_whole(&kernel) {
+            tests.extend_from_slice(&daemon);
+        }
+        let shares = shares(&tests);
+        for (share, tests) in shares.iter().enumerate() {
+            let name = if shares.len() == 1 {
                 kernel.name.to_string()
             } else {
                 format!("{}, part {}", kernel.name, share + 1)
@@ -181,15 +191,34 @@ impl Boot<'_> {
     }
 }
 
-/// The tests' names that contain `filter`, from the list that the binary prints: those for guests with our own init,
-/// and those for guests with systemd.
-fn parts(list: &str, filter: Option<&str>) -> [Vec<String>; 2] {
-    let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
-    let (systemd, own) = names
-        .filter(|name| filter.is_none_or(|filter| name.contains(filter)))
-        .map(str::to_owned)
-        .partition(|name| name.starts_with(WITH_SYSTEMD));
-    [own, systemd]
+/// The tests' names by where they run.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Parts {
+    /// On each kernel.
+    kernel: Vec<String>,
+    /// On one.
+    daemon: Vec<String>,
+    /// In a guest with systemd.
+    systemd: Vec<String>,
+}
+
+impl Parts {
+    /// Those that contain `filter`, from the list that the binary prints.
+    fn of(list: &str, filter: Option<&str>) -> Self {
+        let mut parts = Self::default();
+        let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
+        for name in names.filter(|name| filter.is_none_or(|filter| name.contains(filter))) {
+            let part = if name.starts_with(WITH_SYSTEMD) {
+                &mut parts.systemd
+            } else if ABOUT_THE_DAEMON.iter().any(|module| name.starts_with(module)) {
+                &mut parts.daemon
+            } else {
+                &mut parts.kernel
+            };
+            part.push(name.to_owned());
+        }
+        parts
+    }
 }
 
 /// The tests for each guest of a kernel. Neighbours go to different ones: those of a module take about as long.
@@ -223,10 +252,13 @@ mod tests {
 
     #[test]
     fn tests_run_where_they_belong() {
-        let list = "rig::a: test\nunits::b: test\nrig::units: test\n";
-        assert_eq!(parts(list, None), [vec!["rig::a", "rig::units"], vec!["units::b"]]);
-        assert_eq!(parts(list, Some("a")), [vec!["rig::a"], vec![]]);
-        let own = &parts(list, None)[0];
+        let list = "rig::a: test\nunits::b: test\nrig::units: test\noutlook::c: test\n";
+        let of = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let parts = Parts::of(list, None);
+        assert_eq!(parts.kernel, of(&["rig::a", "rig::units"]));
+        assert_eq!((parts.daemon, parts.systemd), (of(&["outlook::c"]), of(&["units::b"])));
+        assert_eq!(Parts::of(list, Some("a")), Parts { kernel: of(&["rig::a"]), ..Parts::default() });
+        let own = &parts.kernel;
         assert_eq!(script(own, None), "exec env guest --test-threads=1 --exact rig::a rig::units");
         assert!(script(own, Some(7)).starts_with("exec env ENFORCER_TEST_SEED=7 guest "));
     }

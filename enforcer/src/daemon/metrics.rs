@@ -11,7 +11,7 @@ use std::{
 use serde_json::json;
 use tokio::sync::watch;
 
-use super::{host::Host, lock, recording::Recording, telling};
+use super::{host::Host, lock, ranking::Ranks, recording::Recording, telling};
 use crate::{
     cgroup::{self, CgroupDir},
     config::{Config, MemoryAvailableSource},
@@ -20,9 +20,7 @@ use crate::{
     metrics::{self, Gauges, Headroom, Level, NextVictim, Pressure, Process, Resource, SinkState, Slice},
     model::{CgroupPath, QosClass},
     policy::{
-        engine::{Reading, Usage},
         name,
-        rank::{self, MemoryStanding},
         threshold::{Signal, Threshold},
     },
     sense::{Available, PROC_MEMINFO, ROOT_MEMORY_STAT},
@@ -48,7 +46,7 @@ struct Sources {
     journal: Journal,
     healths: Healths,
     reflex: Observer,
-    candidates: Arc<Mutex<Vec<Arc<Candidate>>>>,
+    ranks: Ranks,
     programs_attached: u64,
     memory_bytes: u64,
     slices: Vec<(Slice, CgroupPath)>,
@@ -63,7 +61,6 @@ struct Followed {
     thresholds: Vec<Threshold>,
     source: MemoryAvailableSource,
     names_pods: bool,
-    evicts_within_request: bool,
 }
 
 impl Followed {
@@ -74,7 +71,6 @@ impl Followed {
             thresholds: config.settings.eviction.thresholds.clone(),
             source: config.memory_available_source,
             names_pods: config.metrics_pod_names,
-            evicts_within_request: config.settings.eviction.evict_within_request,
         }
     }
 }
@@ -101,7 +97,7 @@ impl Metering {
             journal: journal.clone(),
             healths: healths.clone(),
             reflex: reflex.observer(),
-            candidates: recording.candidates(),
+            ranks: recording.ranks(),
             programs_attached: u64::try_from(doctor.programs.attached.len()).unwrap_or(u64::MAX),
             memory_bytes: host.node.memory_bytes,
             slices,
@@ -165,8 +161,7 @@ async fn bound(address: SocketAddr, journal: &Journal) -> MetricsListener {
 impl Sources {
     fn read(&self) -> Gauges {
         let followed = lock(&self.followed).clone();
-        // Read without the lock: the daemon does not wait for it.
-        let candidates = lock(&self.candidates).clone();
+        let candidates = self.ranks.candidates();
         let Load { stored_bytes, unwritten_records } = self.journal.load();
         let protected = candidates.iter().filter(|candidate| candidate.facts().protected).count();
         Gauges {
@@ -176,7 +171,7 @@ impl Sources {
             candidates: candidates.iter().map(|candidate| candidate.identity().qos_class).collect(),
             protected_pods: u64::try_from(protected).unwrap_or(u64::MAX),
             next_victims: if followed.names_pods {
-                next_victims(&candidates, followed.evicts_within_request)
+                self.ranks.next(&candidates, metrics::NEXT_VICTIMS).iter().map(|next| named(next)).collect()
             } else {
                 Vec::new()
             },
@@ -243,33 +238,9 @@ fn available_bytes(source: MemoryAvailableSource) -> Option<u64> {
     read.ok().map(|read| read.available_bytes)
 }
 
-/// Those that may be evicted for memory, in their order: what the kubelet's ranking says, before what is known of pods
-/// that came back.
-fn next_victims(candidates: &[Arc<Candidate>], within_request: bool) -> Vec<NextVictim> {
-    let standing = |(order, candidate): (u32, &Arc<Candidate>)| {
-        let facts = candidate.facts();
-        let usage_bytes = match candidate.usage() {
-            Reading::Gone | Reading::Usage(Usage { process_count: Some(0), .. }) => return None,
-            Reading::Missing => None,
-            Reading::Usage(usage) => Some(usage.working_set_bytes),
-        };
-        let standing = MemoryStanding {
-            usage_bytes,
-            request_bytes: facts.request_bytes,
-            priority: facts.priority,
-            order,
-        };
-        let is_within = usage_bytes.is_some() && !standing.exceeds_request();
-        let is_spared = facts.critical || facts.protected || (is_within && !within_request);
-        (!is_spared).then(|| (standing, Arc::clone(candidate)))
-    };
-    let mut standing: Vec<_> = (0..).zip(candidates).filter_map(standing).collect();
-    rank::by_memory(&mut standing, |(standing, _)| *standing);
-    let named = standing.iter().take(3).map(|(_, candidate)| {
-        let pod = &candidate.identity().pod;
-        NextVictim { namespace: pod.namespace.clone(), pod: pod.name.clone() }
-    });
-    named.collect()
+fn named(candidate: &Candidate) -> NextVictim {
+    let pod = &candidate.identity().pod;
+    NextVictim { namespace: pod.namespace.clone(), pod: pod.name.clone() }
 }
 
 /// Sleeps until something is due, and takes in how late that is. Safe to cancel.

@@ -34,38 +34,68 @@ struct Before {
     working_set_bytes: HashMap<CgroupId, u64>,
 }
 
-/// A ranker of these candidates. What the engine knows of them beside, such as who could not be evicted, the flight recorder
-/// tells; without it that is left out.
-pub(super) fn ranker(
+/// What the candidates are ranked from. What the engine knows of them beside, such as who could not be evicted, the flight
+/// recorder tells; without it that is left out.
+#[derive(Clone, Debug)]
+pub(super) struct Ranks {
     candidates: Arc<Mutex<Vec<Arc<Candidate>>>>,
     settings: Arc<Mutex<EngineSettings>>,
     recorder: Option<Asker>,
-) -> Ranker {
-    let past = Mutex::new(Past::default());
-    Ranker::by(move |signal| {
-        // One at a time, however many ask.
-        let mut past = lock(&past);
+}
+
+impl Ranks {
+    pub(super) fn new(
+        candidates: Arc<Mutex<Vec<Arc<Candidate>>>>,
+        settings: Arc<Mutex<EngineSettings>>,
+        recorder: Option<Asker>,
+    ) -> Self {
+        Self { candidates, settings, recorder }
+    }
+
+    /// The candidates at present.
+    pub(super) fn candidates(&self) -> Vec<Arc<Candidate>> {
         // Read without the lock: the daemon does not wait for it.
-        let candidates = lock(&candidates).clone();
-        let mut engine = recorder
+        lock(&self.candidates).clone()
+    }
+
+    /// As whoever asks is told of them, with how fast each grows: who was not asked lately takes [`SPAN`] for that.
+    pub(super) fn ranker(self) -> Ranker {
+        let past = Mutex::new(Past::default());
+        Ranker::by(move |signal| {
+            // One at a time, however many ask.
+            let mut past = lock(&past);
+            let candidates = self.candidates();
+            let mut reading = Readings::take(&candidates);
+            if past.at(reading.at_ns).is_none() {
+                past.take_in(reading.before(&candidates));
+                thread::sleep(SPAN);
+                reading = Readings::take(&candidates);
+            }
+            let standings = self.stand(&candidates, &reading, signal);
+            let now = reading.before(&candidates);
+            let growth = past.at(now.at_ns).map(|before| growth(before, &now)).unwrap_or_default();
+            past.take_in(now);
+            view(signal, &candidates, &reading.readings, &standings, &growth)
+        })
+    }
+
+    /// Those of them who are next when memory runs short, the first one first, no more than that many.
+    pub(super) fn next(&self, candidates: &[Arc<Candidate>], most: usize) -> Vec<Arc<Candidate>> {
+        let standings = self.stand(candidates, &Readings::take(candidates), Signal::MemoryAvailable);
+        let next = standings.order.iter().take(most);
+        next.filter_map(|ranked| candidates.get(ranked.index).map(Arc::clone)).collect()
+    }
+
+    fn stand(&self, candidates: &[Arc<Candidate>], reading: &Readings, signal: Signal) -> Standings {
+        let mut engine = self
+            .recorder
             .as_ref()
             .and_then(Asker::engine)
-            .unwrap_or_else(|| Engine::new(&lock(&settings).clone()));
+            .unwrap_or_else(|| Engine::new(&lock(&self.settings).clone()));
         let facts: Vec<_> = candidates.iter().map(|candidate| candidate.facts()).collect();
         drop(engine.replace(Candidates::new(&facts)));
-        let mut reading = Readings::take(&candidates);
-        if past.at(reading.at_ns).is_none() {
-            past.take_in(reading.before(&candidates));
-            thread::sleep(SPAN);
-            reading = Readings::take(&candidates);
-        }
-        let resource = Resource::of(signal).unwrap_or(Resource::Memory);
-        let standings = engine.rank(reading.at_ns, resource, &reading.readings);
-        let now = reading.before(&candidates);
-        let growth = past.at(now.at_ns).map(|before| growth(before, &now)).unwrap_or_default();
-        past.take_in(now);
-        view(signal, &candidates, &reading.readings, &standings, &growth)
-    })
+        engine.rank(reading.at_ns, Resource::of(signal).unwrap_or(Resource::Memory), &reading.readings)
+    }
 }
 
 /// What each candidate uses.
@@ -232,7 +262,11 @@ mod tests {
         let open = |(index, plan)| Arc::new(Candidate::open(&root, plan).unwrap().protected(index == 2));
         let candidates: Vec<_> = plan.pods.iter().enumerate().map(open).collect();
         let settings = Arc::new(Mutex::new(EngineSettings::default()));
-        let ranker = ranker(Arc::new(Mutex::new(candidates)), settings, None);
+        let ranks = Ranks::new(Arc::new(Mutex::new(candidates)), settings, None);
+        let next = ranks.next(&ranks.candidates(), 3);
+        let next: Vec<_> = next.iter().map(|candidate| candidate.identity().pod.name.as_str()).collect();
+        assert_eq!(next, ["hog", "small"]);
+        let ranker = ranks.ranker();
         let ranking = ranker.rank(Signal::MemoryAvailable);
         let order: Vec<_> = ranking
             .order

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
 
-use super::{host::Host, ranking, telling};
+use super::{host::Host, ranking::Ranks, telling};
 use crate::{
     config::Config,
     evict::{Candidate, Identity, Report},
@@ -66,15 +66,14 @@ impl Recording {
         orders: watch::Receiver<Vec<Order>>,
         metrics: Scrape,
     ) -> Sources {
-        let ranker = ranking::ranker(Arc::clone(&self.candidates), Arc::clone(&self.settings), self.asker());
-        let foresight = Foresight { ranker, headrooms };
+        let foresight = Foresight { ranker: self.ranks().ranker(), headrooms };
         let (recorder, usages) = (self.asker(), self.usages());
         Sources { journal, doctor, recorder, usages, foresight, view, orders, metrics }
     }
 
-    /// The candidates at any time.
-    pub(super) fn candidates(&self) -> Arc<Mutex<Vec<Arc<Candidate>>>> {
-        Arc::clone(&self.candidates)
+    /// Who the candidates are at any time, and who of them is next.
+    pub(super) fn ranks(&self) -> Ranks {
+        Ranks::new(Arc::clone(&self.candidates), Arc::clone(&self.settings), self.asker())
     }
 
     /// Reads what the candidates use.

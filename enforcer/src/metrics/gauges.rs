@@ -114,6 +114,9 @@ impl Pressure {
     }
 }
 
+/// How many of those that are next are named: their names are labels.
+pub const NEXT_VICTIMS: usize = 3;
+
 /// A pod that would be evicted.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NextVictim {

@@ -6,14 +6,11 @@ use crate::{
     metrics::{
         counts::{Counted, Counts},
         durations::seconds,
-        gauges::{Gauges, Headroom, Pressure},
+        gauges::{Gauges, Headroom, NEXT_VICTIMS, Pressure},
         page::{Kind, Page},
     },
     model::QosClass,
 };
-
-/// How many of those who would be next are named.
-const NEXT: usize = 3;
 
 pub(super) fn headroom(page: &mut Page<'_>, counts: &Counts, gauges: &Gauges) -> fmt::Result {
     page.gauge("enforcer_memory_available_bytes", "What memory.available is now", gauges.available_bytes)?;
@@ -100,7 +97,7 @@ pub(super) fn pods(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
         Kind::Info,
         "Who would be evicted next for memory.available; only with metricsPodNames",
         |rows| {
-            for (rank, next) in (1..).zip(gauges.next_victims.iter().take(NEXT)) {
+            for (rank, next) in (1..).zip(gauges.next_victims.iter().take(NEXT_VICTIMS)) {
                 let rank: u64 = rank;
                 let labels =
                     [("rank", &*rank.to_string()), ("namespace", &next.namespace), ("pod", &next.pod)];

@@ -27,7 +27,9 @@ async fn read_events(stream: &mut UnixStream, count: usize, piece: usize, rest: 
 #[tokio::test]
 async fn a_hundred_followers_get_all_and_those_that_never_read_are_hung_up_on() {
     const EVENTS: usize = 2_000;
-    let served = serve_within(Limits { stalled: Duration::from_millis(1_500), ..Limits::default() }).await;
+    // Longer than a busy machine keeps a reader waiting that does read.
+    const STALLED: Duration = Duration::from_secs(6);
+    let served = serve_within(Limits { stalled: STALLED, ..Limits::default() }).await;
     let mut asleep = Vec::new();
     for _ in 0..10 {
         asleep.push(served.open("/v1/events?follow=true").await);
@@ -52,7 +54,7 @@ async fn a_hundred_followers_get_all_and_those_that_never_read_are_hung_up_on() 
     })
     .await;
     // Each got what its socket held, and then the end.
-    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    tokio::time::sleep(STALLED + Duration::from_secs(1)).await;
     for mut stream in asleep {
         let mut rest = Vec::new();
         patiently(stream.read_to_end(&mut rest)).await.unwrap();
