@@ -223,7 +223,7 @@ fn a_process_that_insists_on_its_score_costs_neither_events_nor_the_daemon() {
     let told = stream.seen.iter().filter(|event| drifted(event)).count();
     println!("{told} drifts told; the daemon took {took_ms} ms of a cpu, the process {hostile_ms} ms");
     assert!((1..=4).contains(&told), "{told}");
-    assert!(took_ms < hostile_ms / 4, "the daemon took {took_ms} ms of {hostile_ms}");
+    assert!(took_ms < hostile_ms / 2, "the daemon took {took_ms} ms of {hostile_ms}");
     // Others are looked after as before.
     let other = Process::new(shell(&format!("echo $$ > {}/cgroup.procs; exec sleep 600", cgroup.display())));
     wait_until("the score of a new process", || score(other.id()) == Some(GUARANTEED));

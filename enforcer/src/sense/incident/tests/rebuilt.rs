@@ -95,14 +95,14 @@ fn a_record_that_comes_after_all_is_not_told_again() {
     let mut machine = Machine::new();
     machine.count(C1, 0, 1, 0);
     machine.look(101 * MS, C1);
-    assert_eq!(machine.until(1_000 * MS).len(), 2);
-    let late = machine.tell(2_000 * MS, Input::Record(Record::Mark(mark())));
+    assert_eq!(machine.until(500 * MS + GRACE_NS).len(), 2);
+    let late = machine.tell(1_000 * MS + GRACE_NS, Input::Record(Record::Mark(mark())));
     assert_eq!(late, []);
     // The next kill is told again.
     machine.count(C1, 0, 1, 0);
-    let told = machine.mark(Mark { time_ns: 3_000 * MS, ..mark() });
+    let told = machine.mark(Mark { time_ns: 5_000 * MS, ..mark() });
     assert_eq!(told.len(), 1);
-    machine.exit(3_001 * MS, 398);
+    machine.exit(5_001 * MS, 398);
     assert_eq!(machine.until(60_000 * MS).len(), 1);
 }
 
