@@ -45,7 +45,7 @@ pub const LONGEST_NS: u64 = 5_000_000_000;
 /// How long a victim is remembered after its incident closed: other threads of it may still be marked.
 pub const REMEMBER_NS: u64 = 10_000_000_000;
 /// How long what a cgroup's counters show is left to be explained by records, where kills are traced. The kernel counts
-/// a kill first and marks the victim then (`__oom_kill_process` in mm/oom_kill.c), on the time of the task that ran into
+/// a kill first and marks the victim then (`__oom_kill_process` in `mm/oom_kill.c`), on the time of the task that ran into
 /// the limit: one of the lowest weight may wait for seconds between the two on a busy machine.
 pub const GRACE_NS: u64 = 3_000_000_000;
 /// How long after the first sign of a kill the counters are read, where kills are not traced: a group kill takes a
