@@ -96,9 +96,9 @@ fn told(stream: &Stream, kind: &str) -> BTreeMap<u64, usize> {
         let data = &event["data"];
         let victims = data["victims"].as_array().cloned().unwrap_or_else(|| vec![data["victim"].clone()]);
         for victim in victims {
-            let pid =
-                victim["pid"].as_u64().unwrap_or_else(|| panic!("a victim without a process: {event:#}"));
-            *told.entry(pid).or_default() += 1;
+            let pid = victim["pid"].as_u64();
+            assert!(pid.is_some(), "a victim without a process: {event:#}");
+            *told.entry(pid.unwrap_or_default()).or_default() += 1;
         }
     }
     told
