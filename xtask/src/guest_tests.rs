@@ -31,7 +31,7 @@ const CPUS: u32 = 2;
 /// Guests together take no more of this machine's memory than two parts in so many.
 const MEMORY_SHARE: u32 = 3;
 
-/// No guest runs more tests than this: they wait most of their time, and the last guest is not waited for long.
+/// No guest runs more tests than this, so that the last one is not waited for long.
 const MOST_TESTS: usize = 40;
 
 /// What tests that choose by chance take their seed from.
@@ -40,10 +40,9 @@ const SEED: &str = "ENFORCER_TEST_SEED";
 /// The module whose tests need systemd, and so a guest of their own.
 const WITH_SYSTEMD: &str = "units::";
 
-/// The modules whose tests take minutes and are about the daemon alone: about what it does when it is killed, what it
+/// The modules whose tests take minutes and are about the daemon alone: about what it runs before a kill, what it
 /// foretells, whom it prefers, and what it is ordered to do.
-const ABOUT_THE_DAEMON: &[&str] =
-    &["enforcement::crash::", "eviction::hook::", "eviction::orders::", "outlook::", "preference::"];
+const ABOUT_THE_DAEMON: &[&str] = &["eviction::hook::", "eviction::orders::", "outlook::", "preference::"];
 
 /// Where those run when everything is tested, and those with systemd: what they are about is not the kernel.
 const ONE_KERNEL: &[KernelName] = &[KernelName::V6_12];
@@ -90,7 +89,6 @@ fn on_kernels(
     }
     let programs = [("guest".to_owned(), test)];
     let mut boots = VecDeque::new();
-    // The longest ones first.
     let is_whole = |kernel: &&Kernel| whole_kernels.contains(&kernel.name);
     for kernel in guests.kernels.iter().filter(is_whole).filter(|_| !systemd.is_empty()) {
         let name = format!("{}, systemd", kernel.name);
