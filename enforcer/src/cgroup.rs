@@ -19,6 +19,7 @@ mod knob;
 mod ledger;
 mod limits;
 mod lowering;
+mod making;
 mod mark;
 mod observe;
 mod permit;
@@ -48,6 +49,7 @@ pub use self::{
     ledger::Ledger,
     limits::{CgroupsRs, LimitWriter, MemoryFile},
     lowering::{Abandoned, Lowering},
+    making::Making,
     mark::Mark,
     observe::{Observed, Snapshot, observe},
     permit::Permit,

@@ -1,8 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    CgroupDir, Controller, Driver, Error, Knob, Mark, MemoryFile, PageSize, Permit, Step, Withheld, Write,
-    observe::usage_bytes,
+    CgroupDir, Controller, Driver, Error, Knob, Making, Mark, MemoryFile, PageSize, Permit, Step, Withheld,
+    Write, observe::usage_bytes,
 };
 use crate::model::{CgroupId, CgroupPath, Limit};
 
@@ -70,12 +70,13 @@ pub enum ApplyError {
 /// Carries steps out in their order. A step that fails stops nothing but what depends on it.
 ///
 /// A cgroup gets its mark of `marks` before its first file is written, and right after it was made: what is written is
-/// never more than what the mark admits to.
+/// never more than what the mark admits to. Until it has that, `making` tells whose it is.
 pub fn apply(
     root: &CgroupDir,
     driver: &dyn Driver,
     steps: Vec<Step>,
     marks: &BTreeMap<CgroupPath, Mark>,
+    making: &mut Making,
     page: PageSize,
     _permit: &Permit,
 ) -> (Vec<Outcome>, Vec<Error>) {
@@ -99,14 +100,18 @@ pub fn apply(
                     Err(error) => unmarked.push(error),
                 }
             };
-            if !is_create {
+            let slot = if is_create {
+                marks.get(step.path()).and_then(|mark| making.begin(step.path(), mark))
+            } else {
                 mark();
-            }
+                None
+            };
             let fate =
                 apply_one(root, driver, (&steps, index), &mut telling, page).unwrap_or_else(Fate::Failed);
             if is_create && matches!(fate, Fate::Done(_)) {
                 mark();
             }
+            making.end(slot);
             fate
         };
         if let (Step::Create(path), Fate::Failed(_)) = (&step, &fate) {

@@ -62,6 +62,17 @@ impl Mark {
         Self { made, pod, outside: BTreeSet::new(), files: BTreeMap::new() }
     }
 
+    /// As it is written.
+    pub(super) fn content(&self) -> serde_json::Result<String> {
+        serde_json::to_string(self)
+    }
+
+    /// What was written, if it is a mark.
+    #[must_use]
+    pub fn parse(content: &str) -> Option<Self> {
+        serde_json::from_str(content).ok()
+    }
+
     /// Whose the cgroup at `path` is, if it is a pod's or a container's.
     #[must_use]
     pub fn owner(&self, path: &CgroupPath) -> Option<Owner> {
@@ -99,11 +110,12 @@ impl CgroupDir {
             value: String::from("a mark"),
             source,
         };
-        let content = serde_json::to_vec(mark).map_err(|error| failed(error.into()))?;
+        let content = mark.content().map_err(|error| failed(error.into()))?;
         if content.len() > MAX_BYTES {
             return Err(failed(Errno::FBIG.into()));
         }
-        rustix::fs::fsetxattr(self, NAME, &content, XattrFlags::empty()).map_err(|errno| failed(errno.into()))
+        rustix::fs::fsetxattr(self, NAME, content.as_bytes(), XattrFlags::empty())
+            .map_err(|errno| failed(errno.into()))
     }
 
     /// Takes its mark off.

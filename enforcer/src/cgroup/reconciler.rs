@@ -15,8 +15,8 @@ use std::{
 use self::findings::Seen;
 pub use self::guarded::{Guarded, SCORE_FILE, ScoreSeen};
 use super::{
-    CgroupDir, CgroupsRs, Changes, DriftPolicy, Driver, Error, Index, Ledger, Lowering, OnDrift, PageSize,
-    Permit, Report, ScoreKeeper, Sweep, Throttled, Watch,
+    CgroupDir, CgroupsRs, Changes, DriftPolicy, Driver, Error, Index, Ledger, Lowering, Making, OnDrift,
+    PageSize, Permit, Report, ScoreKeeper, Sweep, Throttled, Watch,
     desired::Desired,
     failing::Failing,
     standing::{Known, Standing},
@@ -43,6 +43,7 @@ pub struct Reconciler {
     failing: Failing,
     drift: DriftPolicy,
     lowering: Lowering,
+    making: Making,
     throttled: Throttled,
     /// The cgroups that pods name and must not have: their processes keep their scores too.
     refused: BTreeSet<CgroupPath>,
@@ -103,6 +104,7 @@ impl Reconciler {
             failing: Failing::default(),
             drift: DriftPolicy::default(),
             lowering: Lowering::default(),
+            making: Making::default(),
             throttled: Throttled::default(),
             refused: BTreeSet::new(),
             recalled: None,
@@ -125,6 +127,11 @@ impl Reconciler {
     /// Has it lower limits below usage, step by step. Without, such a limit waits until usage is below it.
     pub fn set_lowering(&mut self, lowering: Lowering) {
         self.lowering = lowering;
+    }
+
+    /// Has it outlive a kill which cgroup is being made.
+    pub fn set_making(&mut self, making: Making) {
+        self.making = making;
     }
 
     /// Leaves `memory.high` of those alone that are held back on purpose.

@@ -18,8 +18,8 @@ use super::{
 };
 use crate::{
     cgroup::{
-        self, CgroupDir, Changes, DriftPolicy, Guarded, Index, Lowering, Permit, Problem, Reason, Reconciler,
-        Report, Systemd, SystemdDriver, Throttled, WatchEvents,
+        self, CgroupDir, Changes, DriftPolicy, Guarded, Index, Lowering, Making, Permit, Problem, Reason,
+        Reconciler, Report, Systemd, SystemdDriver, Throttled, WatchEvents,
     },
     config::{Config, OomScorePolicy},
     journal::{Event, EventType, Journal, Slots, Subject},
@@ -307,12 +307,16 @@ impl Desired {
         others.into_iter().flatten().fold(self.schedule.next(), Instant::min)
     }
 
-    /// Has limits that are below usage lowered step by step, with what is lowered meanwhile kept on the intent page.
-    pub(super) fn set_intents(&mut self, slots: Slots) {
+    /// Has limits that are below usage lowered step by step, with what is lowered meanwhile kept on the intent page, as is
+    /// the cgroup that is being made.
+    pub(super) fn set_intents(&mut self, limits: Slots, making: Slots) {
         let Some(hierarchy) = &self.hierarchy else { return };
         let woken = Arc::clone(&self.woken);
-        let lowering = Lowering::new(slots, move || woken.notify_one());
-        hierarchy.set_up(|reconciler| reconciler.set_lowering(lowering));
+        let lowering = Lowering::new(limits, move || woken.notify_one());
+        hierarchy.set_up(|reconciler| {
+            reconciler.set_lowering(lowering);
+            reconciler.set_making(Making::new(making));
+        });
     }
 
     /// Leaves those alone that the eviction holds back.

@@ -1,5 +1,5 @@
-//! What a daemon that did not come to its end left behind: evictions that were under way, and values that were written
-//! for a while.
+//! What a daemon that did not come to its end left behind: evictions that were under way, values that were written for a
+//! while, and a cgroup that does not say whose it is.
 
 mod doomed;
 
@@ -22,7 +22,7 @@ use super::{
     telling,
 };
 use crate::{
-    cgroup::{self, CgroupDir, Handles, Knob, PageSize, Sought, Throttled},
+    cgroup::{self, CgroupDir, Handles, Knob, Mark, PageSize, Sought, Throttled},
     config::{Config, Mode},
     evict::{BrakeBook, Pledges},
     journal::{Batch, Event, EventType, Filter, Intent, Intents, Journal, Subject},
@@ -64,6 +64,7 @@ pub(super) fn take_up(
     };
     let left = intents.as_ref().map_or(&[][..], |intents| &intents.left);
     knobs(left, journal);
+    unmarked(left, journal);
     let untold = |error: std::io::Error| {
         let message = format!("after a restart, pods that were evicted may come back: {error}");
         telling::degraded(journal, "evictions", &message);
@@ -84,8 +85,8 @@ pub(super) fn take_up(
     desired.remember(ended.clone());
     let intents = intents.map(|mut intents| {
         intents.forget_left();
-        let Intents { reflex, brakes, limits, left: _ } = intents;
-        desired.set_intents(limits);
+        let Intents { reflex, brakes, limits, making, left: _ } = intents;
+        desired.set_intents(limits, making);
         (reflex, brakes)
     });
     if config.mode != Mode::Enforce {
@@ -205,6 +206,33 @@ fn knobs(left: &[Intent<'_>], journal: &Journal) {
             journal.append(Event { kind: EventType::LimitsRestored, subject: Subject::Node, data });
         }
     }
+}
+
+/// Gives a cgroup its mark that was made right before the end: it goes when its pod does, as every other.
+///
+/// This is done in every mode, and changes nothing that anybody else sees.
+fn unmarked(left: &[Intent<'_>], journal: &Journal) {
+    for intent in left {
+        let Intent::Cgroup { path, mark } = intent else { continue };
+        match give_mark(path, mark) {
+            Ok(()) => {}
+            Err(error) if error.is_gone() => {}
+            Err(error) => {
+                let message = format!(
+                    "the empty cgroup {path} may be left behind when its pod goes: {}",
+                    crate::chain(&error)
+                );
+                telling::degraded(journal, "cgroups", &message);
+            }
+        }
+    }
+}
+
+fn give_mark(path: &str, mark: &str) -> Result<(), cgroup::Error> {
+    let (Ok(path), Some(mark)) = (CgroupPath::parse(path), Mark::parse(mark)) else { return Ok(()) };
+    let dir = CgroupDir::mount(Path::new(cgroup::MOUNT))?.open(&path)?;
+    // One that has a mark came to its own end.
+    if dir.mark()?.is_none() { dir.set_mark(&mark) } else { Ok(()) }
 }
 
 /// Writes the old value, if the cgroup is the same and still holds the new one. Answers whether it did.

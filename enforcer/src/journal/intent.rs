@@ -28,11 +28,13 @@ const MAGIC: u64 = u64::from_le_bytes(*b"enfint\0\x02");
 const SLOT_WORDS: usize = 128;
 const PAYLOAD_BYTES: usize = (SLOT_WORDS - 1) * 8;
 
-/// Slots of the reflex, of its brakes, and of the reconciler; before them one for the page's own header.
+/// Slots of the reflex, of its brakes, and of the reconciler: for limits that it lowers, and for the cgroup that it
+/// makes. Before them one for the page's own header.
 const REFLEX: Range<usize> = 1..15;
 const BRAKES: Range<usize> = 15..17;
-const LIMITS: Range<usize> = 17..64;
-const SLOTS: usize = LIMITS.end;
+const LIMITS: Range<usize> = 17..63;
+const MAKING: Range<usize> = 63..64;
+const SLOTS: usize = MAKING.end;
 
 /// So many of the cgroups that a victim's containers took elsewhere are written down.
 const MOST_ELSEWHERE: usize = 16;
@@ -52,6 +54,13 @@ pub enum Intent<'a> {
         old: Cow<'a, str>,
         /// What is written.
         new: Cow<'a, str>,
+    },
+    /// A cgroup is being made, and does not say yet whose it is.
+    Cgroup {
+        /// Its path.
+        path: Cow<'a, str>,
+        /// The mark that it gets, as it is written.
+        mark: Cow<'a, str>,
     },
     /// A pod is being evicted.
     Eviction {
@@ -92,8 +101,10 @@ pub struct Intents {
     pub reflex: Slots,
     /// The slots of who holds candidates back.
     pub brakes: Slots,
-    /// The slots of the reconciler.
+    /// The slots of the reconciler's limits.
     pub limits: Slots,
+    /// The slot of the cgroup that the reconciler makes.
+    pub making: Slots,
     /// What a process before left undone, in this boot.
     pub left: Vec<Intent<'static>>,
 }
@@ -144,7 +155,13 @@ impl Intents {
         word(&page, 1).store(boot, Ordering::Relaxed);
         word(&page, 0).store(MAGIC, Ordering::Release);
         let slots = |range| Slots { page: Arc::clone(&page), range, used: 0 };
-        Ok(Self { reflex: slots(REFLEX), brakes: slots(BRAKES), limits: slots(LIMITS), left })
+        Ok(Self {
+            reflex: slots(REFLEX),
+            brakes: slots(BRAKES),
+            limits: slots(LIMITS),
+            making: slots(MAKING),
+            left,
+        })
     }
 
     /// Takes what was left from the page: it is taken up. To be called before anything is held.
@@ -220,6 +237,7 @@ fn read(page: &SharedWords, slot: usize) -> Option<Intent<'static>> {
 
 const KNOB: u8 = 1;
 const EVICTION: u8 = 2;
+const CGROUP: u8 = 3;
 
 /// Writes into a buffer until it is full.
 struct Encoder<'a> {
@@ -254,6 +272,11 @@ fn encode(intent: &Intent<'_>, bytes: &mut [u8]) -> Option<usize> {
             for text in [path, file, old, new] {
                 to.text(text)?;
             }
+        }
+        Intent::Cgroup { path, mark } => {
+            to.put(&[CGROUP])?;
+            to.text(path)?;
+            to.text(mark)?;
         }
         Intent::Eviction {
             id,
@@ -335,6 +358,7 @@ fn decode(bytes: &[u8]) -> Option<Intent<'static>> {
             path: from.text()?,
             elsewhere: from.elsewhere()?,
         },
+        [CGROUP] => Intent::Cgroup { path: from.text()?, mark: from.text()? },
         _ => return None,
     };
     from.0.is_empty().then_some(intent)
@@ -352,6 +376,10 @@ mod tests {
             old: "max".into(),
             new: "1048576".into(),
         }
+    }
+
+    fn cgroup() -> Intent<'static> {
+        Intent::Cgroup { path: "/kubepods/podx".into(), mark: "{}".into() }
     }
 
     fn eviction() -> Intent<'static> {
@@ -376,13 +404,15 @@ mod tests {
         let done = first.limits.hold(&knob("/a")).unwrap();
         let kept = first.limits.hold(&knob("/kubepods/burstable/podx")).unwrap();
         let evicting = first.reflex.hold(&eviction()).unwrap();
+        let making = first.making.hold(&cgroup()).unwrap();
         first.limits.release(done);
         assert_ne!(kept, evicting);
+        assert_ne!(kept, making);
         // Killed: nothing is released.
         drop(first);
         for _killed_too in 0..2 {
             let second = Intents::open(dir.path(), "b1").unwrap();
-            assert_eq!(second.left, [eviction(), knob("/kubepods/burstable/podx")]);
+            assert_eq!(second.left, [eviction(), knob("/kubepods/burstable/podx"), cgroup()]);
         }
         let mut third = Intents::open(dir.path(), "b1").unwrap();
         third.forget_left();

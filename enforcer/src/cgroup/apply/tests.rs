@@ -1,7 +1,11 @@
-use std::{fs, io};
+use std::{fs, io, sync::Mutex};
 
 use super::*;
-use crate::cgroup::{CgroupsRs, LimitWriter, Reason};
+use crate::{
+    cgroup::{CgroupsRs, LimitWriter, Reason},
+    journal::{Intent, Intents},
+    model::{OwnerLevel, PodName, PodUid},
+};
 
 /// Refuses what it is told to, and does the rest.
 struct Stubborn(&'static str);
@@ -66,7 +70,8 @@ fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, CgroupDir) {
 }
 
 fn run(root: &CgroupDir, driver: &dyn Driver, steps: Vec<Step>) -> Vec<Fate> {
-    apply(root, driver, steps, &BTreeMap::new(), PageSize::new(4096), &Permit::for_enforce_mode())
+    let (page, permit) = (PageSize::new(4096), Permit::for_enforce_mode());
+    apply(root, driver, steps, &BTreeMap::new(), &mut Making::default(), page, &permit)
         .0
         .into_iter()
         .map(|outcome| outcome.fate)
@@ -147,4 +152,59 @@ fn a_refused_controller_is_named() {
     let fates = run(&root, &CgroupsRs, vec![step]);
     let Fate::Failed(error) = &fates[0] else { panic!("{fates:?}") };
     assert_eq!(error.to_string(), "cannot enable cpu, io below /k");
+}
+
+/// Looks, right after a cgroup was made, at what a start after a kill would find on the intent page.
+struct Killed {
+    run_dir: tempfile::TempDir,
+    left: Mutex<Vec<Intent<'static>>>,
+}
+
+impl LimitWriter for Killed {
+    fn set_memory(&self, _dir: &CgroupDir, _file: MemoryFile, _limit: Limit) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn set_cpu_weight(&self, _dir: &CgroupDir, _weight: u64) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn set_cpu_max(&self, _dir: &CgroupDir, _quota: Limit, _period_us: u64) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn set_pids_max(&self, _dir: &CgroupDir, _limit: Limit) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+impl Driver for Killed {
+    fn create(&self, root: &CgroupDir, path: &CgroupPath) -> Result<CgroupId, Error> {
+        let id = CgroupsRs.create(root, path)?;
+        self.left.lock().unwrap().extend(Intents::open(self.run_dir.path(), "b1").unwrap().left);
+        Ok(id)
+    }
+}
+
+#[test]
+fn that_a_cgroup_is_ours_outlives_a_kill_right_after_it_was_made() {
+    let (_temp, root) = tree(&[]);
+    let driver = Killed { run_dir: tempfile::tempdir().unwrap(), left: Mutex::default() };
+    let pod = PodName { namespace: String::from("default"), name: String::from("a") };
+    let mark = Mark::new(true, Some(&OwnerLevel::Pod { pod, uid: PodUid::new("u").unwrap() }));
+    let mut making = Making::new(Intents::open(driver.run_dir.path(), "b1").unwrap().making);
+    let steps = ["/poda", "/poda/app", "/podb"].map(|at| Step::Create(path(at)));
+    let marks = BTreeMap::from(["/poda", "/podb"].map(|at| (path(at), mark.clone())));
+    let (page, permit) = (PageSize::new(4096), Permit::for_enforce_mode());
+    drop(apply(&root, &driver, steps.into(), &marks, &mut making, page, &permit));
+    let left = driver.left.into_inner().unwrap();
+    let found: Vec<(&str, Option<Mark>)> = left
+        .iter()
+        .map(|intent| match intent {
+            Intent::Cgroup { path, mark } => (path.as_ref(), Mark::parse(mark)),
+            Intent::Knob { .. } | Intent::Eviction { .. } => unreachable!("{intent:?}"),
+        })
+        .collect();
+    assert_eq!(found, [("/poda", Some(mark.clone())), ("/podb", Some(mark))]);
+    assert_eq!(Intents::open(driver.run_dir.path(), "b1").unwrap().left, [], "all of them are made");
 }

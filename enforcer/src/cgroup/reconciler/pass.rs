@@ -76,7 +76,7 @@ impl Reconciler {
                 self.note_outside(desired, &ids, &mut marks);
             }
             let (outcomes, unmarked) =
-                apply(&self.root, self.driver.as_ref(), steps, &marks, self.page, permit);
+                apply(&self.root, self.driver.as_ref(), steps, &marks, &mut self.making, self.page, permit);
             self.note_unmarked(&unmarked);
             self.take_in(outcomes, desired, &mut ids, unmarked.is_empty(), report);
             let looked_at = |path: &CgroupPath| is_looked_at(path);

@@ -218,7 +218,7 @@ mod tests {
 
     use super::*;
     use crate::cgroup::{
-        Outcome, Reason, Write, apply,
+        Making, Outcome, Reason, Write, apply,
         units::fake::{Call, Fake},
     };
 
@@ -325,7 +325,8 @@ mod tests {
         ];
         let permit = Permit::for_enforce_mode();
         let page = PageSize::new(4096);
-        let (outcomes, _) = apply(&root, &driver, steps.into(), &BTreeMap::new(), page, &permit);
+        let mut making = Making::default();
+        let (outcomes, _) = apply(&root, &driver, steps.into(), &BTreeMap::new(), &mut making, page, &permit);
         let withheld: Vec<_> = outcomes.iter().filter_map(Outcome::withheld).collect();
         assert_eq!(withheld.len(), 1, "{outcomes:?}");
         assert_eq!(withheld[0].write.file, "memory.max");

@@ -383,7 +383,7 @@ fn an_eviction_is_written_down_until_it_is_recorded() {
         left.into_iter()
             .map(|intent| match intent {
                 Intent::Eviction { pod, .. } => pod.into_owned(),
-                other @ Intent::Knob { .. } => panic!("{other:?}"),
+                other @ (Intent::Knob { .. } | Intent::Cgroup { .. }) => panic!("{other:?}"),
             })
             .collect::<Vec<_>>()
     };

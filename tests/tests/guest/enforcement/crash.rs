@@ -1,7 +1,9 @@
 //! Killed at any moment, the daemon leaves nothing that its next start does not put right.
 
 use std::{
-    fs, thread,
+    fs,
+    os::unix::fs::MetadataExt as _,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -59,6 +61,24 @@ fn change(random: &mut Random, daemon: &Daemon) {
     }
 }
 
+/// Sleeps that long at most.
+fn sleep_until_one_is_made(longest: Duration) {
+    // The kernel counts a folder's folders among its links.
+    let links = || {
+        let links = ["", "/burstable", "/besteffort"]
+            .map(|below| fs::metadata(cgroup_folder(&format!("/{NAME}/kubepods{below}"))));
+        links.into_iter().flatten().map(|metadata| metadata.nlink()).sum::<u64>()
+    };
+    let (begin, mut before) = (Instant::now(), links());
+    while begin.elapsed() < longest {
+        let now = links();
+        if now > before {
+            return;
+        }
+        before = now;
+    }
+}
+
 #[test]
 fn fifty_kills_leave_what_the_plan_says() {
     let _root = Cgroup::create(NAME).unwrap();
@@ -79,7 +99,13 @@ fn fifty_kills_leave_what_the_plan_says() {
     let (mut daemon, mut ready) = (daemon, 0);
     for moment in 0..MOMENTS {
         change(&mut random, &daemon);
-        thread::sleep(Duration::from_millis(random.below(longest_life_ms)));
+        let life = Duration::from_millis(random.below(longest_life_ms));
+        // Right after a cgroup is made it does not say yet whose it is.
+        if moment % 2 == 0 {
+            thread::sleep(life);
+        } else {
+            sleep_until_one_is_made(life);
+        }
         ready += usize::from(daemon.is_ready().unwrap());
         // Dropping it is SIGKILL.
         drop(daemon);
