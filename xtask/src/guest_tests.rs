@@ -41,8 +41,9 @@ const SEED: &str = "ENFORCER_TEST_SEED";
 const WITH_SYSTEMD: &str = "units::";
 
 /// The modules whose tests take minutes and are about the daemon alone: about what it runs before a kill, what it
-/// foretells, whom it prefers, and what it is ordered to do.
-const ABOUT_THE_DAEMON: &[&str] = &["eviction::hook::", "eviction::orders::", "outlook::", "preference::"];
+/// foretells, whom it prefers, what it is ordered to do, and what it leaves behind when it is killed.
+const ABOUT_THE_DAEMON: &[&str] =
+    &["enforcement::crash::", "eviction::hook::", "eviction::orders::", "outlook::", "preference::"];
 
 /// Where those run when everything is tested, and those with systemd: what they are about is not the kernel.
 const ONE_KERNEL: &[KernelName] = &[KernelName::V6_12];

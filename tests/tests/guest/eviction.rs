@@ -30,7 +30,7 @@ mod soft;
 mod stubborn;
 
 const MIB: u64 = 1 << 20;
-const ROUNDS: u32 = 20;
+const ROUNDS: u32 = 10;
 const THRESHOLD_BYTES: u64 = 200 * MIB;
 
 struct Scene {
@@ -162,12 +162,12 @@ fn at_rest_bytes() -> u64 {
 }
 
 #[test]
-fn the_right_pod_dies_twenty_times_of_twenty() {
+fn the_right_pod_dies_ten_times_of_ten() {
     let threshold = THRESHOLD_BYTES / MIB;
-    // Twenty of five pods would be too many.
+    // Ten of five pods would be too many.
     let settings =
         format!("evictionHard: {{memory.available: {threshold}Mi}}\nbreaker: {{maxKills: 50, maxShare: 1}}");
-    let mut scene = Scene::open_with("eviction-twenty", &settings);
+    let mut scene = Scene::open_with("eviction-ten", &settings);
     let killed_by_kernel = kernel::vmstat("oom_kill").unwrap();
     for round in 1..=ROUNDS {
         let mut within = scene.hold("shop", 0, "memory: 400Mi", "memory: 600Mi", "250Mi");
