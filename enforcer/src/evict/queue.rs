@@ -42,13 +42,21 @@ pub(super) fn queue<T>(capacity: usize) -> io::Result<(Sender<T>, Receiver<T>)> 
 impl<T> Sender<T> {
     /// Sends, or gives back what does not fit.
     pub(super) fn offer(&self, value: T) -> Result<(), T> {
-        match self.channel.try_send(value) {
-            Ok(()) => {
-                self.line.bell.ring();
-                Ok(())
-            }
-            Err(TrySendError::Full(value) | TrySendError::Disconnected(value)) => Err(value),
-        }
+        self.put(value)?;
+        self.ring();
+        Ok(())
+    }
+
+    /// The same, and leaves the receiver asleep until it is [rung](Self::ring): who wakes another may lose its cpu to it.
+    pub(super) fn put(&self, value: T) -> Result<(), T> {
+        self.channel.try_send(value).map_err(|error| match error {
+            TrySendError::Full(value) | TrySendError::Disconnected(value) => value,
+        })
+    }
+
+    /// Wakes the receiver.
+    pub(super) fn ring(&self) {
+        self.line.bell.ring();
     }
 }
 

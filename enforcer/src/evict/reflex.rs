@@ -23,7 +23,7 @@ use super::{
     pledge::Pledges,
     queue::{self, queue},
     reap::{self, Work},
-    rehearsal,
+    rehearsal::{self, Rehearsal},
     report::Report,
     turn::{Turn, Wiring},
 };
@@ -125,7 +125,7 @@ pub(super) struct PreparedSet {
 }
 
 impl PreparedSet {
-    fn new(members: Vec<Arc<Candidate>>) -> Self {
+    pub(super) fn new(members: Vec<Arc<Candidate>>) -> Self {
         let facts: Vec<_> = members.iter().map(|member| member.facts).collect();
         Self {
             candidates: Candidates::new(&facts),
@@ -173,12 +173,21 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {
+            mail: Mutex::default(),
+            bell: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            stop: AtomicBool::new(false),
+            counters: Counters::default(),
+        })
+    }
+
     fn ring(&self) {
         // It can only fail when the counter is full, and then the reflex is about to wake anyway.
         let _rung = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
-    fn post(&self, put: impl FnOnce(&mut Mail)) {
+    pub(super) fn post(&self, put: impl FnOnce(&mut Mail)) {
         put(&mut self.mail.lock().unwrap_or_else(PoisonError::into_inner));
         self.ring();
     }
@@ -231,14 +240,7 @@ impl Reflex {
         let memory_locked = if config.lock_memory { lock_memory() } else { Ok(()) };
 
         let setup = ReflexError::Setup;
-        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|errno| setup(errno.into()))?;
-        let shared = Arc::new(Shared {
-            mail: Mutex::default(),
-            bell,
-            stop: AtomicBool::new(false),
-            counters: Counters::default(),
-        });
+        let shared = Arc::new(Shared::new().map_err(setup)?);
         let (teller, told) = queue::<Report>(REPORTS).map_err(setup)?;
         let (reaper, work) = queue::<Work>(WORK).map_err(setup)?;
         let (braker, braking) = queue::<Braking>(BRAKING).map_err(setup)?;
@@ -309,8 +311,9 @@ impl Reflex {
             hook::run(&jobs, &hooks, |outcome| mail.answer(outcome));
         })?;
         reflex.hook_thread = reflex.threads.pop().map(|thread| (thread, hook_ended));
+        let rehearsal = Rehearsal::prepare();
         reflex.start("enforcer-reflex", move || {
-            rehearsal::rehearse();
+            rehearsal::note(rehearsal.and_then(|mut rehearsal| rehearsal.perform()));
             turn.run();
         })?;
         Ok(reflex)

@@ -1,55 +1,106 @@
 //! Runs the whole path once on files in memory, so that its pages are there, and locked, before they are needed.
 
-use std::{io, os::fd::OwnedFd, path::Path};
+use std::{
+    io,
+    os::fd::{AsRawFd as _, OwnedFd},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use rustix::fs::MemfdFlags;
 
 use super::{
+    brake::Braking,
     candidate::{Candidate, Identity, Target},
-    executor, stat,
+    hook::{Hooks, Job},
+    levels::Levels,
+    onset::Onset,
+    queue::{Receiver, queue},
+    reap::Work,
+    reflex::{PreparedSet, Shared},
+    report::Report,
+    turn::{Turn, Wiring},
 };
 use crate::{
     cgroup::CgroupDir,
     model::{CgroupPath, PodName, PodUid, QosClass},
-    policy::engine::{
-        Action, CandidateFacts, Candidates, Engine, EngineSettings, Input, Mode, NodeSample, Outcome, PodKey,
-        Resource,
+    policy::engine::{CandidateFacts, EngineSettings, Mode, PodKey},
+    recorder::Tap,
+    sense::{
+        Available,
+        snapshot::{ChargeFiles, Missing},
     },
-    sense::snapshot::ChargeFiles,
 };
 
-/// Rehearses one eviction. That it cannot be done is no reason not to start.
-pub(super) fn rehearse() {
-    match run() {
+/// Room for what an eviction has to say to each of the helpers.
+const ROOM: usize = 16;
+
+/// What goes through a rehearsal is what will in earnest: a turn with its recorder and its teller, of which nobody takes
+/// anything.
+pub(super) struct Rehearsal {
+    turn: Turn,
+    decoy: Arc<Candidate>,
+    /// As long as there are receivers, there is room for what is sent.
+    _helpers: (Receiver<Report>, Receiver<Work>, Receiver<Braking>, Receiver<Job>),
+}
+
+impl Rehearsal {
+    /// Makes all that it takes, on a stack that has room for it.
+    pub(super) fn prepare() -> io::Result<Box<Self>> {
+        let meminfo =
+            file("MemTotal:           4096 kB\nMemFree:               0 kB\nMemAvailable:          0 kB\n")?;
+        let meminfo = PathBuf::from(format!("/proc/self/fd/{}", meminfo.as_raw_fd()));
+        let available = Available::open(&meminfo, None).map_err(io::Error::other)?;
+        let settings = EngineSettings { mode: Mode::Enforce, ..EngineSettings::default() };
+        let shared = Arc::new(Shared::new()?);
+        let (teller, told) = queue(ROOM)?;
+        let (reaper, work) = queue(ROOM)?;
+        let (braker, braking) = queue(ROOM)?;
+        let (hooker, jobs) = queue(ROOM)?;
+        let wiring = Wiring {
+            shared: Arc::clone(&shared),
+            available,
+            levels: Levels::new(Err(Missing::Absent), Err(Missing::Absent)),
+            teller,
+            reaper,
+            braker,
+            hooker,
+            hooks: Arc::new(Hooks::new(None, None)?),
+            edges: Vec::new(),
+            cpus: 1,
+            pledges: None,
+            seed: 0,
+            tap: Some(Tap::to_nobody()?),
+            onset: Onset::new(None),
+        };
+        let turn = Turn::new(&settings, &[], wiring).map_err(io::Error::other)?;
+        let decoy = Arc::new(decoy()?);
+        let set = Box::new(PreparedSet::new(vec![Arc::clone(&decoy)]));
+        shared.post(|mail| mail.set = Some(set));
+        Ok(Box::new(Self { turn, decoy, _helpers: (told, work, braking, jobs) }))
+    }
+
+    /// Rehearses one eviction, on the thread that it is for. Whether the decoy was signalled.
+    pub(super) fn perform(&mut self) -> io::Result<bool> {
+        self.turn.take_mail();
+        // It is signalled, and looked at once more.
+        self.turn.look();
+        self.turn.look();
+        self.turn.wake_teller();
+        let mut signalled = [0_u8; 8];
+        let target = self.decoy.targets.first().ok_or(io::ErrorKind::NotFound)?;
+        let count = rustix::io::pread(&target.kill, &mut signalled, 0)?;
+        Ok(signalled.get(..count) == Some(b"1"))
+    }
+}
+
+/// Tells what came of a rehearsal. That it cannot be done is no reason not to start.
+pub(super) fn note(rehearsed: io::Result<bool>) {
+    match rehearsed {
         Ok(true) => {}
         Ok(false) => tracing::warn!("the rehearsal of an eviction did not come to a kill"),
         Err(error) => tracing::debug!(%error, "cannot rehearse an eviction"),
     }
-}
-
-/// Whether the decoy was signalled.
-fn run() -> io::Result<bool> {
-    let decoy = decoy()?;
-    let settings = EngineSettings { mode: Mode::Enforce, ..EngineSettings::default() };
-    let mut engine = Engine::new(&settings);
-    let _none = engine.replace(Candidates::new(&[decoy.facts]));
-    let mut buffer = [0_u8; stat::BUFFER_BYTES];
-    let node = NodeSample::memory(0, 0, 1);
-    let _wishes = engine.step(Input::Node(node));
-    let readings = [decoy.read_usage(Resource::Pids, &mut buffer)];
-    let actions = engine.step(Input::Usages { node, readings: &readings });
-    let Some(number) = engine.decision().map(|decision| decision.number) else { return Ok(false) };
-    let signalled = actions.iter().any(|action| *action == Action::Evict) && executor::signal(&decoy).is_ok();
-    let _told = engine.step(Input::Outcome(Outcome::Signalled { number, now_ns: 0 }));
-    let progress = executor::progress(&decoy, Resource::Pids, &mut buffer);
-    let _done = engine.step(Input::Outcome(Outcome::Progress {
-        number,
-        now_ns: 0,
-        populated: progress.populated,
-        current_bytes: progress.current_bytes,
-        process_count: progress.process_count,
-    }));
-    Ok(signalled)
 }
 
 /// A candidate whose files are in memory and whose directory is never looked into.
@@ -97,6 +148,6 @@ fn file(content: &str) -> io::Result<OwnedFd> {
 mod tests {
     #[test]
     fn the_rehearsal_comes_to_a_kill() {
-        assert!(super::run().unwrap());
+        assert!(super::Rehearsal::prepare().unwrap().perform().unwrap());
     }
 }

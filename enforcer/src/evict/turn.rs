@@ -6,6 +6,7 @@ mod kill;
 mod telling;
 
 use std::{
+    cell::Cell,
     os::fd::{AsFd as _, OwnedFd},
     sync::{Arc, TryLockError, atomic::Ordering},
 };
@@ -119,6 +120,8 @@ pub(super) struct Turn {
     /// What the engine wished for last.
     look_within_ns: Option<u64>,
     blind: bool,
+    /// Whether there are reports that the teller was not woken for.
+    is_teller_due: Cell<bool>,
 }
 
 impl Turn {
@@ -164,6 +167,7 @@ impl Turn {
             gap_ns: MIN_GAP_NS,
             look_within_ns: None,
             blind: false,
+            is_teller_due: Cell::new(false),
         })
     }
 
@@ -172,6 +176,7 @@ impl Turn {
         self.look();
         let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 8];
         loop {
+            self.wake_teller();
             let count = match rustix::io::retry_on_intr(|| epoll::wait(&self.epoll, &mut events, None)) {
                 Ok(count) => count,
                 Err(error) => {
@@ -236,7 +241,7 @@ impl Turn {
     }
 
     /// Takes what the handle has left, unless it is just being put there: then the bell rings again.
-    fn take_mail(&mut self) {
+    pub(super) fn take_mail(&mut self) {
         self.retire();
         let shared = Arc::clone(&self.wiring.shared);
         let mut mail = match shared.mail.try_lock() {
@@ -329,7 +334,7 @@ impl Turn {
     }
 
     /// One look at the victim and the node, with all that follows from it.
-    fn look(&mut self) {
+    pub(super) fn look(&mut self) {
         if self.retired.is_some() || self.retired_pods.is_some() {
             self.take_mail();
         }

@@ -1,11 +1,14 @@
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use super::{
     Bell,
-    ring::{Producer, Slot},
+    ring::{Producer, Slot, ring},
 };
 use crate::policy::{
     engine::{Actions, Candidates, Engine, EngineSettings, Input, Outcome},
@@ -16,6 +19,9 @@ use crate::policy::{
 /// that more is kept than was asked for.
 const KEY_EVERY_NS: u64 = 300_000_000_000;
 const KEY_EVERY_WORDS: u64 = 128 * 1024 / 8;
+
+/// Room for what one eviction of one candidate comes to.
+const TO_NOBODY_BYTES: usize = 32 * 1024;
 
 /// What the tap tells beside the records.
 #[derive(Debug, Default)]
@@ -65,6 +71,12 @@ impl Tap {
             key_ns: 0,
             since_key_words: 0,
         }
+    }
+
+    /// One whose records nobody reads.
+    pub(crate) fn to_nobody() -> io::Result<Self> {
+        let (ring, _) = ring(TO_NOBODY_BYTES);
+        Ok(Self::new(ring, Arc::new(Bell::new()?)))
     }
 
     pub(super) fn tapped(&self) -> Arc<Tapped> {

@@ -17,15 +17,26 @@ impl Turn {
         let _is_told = self.offer(report);
     }
 
-    /// Whether it will be told: where the teller does not keep up, it is counted instead.
+    /// Whether it will be told, once all else of the turn is done: where the teller does not keep up, it is counted
+    /// instead.
     pub(super) fn offer(&self, report: Report) -> bool {
         let counters = self.counters();
         counters.reports.fetch_add(1, Ordering::Relaxed);
-        let is_told = self.wiring.teller.offer(report).is_ok();
-        if !is_told {
+        let is_told = self.wiring.teller.put(report).is_ok();
+        if is_told {
+            self.is_teller_due.set(true);
+        } else {
             counters.reports_dropped.fetch_add(1, Ordering::Relaxed);
         }
         is_told
+    }
+
+    /// Wakes the teller, if there is anything to be told. To be called when there is nothing left to be done: on a busy
+    /// machine it takes our cpu, and a victim that is decided on would go on meanwhile.
+    pub(in crate::evict) fn wake_teller(&self) {
+        if self.is_teller_due.take() {
+            self.wiring.teller.ring();
+        }
     }
 
     /// Answers the engine that nothing was signalled.
