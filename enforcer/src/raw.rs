@@ -7,14 +7,13 @@ use std::{
     io,
     mem::MaybeUninit,
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
-    ptr::{self, NonNull, null_mut, with_exposed_provenance_mut},
+    ptr::{self, NonNull, null_mut},
     sync::atomic::{AtomicI32, AtomicU64, Ordering},
 };
 
 use aya::maps::{HashMap, IterableMap, MapData, RingBuf};
-use procfs::process::{MMPermissions, MMapPath, Process};
 use rustix::{
-    mm::{Advice, MapFlags, ProtFlags, madvise},
+    mm::{MapFlags, ProtFlags},
     process::{WaitId, WaitIdOptions},
 };
 use tokio::io::{Interest, unix::AsyncFd};
@@ -513,39 +512,13 @@ pub(crate) fn trim_heap() {
 #[cfg(not(target_env = "gnu"))]
 pub(crate) fn trim_heap() {}
 
-/// Takes the pages of this program's file out of its memory, which come again when they are touched: most of what
-/// starting took is never run again. Answers how many bytes of address space that were.
-///
-/// To be called before memory is locked: locked pages stay.
-pub(crate) fn trim_program() -> io::Result<u64> {
-    let own = Process::myself().map_err(io::Error::other)?;
-    let program = MMapPath::Path(own.exe().map_err(io::Error::other)?);
-    let mut trimmed_bytes = 0;
-    for map in own.smaps().map_err(io::Error::other)? {
-        let is_untouched = map.extension.map.get("Anonymous") == Some(&0);
-        if map.pathname != program || map.perms.contains(MMPermissions::WRITE) || !is_untouched {
-            continue;
-        }
-        let (begin, end) = map.address;
-        let (Ok(address), Ok(length)) = (usize::try_from(begin), usize::try_from(end - begin)) else {
-            continue;
-        };
-        // SAFETY: the range is a mapping of this program's own file that cannot be written to and never was, so that
-        // all of its pages are those of the file: the kernel maps the same ones again at the next access
-        // (madvise(2), MADV_DONTNEED). Nothing unmaps it: it is there for as long as the program runs.
-        unsafe { madvise(with_exposed_provenance_mut(address), length, Advice::LinuxDontNeed)? };
-        trimmed_bytes += end - begin;
-    }
-    Ok(trimmed_bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd as _;
 
     use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
-    use super::{process_mrelease, trim_program};
+    use super::process_mrelease;
 
     #[test]
     fn a_process_that_is_not_dying_is_refused() {
@@ -553,22 +526,5 @@ mod tests {
         let error = process_mrelease(pidfd.as_fd()).unwrap_err();
         // ENOSYS before Linux 5.15.
         assert!(matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS)), "{error}");
-    }
-
-    #[test]
-    fn a_program_goes_on_without_what_it_has_in_memory() {
-        let resident = || {
-            let own = procfs::process::Process::myself().unwrap();
-            own.smaps()
-                .unwrap()
-                .into_iter()
-                .filter(|map| map.perms.contains(super::MMPermissions::EXECUTE))
-                .map(|map| map.extension.map["Rss"])
-                .sum::<u64>()
-        };
-        let before_bytes = resident();
-        assert!(trim_program().unwrap() > 1 << 20);
-        let after_bytes = resident();
-        assert!(after_bytes < before_bytes, "{after_bytes} of {before_bytes}");
     }
 }

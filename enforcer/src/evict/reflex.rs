@@ -30,7 +30,6 @@ use super::{
 use crate::{
     config::PreKillHook,
     policy::engine::{Candidates, EngineSettings, Few, Outcome, Past, Reading},
-    raw,
     recorder::Tap,
     sense::{Available, EdgeSource, FreeLists, MeminfoError, PROC_MEMINFO, PodsMemory, Tasks},
 };
@@ -238,15 +237,7 @@ impl Reflex {
     ) -> Result<Self, ReflexError> {
         let failed = |source| ReflexError::Meminfo { path: config.meminfo.clone(), source };
         let available = Available::open(&config.meminfo, config.root_stat.as_deref()).map_err(failed)?;
-        let memory_locked = if config.lock_memory {
-            // What starting took is not to be locked with the rest.
-            if let Err(error) = raw::trim_program() {
-                tracing::debug!(%error, "what starting took of the program stays in memory");
-            }
-            lock_memory()
-        } else {
-            Ok(())
-        };
+        let memory_locked = if config.lock_memory { lock_memory() } else { Ok(()) };
 
         let setup = ReflexError::Setup;
         let shared = Arc::new(Shared::new().map_err(setup)?);
