@@ -1,4 +1,5 @@
-//! Runs the whole path once on files in memory, so that its pages are there, and locked, before they are needed.
+//! Runs the path from a look to the signal once, on files in memory, so that its pages are there, and locked, before they
+//! are needed. Left out are what has an owner of its own: the intent page, the hook, and other levels than memory.
 
 use std::{
     io,

@@ -61,8 +61,8 @@ fn change(random: &mut Random, daemon: &Daemon) {
     }
 }
 
-/// Sleeps that long at most.
-fn sleep_until_one_is_made(longest: Duration) {
+/// Waits until a cgroup is made, but no longer than that. It looks without a pause: a moment later it would be too late.
+fn wait_until_one_is_made(longest: Duration) {
     // The kernel counts a folder's folders among its links.
     let links = || {
         let links = ["", "/burstable", "/besteffort"]
@@ -104,7 +104,7 @@ fn fifty_kills_leave_what_the_plan_says() {
         if moment % 2 == 0 {
             thread::sleep(life);
         } else {
-            sleep_until_one_is_made(life);
+            wait_until_one_is_made(life);
         }
         ready += usize::from(daemon.is_ready().unwrap());
         // Dropping it is SIGKILL.
