@@ -22,7 +22,7 @@ use crate::{
     places::Places,
     run,
     steps::Steps,
-    tally::{Counter, Tally},
+    tally::{Count, Counter, Tally},
 };
 
 const MEMORY_MIB: u32 = 2048;
@@ -59,7 +59,9 @@ pub(crate) fn command(
         [] => everything(places, timeout, filter)?,
         chosen => on_kernels(places, chosen, chosen, timeout, filter)?,
     };
-    Steps::Out.say(format_args!("\n{tally}"));
+    Steps::Out.say("");
+    tally.name_failures(Steps::Out);
+    Steps::Out.say(&tally);
     Ok(u8::from(tally.failed > 0))
 }
 
@@ -181,7 +183,7 @@ impl Boot<'_> {
         };
         let begin = Instant::now();
         let ended = run.exec(guests, Box::new(counter), Box::new(Labelled::new(label, io::stderr())));
-        let tally = outcome(&ended, count.tally());
+        let tally = outcome(&ended, &count).of(&format!("kernel {name}"));
         steps.line(tally.failed == 0, format_args!("kernel {name}: {tally}"), begin.elapsed());
         if let Err(error) = ended {
             steps.say(format_args!("{error:#}"));
@@ -232,17 +234,24 @@ fn script(tests: &[String], seed: Option<u64>) -> String {
     format!("exec env {seed}guest --test-threads=1 --exact {}", tests.join(" "))
 }
 
-fn outcome(ended: &anyhow::Result<u8>, counted: Option<Tally>) -> Tally {
-    match (ended, counted) {
+fn outcome(ended: &anyhow::Result<u8>, count: &Count) -> Tally {
+    let counted = count.tally();
+    let agree = match (ended, &counted) {
         // What the binary says and how it exits must agree.
-        (Ok(0), Some(tally)) if tally.failed == 0 => tally,
-        (Ok(status), Some(tally)) if *status != 0 && tally.failed > 0 => tally,
-        (_, counted) => {
-            let mut tally = counted.unwrap_or_default();
-            tally += Tally::check(false);
-            tally
-        }
+        (Ok(status), Some(tally)) => (*status == 0) == (tally.failed == 0),
+        _ => false,
+    };
+    let mut tally = counted.unwrap_or_default();
+    if !agree {
+        let running = count.running().map_or_else(String::new, |test| format!(" in {test}"));
+        let why = match ended {
+            Ok(status) => format!("exit status {status}"),
+            // The lines after it are the console's.
+            Err(error) => error.to_string().lines().next().unwrap_or_default().to_owned(),
+        };
+        tally += Tally::failure(format!("the guest ended{running}: {why}"));
     }
+    tally
 }
 
 #[cfg(test)]
@@ -276,12 +285,19 @@ mod tests {
 
     #[test]
     fn guest_that_died_is_a_failure() {
-        let good = Tally { passed: 2, failed: 0, ignored: 0 };
-        assert_eq!(outcome(&Ok(0), Some(good)), good);
-        assert_eq!(outcome(&Ok(0), None).failed, 1);
-        assert_eq!(outcome(&Ok(101), Some(good)).failed, 1);
-        assert_eq!(outcome(&Err(anyhow::anyhow!("panic")), Some(good)), Tally { failed: 1, ..good });
-        let bad = Tally { passed: 1, failed: 1, ignored: 0 };
-        assert_eq!(outcome(&Ok(101), Some(bad)), bad);
+        let count = |printed: &str| {
+            let mut counter = Counter::new(Vec::new());
+            io::Write::write_all(&mut counter, printed.as_bytes()).unwrap();
+            counter.count()
+        };
+        let good = count("test result: ok. 2 passed; 0 failed\n");
+        assert_eq!(outcome(&Ok(0), &good), Tally { passed: 2, ..Tally::default() });
+        assert_eq!(outcome(&Ok(101), &good).failures, ["the guest ended: exit status 101"]);
+        let died = outcome(&Err(anyhow::anyhow!("timed out")), &count("test a ... ok\ntest b ... "));
+        assert_eq!((died.failed, died.failures), (1, vec!["the guest ended in b: timed out".to_owned()]));
+        let bad = count("test a ... FAILED\ntest result: FAILED. 1 passed; 1 failed\n");
+        let sum = outcome(&Ok(101), &bad);
+        assert_eq!((sum.passed, sum.failed, sum.failures), (1, 1, vec!["a".to_owned()]));
+        assert_eq!(outcome(&Ok(0), &bad).failed, 2);
     }
 }
