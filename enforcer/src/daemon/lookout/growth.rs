@@ -52,8 +52,8 @@ struct Standing {
 struct Memory {
     files: ChargeFiles,
     slope: Slope,
-    /// The whole when the parts were read.
-    whole_bytes: u64,
+    /// The whole when the parts were read, if they accounted for it.
+    whole_bytes: Option<u64>,
     /// What it is ranked by, and what of it the kernel cannot take back.
     parts: Option<(u64, u64)>,
     latest: Option<Standing>,
@@ -141,7 +141,7 @@ impl Counters {
         let memory = Memory {
             files: ChargeFiles::open(&dir)?,
             slope: Slope::default(),
-            whole_bytes: 0,
+            whole_bytes: None,
             parts: None,
             latest: None,
         };
@@ -164,13 +164,14 @@ impl Memory {
             self.latest = None;
             return;
         };
-        if self.parts.is_none() || self.whole_bytes.abs_diff(whole_bytes) > ALIKE_BYTES {
-            self.parts = self.files.split(buffer).ok().map(|split| {
+        if self.whole_bytes.is_none_or(|before| before.abs_diff(whole_bytes) > ALIKE_BYTES) {
+            let read = self.files.split_of(whole_bytes, buffer).ok();
+            self.parts = read.map(|(split, _)| {
                 // Page cache that is no shared memory can be dropped, or written and dropped.
                 let cache_bytes = split.file_bytes.saturating_sub(split.shmem_bytes);
                 (split.usage(whole_bytes).working_set_bytes, whole_bytes.saturating_sub(cache_bytes))
             });
-            self.whole_bytes = whole_bytes;
+            self.whole_bytes = read.and_then(|(_, is_all)| is_all.then_some(whole_bytes));
         }
         self.latest = self.parts.map(|(usage, held_bytes)| Standing {
             usage,

@@ -7,6 +7,11 @@ use crate::{
     sense::text::{keyed, number, read_into},
 };
 
+/// How far the parts may be from the whole and still account for it: this much, and a sixty-fourth. Each processor charges
+/// cgroups ahead (`MEMCG_CHARGE_BATCH`).
+const UNACCOUNTED_BYTES: u64 = 1 << 20;
+const UNACCOUNTED_SHARE: u64 = 64;
+
 /// What a cgroup is charged for: `memory.current` and `memory.stat`, open.
 ///
 /// A reader at a time: the kernel locks an open file while it is read, and the reflex waits for nobody. So whoever reads has
@@ -46,6 +51,12 @@ impl ChargeFiles {
         Split::parse(read_into(&self.stat, buffer)?)
     }
 
+    /// The parts, and whether they [account](accounts_for) for the whole: one system call, no allocation.
+    pub fn split_of(&self, whole_bytes: u64, buffer: &mut [u8]) -> Seen<(Split, bool)> {
+        let text = read_into(&self.stat, buffer)?;
+        Ok((Split::parse(text)?, accounts_for(text, whole_bytes)))
+    }
+
     /// What it is ranked by: two system calls, no allocation.
     pub fn usage(&self, buffer: &mut [u8]) -> Seen<Usage> {
         let current_bytes = self.current_bytes(buffer)?;
@@ -80,6 +91,17 @@ impl Split {
     }
 }
 
+/// Whether the parts in the text of a `memory.stat` account for the whole in `memory.current`.
+///
+/// The kernel charges the whole at once, and adds up what its processors counted of the parts later (`mem_cgroup_flush_stats`
+/// in `mm/memcontrol.c`). So a file may tell the parts of a moment before, and parts that stood for the whole from then on
+/// would be wrong for as long as it does not change.
+pub(super) fn accounts_for(text: &[u8], whole_bytes: u64) -> bool {
+    let parts = [&b"anon"[..], b"file", b"kernel", b"sock"];
+    let sum_bytes = parts.into_iter().filter_map(|part| keyed(text, part)).fold(0, u64::saturating_add);
+    sum_bytes.abs_diff(whole_bytes) <= (whole_bytes / UNACCOUNTED_SHARE).saturating_add(UNACCOUNTED_BYTES)
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -105,6 +127,24 @@ mod tests {
         assert_eq!((usage.current_bytes, usage.working_set_bytes), (1600, 1300));
         assert_eq!((usage.anon_bytes, usage.file_bytes, usage.shmem_bytes), (1000, 500, 100));
         assert_eq!(files("200\n", STAT).usage(&mut buffer).unwrap().working_set_bytes, 0);
+    }
+
+    #[test]
+    fn parts_of_a_moment_before_do_not_account_for_the_whole() {
+        let text = b"anon 142000000\nfile 3000000\nkernel 900000\nsock 50000\nshmem 2000000\n";
+        for (whole_bytes, is_all) in [
+            (145_950_000, true),
+            (147_000_000, true),
+            (145_000_000, true),
+            (150_000_000, false),
+            (421_000_000, false),
+            (100_000_000, false),
+        ] {
+            assert_eq!(accounts_for(text, whole_bytes), is_all, "{whole_bytes}");
+        }
+        assert!(accounts_for(b"", 0) && accounts_for(b"anon 18446744073709551615\nfile 9\n", u64::MAX));
+        let (split, is_all) = files("", STAT).split_of(1_600, &mut [0; 512]).unwrap();
+        assert_eq!((split.anon_bytes, is_all), (1_000, true));
     }
 
     #[test]

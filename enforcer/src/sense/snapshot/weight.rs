@@ -1,6 +1,6 @@
 use std::os::fd::OwnedFd;
 
-use super::{ChargeFiles, Missing, Seen};
+use super::{ChargeFiles, Missing, Seen, charge::accounts_for};
 use crate::{
     cgroup::{self, CgroupDir},
     sense::text::{keyed, number, read_into},
@@ -26,7 +26,7 @@ pub struct Weight {
 pub struct WeightFiles {
     charge: ChargeFiles,
     swap: Option<OwnedFd>,
-    /// The whole at the last reading of the parts.
+    /// The whole at the last reading of the parts, if they accounted for it.
     seen: Option<(u64, Weight)>,
 }
 
@@ -78,7 +78,7 @@ impl WeightFiles {
         }
         let stat = read_into(&self.charge.stat, buffer)?;
         let weight = Weight::parse(current_bytes, swap_bytes, stat)?;
-        self.seen = Some((whole_bytes, weight));
+        self.seen = accounts_for(stat, current_bytes).then_some((whole_bytes, weight));
         Ok(weight)
     }
 }
@@ -105,16 +105,23 @@ mod tests {
     fn the_parts_are_read_anew_when_the_whole_is_another() {
         let temp = tempfile::tempdir().unwrap();
         let write = |file: &str, text: &str| fs::write(temp.path().join(file), text).unwrap();
+        let parts =
+            |anon: u64| write("memory.stat", &format!("anon {anon}\nfile_mapped 0\ninactive_file 0\n"));
         write("memory.current", "128000000\n");
-        write("memory.stat", STAT);
+        parts(127_500_000);
         let mut files = WeightFiles::open(&CgroupDir::unchecked(temp.path()).unwrap()).unwrap();
         let mut buffer = [0; 512];
         let first = files.read(&mut buffer).unwrap();
-        assert_eq!(first.working_set_bytes, 126_000_000);
-        write("memory.stat", "anon 1\nfile_mapped 0\ninactive_file 0\n");
+        assert_eq!(first, Weight { working_set_bytes: 128_000_000, process_bytes: 127_500_000 });
+        parts(1);
         write("memory.current", "131000000\n");
         assert_eq!(files.read(&mut buffer), Ok(first));
-        write("memory.current", "132000000\n");
+        // The kernel has charged what it has not yet counted among the parts.
+        write("memory.current", "420000000\n");
         assert_eq!(files.read(&mut buffer).unwrap().process_bytes, 1);
+        parts(419_000_000);
+        assert_eq!(files.read(&mut buffer).unwrap().process_bytes, 419_000_000);
+        parts(1);
+        assert_eq!(files.read(&mut buffer).unwrap().process_bytes, 419_000_000);
     }
 }
