@@ -11,7 +11,12 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 
-use crate::{process::Process, replay, stream::Stream};
+use crate::{
+    process::{Process, wait_for_end},
+    replay,
+    stream::Stream,
+    wait::PATIENCE,
+};
 
 /// How long the daemon may take to be ready; emulated guests are slow.
 const START: Duration = Duration::from_secs(30);
@@ -107,6 +112,7 @@ impl Daemon {
         use io::{Read as _, Write as _};
         let mut socket = std::os::unix::net::UnixStream::connect(self.folder.join("run/observe.sock"))?;
         socket.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
+        socket.set_read_timeout(Some(PATIENCE))?;
         let mut answer = String::new();
         socket.read_to_string(&mut answer)?;
         Ok(answer)
@@ -217,7 +223,8 @@ impl Daemon {
     /// The same; how many decisions were run again.
     pub fn stop_and_replay(mut self) -> anyhow::Result<usize> {
         rustix::process::kill_process(rustix_pid(&self.child)?, rustix::process::Signal::TERM)?;
-        let status = self.child.wait()?;
+        let status = wait_for_end(&mut self.child, PATIENCE)
+            .with_context(|| format!("the daemon does not stop:\n{}", self.log()))?;
         ensure!(status.success(), "the daemon ended with {status}:\n{}", self.log());
         replay::check(&self)
     }

@@ -1,12 +1,15 @@
 //! A process of a scenario.
 
 use std::{
+    fmt::Write as _,
+    fs,
     process::{Child, ExitStatus},
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// A child process that is killed when this is dropped.
 #[derive(Debug)]
@@ -30,17 +33,57 @@ impl Process {
         Ok(self.0.try_wait()?.is_none())
     }
 
-    /// Waits until it has ended.
-    pub fn wait_for_end(&mut self, patience: Duration) -> anyhow::Result<ExitStatus> {
+    /// Sends it a signal. It is a child that nobody else waits for, so its id is nobody else's.
+    pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        let pid = i32::try_from(self.id()).ok().and_then(Pid::from_raw).context("no pid")?;
+        kill_process(pid, signal).with_context(|| format!("cannot send {signal:?} to process {pid}"))
+    }
+
+    /// Waits until it is stopped, by itself or by another.
+    pub fn wait_until_stopped(&mut self, patience: Duration) -> anyhow::Result<()> {
         let start = Instant::now();
+        let path = format!("/proc/{}/stat", self.id());
         loop {
-            if let Some(status) = self.0.try_wait()? {
-                return Ok(status);
+            ensure!(self.lives()?, "process {} ended before it was stopped", self.id());
+            let fields = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+            // The state follows the name, which may hold anything.
+            if fields.rsplit(')').next().is_some_and(|after| after.trim_start().starts_with('T')) {
+                return Ok(());
             }
-            ensure!(start.elapsed() < patience, "process {} lives after {patience:?}", self.id());
-            thread::sleep(Duration::from_millis(20));
+            ensure!(start.elapsed() < patience, "process {} is not stopped after {patience:?}", self.id());
+            thread::sleep(Duration::from_millis(5));
         }
     }
+
+    /// Waits until it has ended.
+    pub fn wait_for_end(&mut self, patience: Duration) -> anyhow::Result<ExitStatus> {
+        wait_for_end(&mut self.0, patience)
+    }
+}
+
+/// Waits until a child has ended. Where it does not, the error tells what its threads do.
+pub fn wait_for_end(child: &mut Child, patience: Duration) -> anyhow::Result<ExitStatus> {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        let pid = child.id();
+        ensure!(start.elapsed() < patience, "process {pid} lives after {patience:?}:\n{}", threads(pid));
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What each thread of a process waits for, as far as the kernel tells.
+fn threads(pid: u32) -> String {
+    let mut told = String::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+        let read = |file: &str| fs::read_to_string(task.path().join(file)).unwrap_or_default();
+        let (name, call) = (read("comm"), read("syscall"));
+        // A string takes whatever is written.
+        let _written = writeln!(told, "{} in system call {}\n{}", name.trim(), call.trim(), read("stack"));
+    }
+    told
 }
 
 impl Drop for Process {

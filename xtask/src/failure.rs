@@ -7,6 +7,8 @@ pub(crate) const USAGE: u8 = 64;
 pub(crate) const UNAVAILABLE: u8 = 69;
 /// The guest was still busy at its time limit; what timeout(1) answers.
 pub(crate) const TIMED_OUT: u8 = 124;
+/// The guest's script did not begin in time: the machine did not come up.
+pub(crate) const NOT_READY: u8 = 123;
 /// The guest ended without telling its script's status.
 pub(crate) const GUEST_DIED: u8 = 125;
 

@@ -13,6 +13,7 @@ use anyhow::Context as _;
 
 use crate::{
     build::{self, Profile},
+    failure::{Failure, NOT_READY},
     guest::{
         Guests, Init,
         exec::Run,
@@ -95,7 +96,7 @@ fn on_kernels(
     let is_whole = |kernel: &&Kernel| whole_kernels.contains(&kernel.name);
     for kernel in guests.kernels.iter().filter(is_whole).filter(|_| !systemd.is_empty()) {
         let name = format!("{}, systemd", kernel.name);
-        boots.push_back(Boot { kernel, init: Init::Systemd, name, script: script(&systemd, seed) });
+        boots.push_back(Boot { kernel, init: Init::Systemd, name, script: script(&systemd, seed, timeout) });
     }
     for kernel in &guests.kernels {
         let mut tests = about_the_kernel.clone();
@@ -109,7 +110,7 @@ fn on_kernels(
             } else {
                 format!("{}, part {}", kernel.name, share + 1)
             };
-            boots.push_back(Boot { kernel, init: Init::Own, name, script: script(tests, seed) });
+            boots.push_back(Boot { kernel, init: Init::Own, name, script: script(tests, seed, timeout) });
         }
     }
     let at_once = at_once()?.min(boots.len());
@@ -168,8 +169,6 @@ impl Boot<'_> {
         let name = &self.name;
         let label = if beside_others { format!("{name}: ") } else { String::new() };
         steps.say(format_args!("\n--- kernel {name} ---"));
-        let counter = Counter::new(Labelled::new(label.clone(), io::stdout()));
-        let count = counter.count();
         let run = Run {
             kernel: self.kernel,
             init: self.init,
@@ -181,8 +180,21 @@ impl Boot<'_> {
             programs,
             script: self.script.as_bytes(),
         };
+        let attempt = || {
+            let counter = Counter::new(Labelled::new(label.clone(), io::stdout()));
+            let count = counter.count();
+            let err = Labelled::new(label.clone(), io::stderr());
+            (run.exec(guests, Box::new(counter), Box::new(err)), count)
+        };
         let begin = Instant::now();
-        let ended = run.exec(guests, Box::new(counter), Box::new(Labelled::new(label, io::stderr())));
+        let (mut ended, mut count) = attempt();
+        if let Err(error) = &ended
+            && error.downcast_ref::<Failure>().is_some_and(|failure| failure.status == NOT_READY)
+        {
+            // Nothing of ours has run in it: it is the machine that did not come up.
+            steps.say(format_args!("{error:#}\nonce more"));
+            (ended, count) = attempt();
+        }
         let tally = outcome(&ended, &count).of(&format!("kernel {name}"));
         steps.line(tally.failed == 0, format_args!("kernel {name}: {tally}"), begin.elapsed());
         if let Err(error) = ended {
@@ -228,10 +240,30 @@ fn shares(tests: &[String]) -> Vec<Vec<String>> {
     (0..count).map(|first| tests.iter().skip(first).step_by(count).cloned().collect()).collect()
 }
 
-/// Runs these tests; their names are paths of Rust, which mean nothing to the shell.
-fn script(tests: &[String], seed: Option<u64>) -> String {
+/// How long before a guest is ended it tells what everybody in it waits for.
+const LAST_WORDS: Duration = Duration::from_mins(1);
+
+/// Tells what each thread of each program does, as far as the kernel tells.
+const TELL_ALL: &str = r#"for process in /proc/[0-9]*; do
+    [ -n "$(tr -d '\0' < $process/cmdline)" ] || continue
+    for task in $process/task/*; do
+        echo "$task $(cat $task/comm) in system call $(cat $task/syscall)"
+        cat $task/stack
+    done
+done"#;
+
+/// Runs these tests; their names are paths of Rust, which mean nothing to the shell. If they do not come to their end in
+/// time, it is told what they wait for.
+fn script(tests: &[String], seed: Option<u64>, timeout: Duration) -> String {
     let seed = seed.map_or_else(String::new, |seed| format!("{SEED}={seed} "));
-    format!("exec env {seed}guest --test-threads=1 --exact {}", tests.join(" "))
+    let patience = timeout.saturating_sub(LAST_WORDS).as_secs();
+    let tests = tests.join(" ");
+    // Who sleeps holds nothing open that the guest's end waits for.
+    format!(
+        "( sleep {patience} > /dev/null 2>&1; {TELL_ALL} ) >&2 2> /dev/null & watch=$!\n\
+         env {seed}guest --test-threads=1 --exact {tests}; status=$?\n\
+         kill $watch; exit $status"
+    )
 }
 
 fn outcome(ended: &anyhow::Result<u8>, count: &Count) -> Tally {
@@ -267,8 +299,12 @@ mod tests {
         assert_eq!((parts.daemon, parts.systemd), (of(&["outlook::c"]), of(&["units::b"])));
         assert_eq!(Parts::of(list, Some("a")), Parts { kernel: of(&["rig::a"]), ..Parts::default() });
         let own = &parts.kernel;
-        assert_eq!(script(own, None), "exec env guest --test-threads=1 --exact rig::a rig::units");
-        assert!(script(own, Some(7)).starts_with("exec env ENFORCER_TEST_SEED=7 guest "));
+        let script = |seed| script(own, seed, Duration::from_mins(10));
+        assert!(script(None).contains("\nenv guest --test-threads=1 --exact rig::a rig::units;"));
+        assert!(
+            script(Some(7)).contains("\nenv ENFORCER_TEST_SEED=7 guest ")
+                && script(None).contains("sleep 540 ")
+        );
     }
 
     #[test]

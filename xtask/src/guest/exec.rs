@@ -18,7 +18,7 @@ use rustix::{
 };
 
 use crate::{
-    failure::{Failure, GUEST_DIED, PIPE_CLOSED, TIMED_OUT},
+    failure::{Failure, GUEST_DIED, NOT_READY, PIPE_CLOSED, TIMED_OUT},
     guest::{
         Guests, Init,
         initramfs::{self, FileToAdd},
@@ -32,6 +32,9 @@ use crate::{
 
 /// How many lines of a failed guest's console are shown.
 const CONSOLE_LINES: usize = 40;
+
+/// A machine that takes longer to come up does not come up: emulated beside others it takes ten to thirty seconds.
+const READY: Duration = Duration::from_mins(5);
 
 /// How long output that the guest has sent may take to arrive after its end.
 const LAST_BYTES: Duration = Duration::from_secs(20);
@@ -90,7 +93,7 @@ impl Run<'_> {
         let machine = pidfd_open(pid, PidfdFlags::empty()).context("cannot hold QEMU's process")?;
         let waiter = wait_for(child, events)?;
 
-        let end = watch(&inbox, &out, &err, begin + self.timeout);
+        let end = watch(&inbox, &out, &err, begin, self.timeout);
         match pidfd_send_signal(&machine, Signal::KILL) {
             // It may have ended by itself.
             Ok(()) | Err(Errno::SRCH) => {}
@@ -108,14 +111,15 @@ impl Run<'_> {
 /// How a run ended, as seen from here.
 enum End {
     Exit(u8),
+    NotReady,
     TimedOut,
     Died,
     Broken(anyhow::Error),
 }
 
-fn watch(inbox: &Receiver<Event>, out: &Stream, err: &Stream, deadline: Instant) -> End {
-    let mut deadline = deadline;
-    let mut exit = None;
+fn watch(inbox: &Receiver<Event>, out: &Stream, err: &Stream, begin: Instant, timeout: Duration) -> End {
+    let mut deadline = begin + timeout.min(READY);
+    let (mut is_ready, mut exit) = (false, None);
     loop {
         if let Some((status, out_bytes, err_bytes)) = exit
             && out.carried_bytes() >= out_bytes
@@ -125,7 +129,10 @@ fn watch(inbox: &Receiver<Event>, out: &Stream, err: &Stream, deadline: Instant)
         }
         match inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(Event::Report(line)) => match line.parse() {
-                Ok(Report::Ready(_)) => {}
+                Ok(Report::Ready(_)) => {
+                    is_ready = true;
+                    deadline = begin + timeout;
+                }
                 // A guest that lacks something is told of beside the script's own words.
                 Ok(Report::Warning(text)) => drop(writeln!(io::stderr(), "guest: {text}")),
                 Ok(Report::Exit { status, out_bytes, err_bytes }) => {
@@ -143,7 +150,8 @@ fn watch(inbox: &Receiver<Event>, out: &Stream, err: &Stream, deadline: Instant)
                 return End::Broken(anyhow::Error::new(error).context("cannot pass the guest's output on"));
             }
             Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => return End::Died,
-            Err(RecvTimeoutError::Timeout) => return End::TimedOut,
+            Err(RecvTimeoutError::Timeout) if is_ready => return End::TimedOut,
+            Err(RecvTimeoutError::Timeout) => return End::NotReady,
         }
     }
 }
@@ -195,6 +203,9 @@ impl Console {
                 return Ok(status);
             }
             End::Broken(error) => return Err(error),
+            End::NotReady => {
+                (NOT_READY, format!("was not ready after {} s", run.timeout.min(READY).as_secs()))
+            }
             End::TimedOut => (TIMED_OUT, format!("was still busy after {} s", run.timeout.as_secs())),
             End::Died => (GUEST_DIED, "ended without its script's status".to_owned()),
         };

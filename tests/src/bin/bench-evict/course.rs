@@ -19,6 +19,7 @@ use enforcer_tests::{
     sampler::{Sampler, now_us},
     trace::Trace,
 };
+use rustix::process::Signal;
 
 use crate::{
     contender::{Contender, Running},
@@ -124,14 +125,20 @@ fn measure(
     (contender, workload, number): (Contender, Workload, usize),
 ) -> anyhow::Result<(Seen, Told)> {
     let folders = work.pods.iter().map(|spec| house.folder(spec.name)).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut growing = Vec::new();
+    for spec in work.pods.iter().filter(|spec| spec.grows) {
+        growing.push((spec.name, Process::new(house.start(spec, Stdio::null())?)));
+    }
+    for (name, process) in &mut growing {
+        process.wait_until_stopped(PATIENCE).with_context(|| format!("the pod {name}"))?;
+    }
     let kills_before = cost::kernel_kills()?;
     let cpu_before_ms = running.pid().map(cost::cpu_ms).transpose()?;
     let trace = Trace::record(&witness::WATCHED)?;
     let looking = Sampler::start(&folders)?;
     let (began_us, began) = (now_us()?, Instant::now());
-    let mut growing = Vec::new();
-    for spec in work.pods.iter().filter(|spec| spec.grows) {
-        growing.push((spec.name, Process::new(house.start(spec, Stdio::null())?)));
+    for (_, process) in &growing {
+        process.signal(Signal::CONT)?;
     }
     watch(work, &folders)?;
     let ended = Instant::now();

@@ -58,7 +58,7 @@ pub(crate) struct Spec {
     pub(crate) manifest: String,
     /// What runs in it.
     pub(crate) command: Vec<String>,
-    /// Whether it begins when all others hold what they hold.
+    /// Whether it begins when all others hold what they hold; it stops itself before.
     pub(crate) grows: bool,
 }
 
@@ -133,12 +133,17 @@ fn held(name: &'static str, priority: i32, request_bytes: u64, bytes: u64) -> Sp
 }
 
 /// A pod of priority 0, BestEffort where it requests nothing.
+/// Stops itself and becomes what it is given once it is let on: several begin at the same moment, however long it takes to
+/// bring each into its pod.
+const AT_THE_LINE: [&str; 4] = ["sh", "-c", "kill -STOP $$ && exec \"$@\"", "sh"];
+
+/// A pod whose process waits at the line.
 fn growing(name: &'static str, request_mib: u64, load: &[&str]) -> Spec {
     let requests = if request_mib == 0 { String::new() } else { format!("memory: {request_mib}Mi") };
     Spec {
         name,
         manifest: pod(name, 0, &[Container { name: "app", requests: &requests, limits: "" }]),
-        command: words(&[&["workload"], load].concat()),
+        command: words(&[&AT_THE_LINE[..], &["workload"], load].concat()),
         grows: true,
     }
 }
