@@ -93,3 +93,27 @@ impl Drop for Process {
         drop(self.0.wait());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn one_that_does_not_end_is_told_with_what_it_waits_for() {
+        let mut process = Process::new(Command::new("sleep").arg("60").spawn().unwrap());
+        let error = process.wait_for_end(Duration::from_millis(50)).unwrap_err().to_string();
+        assert!(error.contains("lives after 50ms") && error.contains("sleep in system call"), "{error}");
+    }
+
+    #[test]
+    fn one_that_stops_itself_goes_on_when_it_is_let() {
+        let script = "kill -STOP $$ && exit 7";
+        let mut process = Process::new(Command::new("sh").args(["-c", script]).spawn().unwrap());
+        process.wait_until_stopped(Duration::from_secs(60)).unwrap();
+        process.signal(Signal::CONT).unwrap();
+        assert_eq!(process.wait_for_end(Duration::from_secs(60)).unwrap().code(), Some(7));
+        assert!(process.wait_until_stopped(Duration::from_secs(60)).is_err(), "it has ended");
+    }
+}

@@ -3,6 +3,7 @@ use std::{
     fs,
     path::PathBuf,
     process::{Command, Stdio},
+    sync::mpsc,
     thread,
 };
 
@@ -62,11 +63,15 @@ fn by_another_hand_is_no_kill() {
 }
 
 /// Real-time threads leave ordinary ones no part of a processor while this lives: by default it is 5 %, by throttling and,
-/// from Linux 6.12 on, by a server for the ordinary ones.
-struct Unthrottled(Vec<(PathBuf, String)>);
+/// from Linux 6.12 on, by a server for the ordinary ones. It does not last for ever, whoever waits for what then never comes.
+struct Unthrottled {
+    end: Option<mpsc::Sender<()>>,
+    ended: Option<thread::JoinHandle<()>>,
+}
 
 impl Unthrottled {
     fn new(cpu: usize) -> Self {
+        put_first(&format!("ksoftirqd/{cpu}"));
         let server = format!("/sys/kernel/debug/sched/fair_server/cpu{cpu}/runtime");
         let mut before = Vec::new();
         // The server last: with it off, kernels refuse to change the other.
@@ -78,19 +83,43 @@ impl Unthrottled {
                 fs::write(&path, none).unwrap();
             }
         }
-        Self(before)
+        let (end, over) = mpsc::channel();
+        let ended = thread::spawn(move || {
+            // Whoever has it has gone, or nothing has come of it.
+            let _gone = over.recv_timeout(PATIENCE);
+            for (path, value) in before.iter().rev() {
+                fs::write(path, value.trim()).unwrap();
+            }
+        });
+        Self { end: Some(end), ended: Some(ended) }
     }
 }
 
 impl Drop for Unthrottled {
     fn drop(&mut self) {
-        for (path, value) in self.0.iter().rev() {
-            if let Err(error) = fs::write(path, value.trim()) {
-                // A second panic would end all tests, and not this one.
-                assert!(thread::panicking(), "{}: {error}", path.display());
-            }
-        }
+        drop(self.end.take());
+        let ended = self.ended.take().unwrap().join();
+        // A second panic would end all tests, and not this one.
+        assert!(ended.is_ok() || thread::panicking(), "a processor is left to real-time threads alone");
     }
+}
+
+/// Puts one of the kernel's own threads before any usurper.
+///
+/// Until Linux 6.5 all soft interrupts of a processor wait for its `ksoftirqd` once that has work, timers among them, and the
+/// kernel's OOM reaper waits for a timer: a usurper before it would wait for ever for memory that only the reaper gives it.
+#[expect(unsafe_code, reason = "no library gives another thread a real-time priority")]
+fn put_first(name: &str) {
+    let is_it = |process: &PathBuf| {
+        fs::read_to_string(process.join("comm")).is_ok_and(|comm| comm.trim_end() == name)
+    };
+    let mut processes = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
+    let thread = processes.find(is_it).unwrap_or_else(|| panic!("the kernel has no {name}"));
+    let pid = thread.file_name().unwrap().to_str().unwrap().parse().unwrap();
+    let above = libc::sched_param { sched_priority: 45 };
+    // SAFETY: it is read during the call alone.
+    let answer = unsafe { libc::sched_setscheduler(pid, libc::SCHED_FIFO, &raw const above) };
+    assert_eq!(answer, 0, "{name}: {}", std::io::Error::last_os_error());
 }
 
 fn only(cpu: usize) -> CpuSet {
