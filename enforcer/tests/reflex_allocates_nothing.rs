@@ -171,13 +171,14 @@ fn from_the_crossing_to_the_end_of_the_victim() {
     let pledges = Pledges::new(intents.reflex, Arc::new(AtomicU64::new(0)));
     let (recorder, tap) =
         Recorder::start(temp.path(), Provenance::default(), |message| panic!("{message}")).unwrap();
-    let reflex = Reflex::spawn_recorded(&config, Some(pledges), Vec::new(), Some(tap), move |report| {
+    let forward = move |report| {
         if !matches!(report, Report::Conditions(_)) {
             sender.send(report).unwrap();
         }
         true
-    })
-    .unwrap();
+    };
+    let reflex =
+        Reflex::spawn_recorded(&config, Some(pledges), Vec::new(), Some(tap), |_| (), forward).unwrap();
     let root = CgroupDir::unchecked(&cgroups).unwrap();
     let open = || plans.iter().map(|plan| Arc::new(Candidate::open(&root, plan).unwrap())).collect();
     reflex.set_candidates(open());

@@ -58,6 +58,9 @@ pub(super) fn start_reflex(
         MemoryAvailableSource::Kubelet => Some(ROOT_MEMORY_STAT.into()),
     };
     let (events, asker) = (journal.clone(), recording.asker());
+    let rehearsing = Arc::clone(&teller);
+    // What it is told with may have to be read from a disk; not when memory is short.
+    let rehearse = move |report: Report| drop(lock(&rehearsing).clone().event(&report));
     let runtime = tokio::runtime::Handle::current();
     let reports = move |report: Report| {
         let event = lock(&teller).event(&report);
@@ -114,7 +117,7 @@ pub(super) fn start_reflex(
         ..ReflexConfig::default()
     };
     evict::clear_hooks();
-    let reflex = Reflex::spawn_recorded(&reflex_config, pledges, edges, recording.tap(), reports);
+    let reflex = Reflex::spawn_recorded(&reflex_config, pledges, edges, recording.tap(), rehearse, reports);
     let reflex = reflex.context("cannot start eviction")?;
     if let Err(error) = reflex.memory_locked() {
         telling::degraded(

@@ -224,15 +224,17 @@ impl Reflex {
         edges: Vec<Box<dyn EdgeSource>>,
         reports: impl FnMut(Report) -> bool + Send + 'static,
     ) -> Result<Self, ReflexError> {
-        Self::spawn_recorded(config, pledges, edges, None, reports)
+        Self::spawn_recorded(config, pledges, edges, None, |_| (), reports)
     }
 
-    /// The same, and what the engine goes through is kept by that tap.
+    /// The same, and what the engine goes through is kept by that tap. Before all else `rehearse` is given reports of an
+    /// eviction that was none, to go through what it takes to tell of one.
     pub fn spawn_recorded(
         config: &ReflexConfig,
         pledges: Option<Pledges>,
         edges: Vec<Box<dyn EdgeSource>>,
         tap: Option<Tap>,
+        rehearse: impl FnMut(Report) + Send + 'static,
         mut reports: impl FnMut(Report) -> bool + Send + 'static,
     ) -> Result<Self, ReflexError> {
         let failed = |source| ReflexError::Meminfo { path: config.meminfo.clone(), source };
@@ -283,7 +285,9 @@ impl Reflex {
         };
         let mut turn = Turn::new(&config.settings, &config.past, wiring)?;
         let mail = Arc::clone(&reflex.shared);
+        let (to_rehearse, rehearsed) = mpsc::channel();
         reflex.start("enforcer-tell", move || {
+            rehearsed.into_iter().for_each(rehearse);
             // The latest eviction that is recorded where it lasts.
             let mut recorded = 0;
             while let Some(report) = told.next() {
@@ -313,7 +317,13 @@ impl Reflex {
         reflex.hook_thread = reflex.threads.pop().map(|thread| (thread, hook_ended));
         let rehearsal = Rehearsal::prepare();
         reflex.start("enforcer-reflex", move || {
-            rehearsal::note(rehearsal.and_then(|mut rehearsal| rehearsal.perform()));
+            // With what the teller waits for the end of: it must not live as long as the turn.
+            rehearsal::note(rehearsal.and_then(move |mut rehearsal| {
+                let is_signalled = rehearsal.perform()?;
+                // The teller may have gone already, as at the end.
+                rehearsal.reports().for_each(|report| drop(to_rehearse.send(report)));
+                Ok(is_signalled)
+            }));
             turn.run();
         })?;
         Ok(reflex)

@@ -1,11 +1,13 @@
-//! Runs the path from a look to the signal once, on files in memory, so that its pages are there, and locked, before they
-//! are needed. Left out are what has an owner of its own: the intent page, the hook, and other levels than memory.
+//! Runs an eviction once, from the look to the victim's end and to what is told of it, on files in memory, so that the pages
+//! it takes are there, and locked, before they are needed. Left out are what has an owner of its own: the intent page, the
+//! hook, and other levels than memory.
 
 use std::{
     io,
     os::fd::{AsRawFd as _, OwnedFd},
     path::{Path, PathBuf},
     sync::Arc,
+    time::Instant,
 };
 
 use rustix::fs::MemfdFlags;
@@ -16,7 +18,7 @@ use super::{
     hook::{Hooks, Job},
     levels::Levels,
     onset::Onset,
-    queue::{Receiver, queue},
+    queue::{Next, Receiver, queue},
     reap::Work,
     reflex::{PreparedSet, Shared},
     report::Report,
@@ -36,22 +38,28 @@ use crate::{
 /// Room for what an eviction has to say to each of the helpers.
 const ROOM: usize = 16;
 
-/// What goes through a rehearsal is what will in earnest: a turn with its recorder and its teller, of which nobody takes
-/// anything.
+/// A node with nothing left, and one with plenty.
+const SHORT: &str = "MemTotal:           4096 kB\nMemFree:               0 kB\nMemAvailable:          0 kB\n";
+const PLENTY: &str =
+    "MemTotal:           4096 kB\nMemFree:            4096 kB\nMemAvailable:       4096 kB\n";
+
+/// What goes through a rehearsal is what will in earnest: a turn with its recorder and its helpers' queues, of which nobody
+/// takes anything.
 pub(super) struct Rehearsal {
     turn: Turn,
+    meminfo: OwnedFd,
     decoy: Arc<Candidate>,
+    told: Receiver<Report>,
     /// As long as there are receivers, there is room for what is sent.
-    _helpers: (Receiver<Report>, Receiver<Work>, Receiver<Braking>, Receiver<Job>),
+    _helpers: (Receiver<Work>, Receiver<Braking>, Receiver<Job>),
 }
 
 impl Rehearsal {
     /// Makes all that it takes, on a stack that has room for it.
     pub(super) fn prepare() -> io::Result<Box<Self>> {
-        let meminfo =
-            file("MemTotal:           4096 kB\nMemFree:               0 kB\nMemAvailable:          0 kB\n")?;
-        let meminfo = PathBuf::from(format!("/proc/self/fd/{}", meminfo.as_raw_fd()));
-        let available = Available::open(&meminfo, None).map_err(io::Error::other)?;
+        let meminfo = file(SHORT)?;
+        let path = PathBuf::from(format!("/proc/self/fd/{}", meminfo.as_raw_fd()));
+        let available = Available::open(&path, None).map_err(io::Error::other)?;
         let settings = EngineSettings { mode: Mode::Enforce, ..EngineSettings::default() };
         let shared = Arc::new(Shared::new()?);
         let (teller, told) = queue(ROOM)?;
@@ -78,20 +86,32 @@ impl Rehearsal {
         let decoy = Arc::new(decoy()?);
         let set = Box::new(PreparedSet::new(vec![Arc::clone(&decoy)]));
         shared.post(|mail| mail.set = Some(set));
-        Ok(Box::new(Self { turn, decoy, _helpers: (told, work, braking, jobs) }))
+        Ok(Box::new(Self { turn, meminfo, decoy, told, _helpers: (work, braking, jobs) }))
     }
 
     /// Rehearses one eviction, on the thread that it is for. Whether the decoy was signalled.
     pub(super) fn perform(&mut self) -> io::Result<bool> {
         self.turn.take_mail();
-        // It is signalled, and looked at once more.
+        // It is signalled, and looked at once more; then it is dead, and its memory back.
+        self.turn.look();
+        self.turn.look();
+        let target = self.decoy.targets.first().ok_or(io::ErrorKind::NotFound)?;
+        rustix::io::pwrite(&target.events, b"populated 0\n", 0)?;
+        rustix::io::pwrite(&self.meminfo, PLENTY.as_bytes(), 0)?;
         self.turn.look();
         self.turn.look();
         self.turn.wake_teller();
         let mut signalled = [0_u8; 8];
-        let target = self.decoy.targets.first().ok_or(io::ErrorKind::NotFound)?;
         let count = rustix::io::pread(&target.kill, &mut signalled, 0)?;
         Ok(signalled.get(..count) == Some(b"1"))
+    }
+
+    /// What was reported meanwhile, for whoever is to rehearse what is told of an eviction.
+    pub(super) fn reports(&self) -> impl Iterator<Item = Report> {
+        std::iter::from_fn(|| match self.told.next_until(Some(Instant::now())) {
+            Next::Value(report) => Some(report),
+            Next::Late | Next::End => None,
+        })
     }
 }
 
@@ -147,8 +167,16 @@ fn file(content: &str) -> io::Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
-    fn the_rehearsal_comes_to_a_kill() {
-        assert!(super::Rehearsal::prepare().unwrap().perform().unwrap());
+    fn the_rehearsal_comes_to_a_kill_and_to_its_end() {
+        let mut rehearsal = Rehearsal::prepare().unwrap();
+        assert!(rehearsal.perform().unwrap());
+        let reports: Vec<_> = rehearsal.reports().collect();
+        let has = |is: fn(&Report) -> bool| reports.iter().any(is);
+        assert!(has(|report| matches!(report, Report::Decided { .. })), "{reports:#?}");
+        assert!(has(|report| matches!(report, Report::Signalled { .. })), "{reports:#?}");
+        assert!(has(|report| matches!(report, Report::Completed { .. })), "{reports:#?}");
     }
 }

@@ -37,7 +37,8 @@ impl Turn {
                 };
                 let brakes_failed = signalled.brakes_failed;
                 // Reaping only makes it faster: if there is no room, the victim frees its memory itself.
-                let _queued = self.wiring.reaper.offer(Work::Reap(Arc::clone(&candidate)));
+                let bytes = decision.reading.usage().map_or(u64::MAX, |usage| usage.current_bytes);
+                let _queued = self.wiring.reaper.offer(Work::Reap(Arc::clone(&candidate), bytes));
                 let signal = decision.shortage.signal;
                 self.tell(Report::Signalled {
                     id,
