@@ -99,6 +99,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+    use crate::wait::PATIENCE;
 
     #[test]
     fn one_that_does_not_end_is_told_with_what_it_waits_for() {
@@ -111,9 +112,9 @@ mod tests {
     fn one_that_stops_itself_goes_on_when_it_is_let() {
         let script = "kill -STOP $$ && exit 7";
         let mut process = Process::new(Command::new("sh").args(["-c", script]).spawn().unwrap());
-        process.wait_until_stopped(Duration::from_secs(60)).unwrap();
+        process.wait_until_stopped(PATIENCE).unwrap();
         process.signal(Signal::CONT).unwrap();
-        assert_eq!(process.wait_for_end(Duration::from_secs(60)).unwrap().code(), Some(7));
-        assert!(process.wait_until_stopped(Duration::from_secs(60)).is_err(), "it has ended");
+        assert_eq!(process.wait_for_end(PATIENCE).unwrap().code(), Some(7));
+        assert!(process.wait_until_stopped(PATIENCE).is_err(), "it has ended");
     }
 }
