@@ -54,14 +54,14 @@ impl Watch {
     fn score(&mut self) -> WrongScore {
         match self.within(PATIENCE) {
             Some(GuardEvent::Score(score)) => score,
-            other => panic!("{other:?} and no wrong score"),
+            other => panic!("{other:?} and no wrong score; {:?}", self.guard.counts()),
         }
     }
 
     fn written(&mut self) -> ForeignWrite {
         match self.within(PATIENCE) {
             Some(GuardEvent::Written(write)) => write,
-            other => panic!("{other:?} and no write"),
+            other => panic!("{other:?} and no write; {:?}", self.guard.counts()),
         }
     }
 
@@ -88,7 +88,9 @@ fn a_process_that_comes_forks_and_executes_is_told_until_its_score_is_right() {
     let container = Cgroup::root("guard-comes");
     let id = container.id();
     let mut watch = Watch::scores(&[(&container, 500)]);
-    let mut child = container.run("sleep 600 & exec sleep 601");
+    // Not both at once: from Linux 7.0 on the kernel leaves out a program that is begun where the same was preempted.
+    let aside = "i=0; while [ $i -lt 5000 ]; do i=$((i + 1)); done";
+    let mut child = container.run(&format!("sleep 600 & {aside}; exec sleep 601"));
     let attached = watch.score();
     let own = (attached.pid, attached.process.pid, attached.writer.pid);
     assert_eq!(own, (Some(child.id()), child.id(), child.id()), "{attached:?}");
