@@ -4,9 +4,14 @@ use tokio::sync::watch;
 
 use crate::journal::Journal;
 
-/// How long followers are left alone after they were woken. A hundred of them that are each woken for each of a thousand
-/// events a second would keep a processor busy with that alone; what comes meanwhile is sent at once.
+/// How long followers are left alone after they were woken, and so much more for each of them. A hundred of them that are
+/// each woken for each of a thousand events a second would keep a processor busy with that alone; what comes meanwhile is
+/// sent at once.
 const PACE: Duration = Duration::from_millis(1);
+const PACE_EACH: Duration = Duration::from_micros(10);
+
+/// Nobody waits longer, however many they are.
+const MOST: Duration = Duration::from_millis(10);
 
 /// Wakes those who follow: at once when something comes after a rest, and no more often than the pace.
 #[derive(Debug)]
@@ -29,7 +34,24 @@ impl Pulse {
         // The journal keeps the sender.
         while newest.changed().await.is_ok() {
             self.0.send_replace(*newest.borrow_and_update());
-            tokio::time::sleep(PACE).await;
+            tokio::time::sleep(pace(self.0.receiver_count())).await;
         }
+    }
+}
+
+fn pace(followers: usize) -> Duration {
+    let more = PACE_EACH.saturating_mul(u32::try_from(followers).unwrap_or(u32::MAX));
+    PACE.saturating_add(more).min(MOST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_more_there_are_the_slower_it_beats() {
+        assert_eq!(pace(0), PACE);
+        assert_eq!(pace(100), Duration::from_millis(2));
+        assert_eq!(pace(usize::MAX), MOST);
     }
 }
