@@ -59,7 +59,7 @@ pub(super) fn start_reflex(
     };
     let (events, asker) = (journal.clone(), recording.asker());
     let rehearsing = Arc::clone(&teller);
-    // What it is told with may have to be read from a disk; not when memory is short.
+    // The pages that telling takes may have to be read from a disk: now, and not when memory is short.
     let rehearse = move |report: Report| drop(lock(&rehearsing).clone().event(&report));
     let runtime = tokio::runtime::Handle::current();
     let reports = move |report: Report| {

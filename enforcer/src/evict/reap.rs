@@ -49,12 +49,12 @@ impl fmt::Debug for Work {
 /// takes 92 to 129 ms alone and 64 to 73 ms with help.
 const LARGE_BYTES: u64 = 512 << 20;
 
-/// A victim of less that is still there after so long does not die by itself: it waits for a disk, or for a CPU.
+/// A victim of less that is still there after so long does not die by itself: it waits for a disk, or for a CPU. It is
+/// more than a GiB takes alone.
 const PATIENCE: Duration = Duration::from_millis(150);
 
 /// Works until the reflex is gone.
 pub(super) fn run(queue: &Receiver<Work>) {
-    rehearse();
     let mut slow: Option<(Instant, Arc<Candidate>)> = None;
     loop {
         match queue.next_until(slow.as_ref().map(|(due, _)| *due)) {
@@ -76,11 +76,6 @@ pub(super) fn run(queue: &Receiver<Work>) {
             Next::End => return,
         }
     }
-}
-
-/// Goes through what it takes to find a victim's largest process, so that it is there when it is needed.
-fn rehearse() {
-    tracing::debug!(pages = resident_pages(std::process::id()), "this process");
 }
 
 /// Frees the memory of its largest process (`process_mrelease`) if it holds that much; whether it does.

@@ -95,7 +95,8 @@ impl Split {
 ///
 /// The kernel charges the whole at once, and adds up what its processors counted of the parts later (`mem_cgroup_flush_stats`
 /// in `mm/memcontrol.c`). So a file may tell the parts of a moment before, and parts that stood for the whole from then on
-/// would be wrong for as long as it does not change.
+/// would be wrong for as long as it does not change. What else is charged, such as huge pages, is no part here: of such a
+/// cgroup the parts are read each time, which costs more and is right.
 pub(super) fn accounts_for(text: &[u8], whole_bytes: u64) -> bool {
     let parts = [&b"anon"[..], b"file", b"kernel", b"sock"];
     let sum_bytes = parts.into_iter().filter_map(|part| keyed(text, part)).fold(0, u64::saturating_add);

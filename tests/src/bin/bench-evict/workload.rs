@@ -132,12 +132,11 @@ fn held(name: &'static str, priority: i32, request_bytes: u64, bytes: u64) -> Sp
     }
 }
 
-/// A pod of priority 0, BestEffort where it requests nothing.
 /// Stops itself and becomes what it is given once it is let on: several begin at the same moment, however long it takes to
 /// bring each into its pod.
 const AT_THE_LINE: [&str; 4] = ["sh", "-c", "kill -STOP $$ && exec \"$@\"", "sh"];
 
-/// A pod whose process waits at the line.
+/// A pod of priority 0, BestEffort where it requests nothing, whose process waits at the line.
 fn growing(name: &'static str, request_mib: u64, load: &[&str]) -> Spec {
     let requests = if request_mib == 0 { String::new() } else { format!("memory: {request_mib}Mi") };
     Spec {

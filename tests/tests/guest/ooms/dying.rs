@@ -71,7 +71,8 @@ struct Unthrottled {
 
 impl Unthrottled {
     fn new(cpu: usize) -> Self {
-        put_first(&format!("ksoftirqd/{cpu}"));
+        let softirqs = format!("ksoftirqd/{cpu}");
+        schedule(&softirqs, libc::SCHED_FIFO, 45);
         let server = format!("/sys/kernel/debug/sched/fair_server/cpu{cpu}/runtime");
         let mut before = Vec::new();
         // The server last: with it off, kernels refuse to change the other.
@@ -90,6 +91,7 @@ impl Unthrottled {
             for (path, value) in before.iter().rev() {
                 fs::write(path, value.trim()).unwrap();
             }
+            schedule(&softirqs, libc::SCHED_OTHER, 0);
         });
         Self { end: Some(end), ended: Some(ended) }
     }
@@ -104,21 +106,21 @@ impl Drop for Unthrottled {
     }
 }
 
-/// Puts one of the kernel's own threads before any usurper.
+/// Gives one of the kernel's own threads a class and a priority: before any usurper's, or its own again.
 ///
 /// Until Linux 6.5 all soft interrupts of a processor wait for its `ksoftirqd` once that has work, timers among them, and the
 /// kernel's OOM reaper waits for a timer: a usurper before it would wait for ever for memory that only the reaper gives it.
 #[expect(unsafe_code, reason = "no library gives another thread a real-time priority")]
-fn put_first(name: &str) {
+fn schedule(name: &str, policy: libc::c_int, sched_priority: libc::c_int) {
     let is_it = |process: &PathBuf| {
         fs::read_to_string(process.join("comm")).is_ok_and(|comm| comm.trim_end() == name)
     };
     let mut processes = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
     let thread = processes.find(is_it).unwrap_or_else(|| panic!("the kernel has no {name}"));
     let pid = thread.file_name().unwrap().to_str().unwrap().parse().unwrap();
-    let above = libc::sched_param { sched_priority: 45 };
+    let priority = libc::sched_param { sched_priority };
     // SAFETY: it is read during the call alone.
-    let answer = unsafe { libc::sched_setscheduler(pid, libc::SCHED_FIFO, &raw const above) };
+    let answer = unsafe { libc::sched_setscheduler(pid, policy, &raw const priority) };
     assert_eq!(answer, 0, "{name}: {}", std::io::Error::last_os_error());
 }
 
