@@ -41,7 +41,7 @@ const KUBELETS_KIND: &str = "KubeletConfiguration";
 
 pub use crate::{
     cgroup::OnDrift,
-    evict::HookProgram,
+    evict::{HookProgram, Scheduling},
     policy::{alignment::OomScorePolicy, engine::Mode},
     serve::{Access, Account, Sockets},
 };
@@ -81,6 +81,8 @@ pub struct Config {
     pub oom_score_policy: OomScorePolicy,
     /// `memoryAvailableSource`.
     pub memory_available_source: MemoryAvailableSource,
+    /// `evictionScheduling`: how the thread that evicts is scheduled.
+    pub eviction_scheduling: Scheduling,
     /// `protectedMaxShare`, in thousandths: how much of the node's memory protected pods may hold together.
     pub protected_max_permille: u16,
     /// `maxPods`.
@@ -149,6 +151,7 @@ impl Default for Config {
                 .collect(),
             oom_score_policy: OomScorePolicy::Static,
             memory_available_source: MemoryAvailableSource::MemAvailable,
+            eviction_scheduling: Scheduling::default(),
             protected_max_permille: 500,
             max_pods: 110,
             pods_per_core: 0,

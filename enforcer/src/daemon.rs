@@ -80,7 +80,6 @@ use crate::{
     policy::{
         engine::{self, EngineSettings},
         pressure::Conditions,
-        threshold::NodeCondition,
     },
     raw,
     sense::{self, HostFacts},
@@ -100,7 +99,9 @@ const GOODBYE: Duration = Duration::from_secs(2);
 /// What the reflex did that the desired state must know of.
 #[derive(Debug)]
 enum Reflexion {
+    /// A pod was asked to end, or killed, under that number; 0 is an operator's.
     Evicted { uid: PodUid, number: u64 },
+    /// The node's conditions are these from now on.
     Conditions(Conditions),
 }
 
@@ -196,7 +197,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                 }
             }
             turn = desk.next() => desk.take(turn, &desired, &config, &evictions),
-            Some(reflexion) = reflexions.recv() => heed(reflexion, &mut desired),
+            Some(reflexions) = reflexions.recv() => desired.heed(&reflexions),
             loaded = pods.next() => desired.load(loaded).await?,
             changes = watched.next() => desired.changed(changes, guarded.take()).await?,
             events = guarded.next() => {
@@ -253,16 +254,6 @@ async fn farewell(
         Ok(outcome) => outcome.context("the server panicked")?.context("the observe socket failed"),
         // A reader that does not read does not keep us.
         Err(_elapsed) => Ok(()),
-    }
-}
-
-/// Has the desired state follow what the reflex did.
-fn heed(reflexion: Reflexion, desired: &mut Desired) {
-    match reflexion {
-        Reflexion::Evicted { uid, number } => desired.evicted(&uid, number),
-        Reflexion::Conditions(conditions) => {
-            desired.set_pressure(conditions.has(NodeCondition::MemoryPressure));
-        }
     }
 }
 

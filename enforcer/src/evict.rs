@@ -30,6 +30,7 @@ mod reap;
 mod reflex;
 mod rehearsal;
 mod report;
+mod scheduling;
 mod sources;
 mod stat;
 #[cfg(test)]
@@ -47,4 +48,5 @@ pub use self::{
     pledge::Pledges,
     reflex::{Reflex, ReflexConfig, ReflexError},
     report::{Blindness, Report, Teller},
+    scheduling::Scheduling,
 };

@@ -28,7 +28,7 @@ use counting::{COUNT, WATCHED};
 use enforcer::{
     cgroup::CgroupDir,
     config::PreKillHook,
-    evict::{Alarm, Candidate, HookProgram, Pledges, Reflex, ReflexConfig, Report},
+    evict::{Alarm, Candidate, HookProgram, Pledges, Reflex, ReflexConfig, Report, Scheduling},
     journal::Intents,
     model::{CgroupPath, PodName, PodUid, QosClass},
     policy::{
@@ -160,6 +160,7 @@ fn from_the_crossing_to_the_end_of_the_victim() {
         settings,
         meminfo: meminfo.clone(),
         root_stat: None,
+        scheduling: Scheduling::Normal,
         proc,
         lock_memory: false,
         cpus: 2,
@@ -171,7 +172,7 @@ fn from_the_crossing_to_the_end_of_the_victim() {
     let pledges = Pledges::new(intents.reflex, Arc::new(AtomicU64::new(0)));
     let (recorder, tap) =
         Recorder::start(temp.path(), Provenance::default(), |message| panic!("{message}")).unwrap();
-    let forward = move |report| {
+    let forward = move |report, _more| {
         if !matches!(report, Report::Conditions(_)) {
             sender.send(report).unwrap();
         }

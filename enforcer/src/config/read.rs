@@ -6,8 +6,8 @@ use std::{
 };
 
 use super::{
-    Access, Config, MemoryAvailableSource, Mode, OnDrift, OomScorePolicy, Ownership, PreKillHook, Sockets,
-    accounts,
+    Access, Config, MemoryAvailableSource, Mode, OnDrift, OomScorePolicy, Ownership, PreKillHook, Scheduling,
+    Sockets, accounts,
     fields::{Fields, Pair},
     sinks,
     table::{ENFORCEABLE, RESERVABLE},
@@ -94,6 +94,9 @@ pub(super) fn read(fields: &mut Fields) -> Config {
                 ],
             )
             .unwrap_or(default.memory_available_source),
+        eviction_scheduling: fields
+            .choice("evictionScheduling", Scheduling::NAMES)
+            .unwrap_or(default.eviction_scheduling),
         protected_max_permille: fields
             .text("protectedMaxShare", permille)
             .unwrap_or(default.protected_max_permille),

@@ -197,6 +197,12 @@ pub const FIELDS: &[Field] = &[
             })
         },
     ),
+    ours(
+        "evictionScheduling",
+        Form::Choice(&["normal", "rr"]),
+        "how the kernel schedules the thread that evicts: as others, by its nice value; or in real time, before everything that is not (SCHED_RR, priority 1)",
+        |config| json!(config.eviction_scheduling.as_str()),
+    ),
     kubelets(
         "evictionHard",
         Form::Thresholds,

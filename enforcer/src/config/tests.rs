@@ -120,7 +120,7 @@ fn what_is_shown_can_be_written() {
         "{HEAD}mode: enforce\nownership: kubelet\nstateDir: /s\nrunDir: /r\njournalMaxBytes: 100Mi\njournalMaxAge: 1h30m\nstaticPodPath: /p\n\
          metricsListen: \"[::1]:9464\"\nmetricsPodNames: true\n\
          onDrift: report\nnodeComponents: [podman.service, k3s]\noomScorePolicy: ranked\nevictionPriorityCeiling: 100\nprotectedMaxShare: 0.25\n\
-         memoryAvailableSource: kubelet\nevictionHard: {{memory.available: 1Gi, pid.available: 10%}}\n\
+         memoryAvailableSource: kubelet\nevictionScheduling: rr\nevictionHard: {{memory.available: 1Gi, pid.available: 10%}}\n\
          evictionSoft: {{memory.available: 15%}}\nevictionSoftGracePeriod: {{memory.available: 1m30s}}\n\
          evictionMinimumReclaim: {{memory.available: 100Mi}}\nevictionPressureTransitionPeriod: 30s\n\
          evictionMaxPodGracePeriod: 7\nmergeDefaultEvictionSettings: true\n\

@@ -9,6 +9,7 @@ use serde_json::json;
 use tokio::sync::Notify;
 
 use super::{
+    Reflexion,
     hierarchy::Hierarchy,
     host::Host,
     keeper::Keeper,
@@ -242,17 +243,35 @@ impl Desired {
         self.keeper = Some(keeper);
     }
 
-    /// Takes note that a pod was evicted: it stays so until its manifest changes or goes.
+    /// Follows what the reflex did, and decides once of all of it. A pod that was evicted stays so until its manifest changes
+    /// or goes; who was kept out by a condition is looked at again, and who runs stays.
     ///
-    /// Its cgroups are looked at a moment later: they wait, its death does not.
-    pub(super) fn evicted(&mut self, uid: &PodUid, number: u64) {
-        self.eviction = self.eviction.max(number);
-        if self.roster.evict(uid) {
-            self.decide();
+    /// Cgroups are looked at a moment later: they wait, a victim's death does not.
+    pub(super) fn heed(&mut self, reflexions: &[Reflexion]) {
+        let (mut is_evicted, mut is_changed) = (false, false);
+        for reflexion in reflexions {
+            match reflexion {
+                Reflexion::Evicted { uid, number } => {
+                    self.eviction = self.eviction.max(*number);
+                    if self.roster.evict(uid) {
+                        is_evicted = true;
+                    } else {
+                        // What was left of one that is evicted or deleted already: nothing is to be kept but that it was told.
+                        self.keep_ended();
+                    }
+                }
+                Reflexion::Conditions(conditions) => {
+                    let pressure = conditions.has(NodeCondition::MemoryPressure);
+                    is_changed |= std::mem::replace(&mut self.view.memory_pressure, pressure) != pressure;
+                }
+            }
+        }
+        if !is_evicted && !is_changed {
+            return;
+        }
+        let is_another_plan = self.decide();
+        if is_evicted || is_another_plan {
             self.schedule.owe_look(Instant::now());
-        } else {
-            // What was left of one that is evicted or deleted already: nothing is to be kept but that it was told.
-            self.keep_ended();
         }
     }
 
@@ -368,18 +387,6 @@ impl Desired {
         };
         let permit = self.permit.clone();
         self.change(move |reconciler| reconciler.look_at(&changes, permit.as_deref())).await
-    }
-
-    /// The node's condition, as it is told.
-    pub(super) fn set_pressure(&mut self, pressure: bool) {
-        if self.view.memory_pressure == pressure {
-            return;
-        }
-        self.view.memory_pressure = pressure;
-        // Who was kept out by it is looked at again; who runs stays.
-        if self.decide() {
-            self.schedule.owe_look(Instant::now());
-        }
     }
 
     /// Where kubepods is, or would be.

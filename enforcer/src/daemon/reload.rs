@@ -21,6 +21,7 @@ const FIXED: &[&str] = &[
     "staticPodPath",
     "metricsListen",
     "memoryAvailableSource",
+    "evictionScheduling",
     "cgroupRoot",
     "cgroupDriver",
 ];

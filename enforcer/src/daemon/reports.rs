@@ -26,7 +26,7 @@ pub(super) struct Telling {
     pub(super) teller: Arc<Mutex<Teller>>,
     pub(super) journal: Journal,
     pub(super) being_evicted: BeingEvicted,
-    pub(super) sender: mpsc::UnboundedSender<Reflexion>,
+    pub(super) sender: mpsc::UnboundedSender<Vec<Reflexion>>,
     /// Whom it wakes when what is left begins to fall fast.
     pub(super) alarm: Option<Alarm>,
 }
@@ -41,6 +41,17 @@ pub(super) async fn is_durable(journal: &Journal, sequence: u64) -> bool {
     let mut durable = journal.durable();
     let reached = durable.wait_for(|durable| *durable >= sequence);
     !journal.has_disk() || tokio::time::timeout(RECORDING, reached).await.is_ok_and(|reached| reached.is_ok())
+}
+
+/// Whether a kill may follow this report at once: the node's condition, which the same shortage brings, is then decided of
+/// together with it, and not twice while the victim needs the cpus to die.
+fn is_followed(report: &Report) -> bool {
+    match report {
+        Report::Crossed { .. } | Report::Conditions(_) => true,
+        // A soft eviction's decision may be waited for.
+        Report::Decided { decision, .. } => decision.grace_ns == 0,
+        _ => false,
+    }
 }
 
 pub(super) fn start_reflex(
@@ -62,7 +73,8 @@ pub(super) fn start_reflex(
     // The pages that telling takes may have to be read from a disk: now, and not when memory is short.
     let rehearse = move |report: Report| drop(lock(&rehearsing).clone().event(&report));
     let runtime = tokio::runtime::Handle::current();
-    let reports = move |report: Report| {
+    let mut reflexions = Vec::new();
+    let reports = move |report: Report, more: bool| {
         let event = lock(&teller).event(&report);
         let sequence = event.map(|event| events.append(event));
         if let Some(asker) = &asker {
@@ -95,9 +107,10 @@ pub(super) fn start_reflex(
             | Report::Blind(..)
             | Report::Sighted(_) => None,
         };
-        if let Some(reflexion) = reflexion {
+        reflexions.extend(reflexion);
+        if !reflexions.is_empty() && !(more && is_followed(&report)) {
             // The daemon is stopping when nobody listens.
-            drop(sender.send(reflexion));
+            drop(sender.send(std::mem::take(&mut reflexions)));
         }
         match (&report, sequence) {
             // A soft eviction waits for the journal, a hard one never waits for a disk.
@@ -110,6 +123,7 @@ pub(super) fn start_reflex(
     let reflex_config = ReflexConfig {
         settings: *settings,
         root_stat,
+        scheduling: config.eviction_scheduling,
         hook: config.pre_kill_hook.as_ref().map(|hook| hook.program.clone()),
         cpus: host.node.cpu_milli / 1_000,
         alarm,
@@ -124,6 +138,16 @@ pub(super) fn start_reflex(
             &journal,
             "memoryLock",
             &format!("the daemon's memory cannot be locked, so it may react late under pressure: {error}"),
+        );
+    }
+    if let Err(error) = reflex.scheduled() {
+        telling::degraded(
+            &journal,
+            "scheduling",
+            &format!(
+                "evictionScheduling: {} cannot be had (it takes CAP_SYS_NICE), so on a busy node an eviction may be late: {error}",
+                config.eviction_scheduling.as_str()
+            ),
         );
     }
     Ok(reflex)

@@ -98,6 +98,11 @@ impl<T> Receiver<T> {
         }
     }
 
+    /// The next value, if one was sent already.
+    pub(super) fn try_next(&self) -> Option<T> {
+        self.channel.try_recv().ok()
+    }
+
     /// Waits for the next value, but not beyond that moment.
     pub(super) fn next_until(&self, until: Option<Instant>) -> Next<T> {
         loop {

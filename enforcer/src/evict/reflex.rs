@@ -25,6 +25,7 @@ use super::{
     reap::{self, Work},
     rehearsal::{self, Rehearsal},
     report::Report,
+    scheduling::Scheduling,
     turn::{Turn, Wiring},
 };
 use crate::{
@@ -69,6 +70,8 @@ pub struct ReflexConfig {
     pub proc: PathBuf,
     /// Whether to lock the daemon's memory, as far as it is touched: a reflex that must be paged in comes too late.
     pub lock_memory: bool,
+    /// How the kernel schedules the thread that evicts.
+    pub scheduling: Scheduling,
     /// How many cpus the machine has, which may all fill memory at once.
     pub cpus: u64,
     /// The evictions that earlier processes began in this boot, the oldest first.
@@ -87,6 +90,7 @@ impl Default for ReflexConfig {
             root_stat: None,
             proc: PathBuf::from(PROC),
             lock_memory: true,
+            scheduling: Scheduling::default(),
             cpus: thread::available_parallelism().map_or(1, |cpus| u64::try_from(cpus.get()).unwrap_or(1)),
             past: Vec::new(),
             hook: None,
@@ -210,6 +214,7 @@ pub struct Reflex {
     /// The hook's, and what is closed when it ends.
     hook_thread: Option<(JoinHandle<()>, mpsc::Receiver<()>)>,
     memory_locked: Result<(), Errno>,
+    scheduled: Result<(), Errno>,
 }
 
 impl Reflex {
@@ -222,12 +227,13 @@ impl Reflex {
         config: &ReflexConfig,
         pledges: Option<Pledges>,
         edges: Vec<Box<dyn EdgeSource>>,
-        reports: impl FnMut(Report) -> bool + Send + 'static,
+        mut reports: impl FnMut(Report) -> bool + Send + 'static,
     ) -> Result<Self, ReflexError> {
-        Self::spawn_recorded(config, pledges, edges, None, |_| (), reports)
+        Self::spawn_recorded(config, pledges, edges, None, |_| (), move |report, _| reports(report))
     }
 
-    /// The same, and what the engine goes through is kept by that tap. Before all else `rehearse` is given reports of an
+    /// The same, and what the engine goes through is kept by that tap. `reports` is told whether another report waits already.
+    /// Before all else `rehearse` is given reports of an
     /// eviction that was none, to go through what it takes to tell of one.
     pub fn spawn_recorded(
         config: &ReflexConfig,
@@ -235,7 +241,7 @@ impl Reflex {
         edges: Vec<Box<dyn EdgeSource>>,
         tap: Option<Tap>,
         rehearse: impl FnMut(Report) + Send + 'static,
-        mut reports: impl FnMut(Report) -> bool + Send + 'static,
+        mut reports: impl FnMut(Report, bool) -> bool + Send + 'static,
     ) -> Result<Self, ReflexError> {
         let failed = |source| ReflexError::Meminfo { path: config.meminfo.clone(), source };
         let available = Available::open(&config.meminfo, config.root_stat.as_deref()).map_err(failed)?;
@@ -258,6 +264,7 @@ impl Reflex {
             threads: Vec::new(),
             hook_thread: None,
             memory_locked,
+            scheduled: Ok(()),
         };
         let cpus = config.cpus;
         let free_lists = FreeLists::open(&config.proc).inspect_err(|error| {
@@ -290,9 +297,11 @@ impl Reflex {
             rehearsed.into_iter().for_each(rehearse);
             // The latest eviction that is recorded where it lasts.
             let mut recorded = 0;
-            while let Some(report) = told.next() {
+            let mut ahead = None;
+            while let Some(report) = ahead.take().or_else(|| told.next()) {
+                ahead = told.try_next();
                 let (decided, soft, end) = (report.decided(), report.to_be_asked(), report.ended());
-                if reports(report) {
+                if reports(report, ahead.is_some()) {
                     recorded = decided.unwrap_or(recorded);
                 }
                 if let (Some(number), Some(ended)) = (end, &ended) {
@@ -326,6 +335,7 @@ impl Reflex {
             }));
             turn.run();
         })?;
+        reflex.scheduled = reflex.threads.last().map_or(Ok(()), |thread| config.scheduling.apply(thread));
         Ok(reflex)
     }
 
@@ -375,6 +385,11 @@ impl Reflex {
     /// Whether the daemon's memory could be locked; if not, reactions can be delayed by paging.
     pub fn memory_locked(&self) -> Result<(), io::Error> {
         self.memory_locked.map_err(io::Error::from)
+    }
+
+    /// Whether the thread that evicts is scheduled as it was to be; if not, it may have to wait for a CPU.
+    pub fn scheduled(&self) -> Result<(), io::Error> {
+        self.scheduled.map_err(io::Error::from)
     }
 
     /// Stops the threads and waits until every report was handed on.

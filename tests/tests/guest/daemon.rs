@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a scenario's helpers may panic like the scenario itself")]
 
 use std::{
+    collections::BTreeMap,
     fs,
     os::unix::{fs::chown, process::CommandExt as _},
     path::{Path, PathBuf},
@@ -347,7 +348,7 @@ fn told_by_a_crippled_daemon(name: &str, cripple: impl FnOnce(&str, &Path) -> Co
         folder.join("config.yaml"),
         format!(
             "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\nmode: enforce\nownership: enforcer\n\
-             stateDir: {shown}/state\nrunDir: {shown}/run\nstaticPodPath: {shown}/pods\n"
+             stateDir: {shown}/state\nrunDir: {shown}/run\nstaticPodPath: {shown}/pods\nevictionScheduling: rr\n"
         ),
     )
     .unwrap();
@@ -408,17 +409,53 @@ fn without_privileges_it_says_so_and_tells_what_it_can() {
     assert_told("root", &events, "root", "not running as root");
     assert!(!events.iter().any(|event| is(event, "limits.applied")), "{events:#?}");
 
-    // What a thread may not have, the processes that it starts may not either.
-    let events = thread::spawn(|| {
-        remove_capability_from_bounding_set(CapabilitySet::SYS_RESOURCE).unwrap();
-        told_by_a_crippled_daemon("sys-resource", |script, _| {
-            let mut command = Command::new("sh");
-            command.args(["-c", script]);
-            command
-        })
-    })
-    .join()
-    .unwrap();
-    assert_told("sys-resource", &events, "capSysResource", "CAP_SYS_RESOURCE");
-    assert!(events.iter().any(|event| is(event, "limits.applied")), "{events:#?}");
+    let cases = [
+        ("sys-resource", CapabilitySet::SYS_RESOURCE, [("capSysResource", "CAP_SYS_RESOURCE")].as_slice()),
+        ("sys-nice", CapabilitySet::SYS_NICE, &[("priority", "-10"), ("scheduling", "CAP_SYS_NICE")]),
+    ];
+    for (name, capability, told) in cases {
+        // What a thread may not have, the processes that it starts may not either.
+        let crippled = thread::spawn(move || {
+            remove_capability_from_bounding_set(capability).unwrap();
+            told_by_a_crippled_daemon(name, |script, _| {
+                let mut command = Command::new("sh");
+                command.args(["-c", script]);
+                command
+            })
+        });
+        let events = crippled.join().unwrap();
+        for (what, word) in told {
+            assert_told(name, &events, what, word);
+        }
+        assert!(events.iter().any(|event| is(event, "limits.applied")), "{events:#?}");
+    }
+}
+
+/// How the daemon's threads are scheduled, by their names: policy and real-time priority (`policy` and `rt_priority` of
+/// proc_pid_stat(5)).
+fn scheduling(daemon: &Daemon) -> BTreeMap<String, (u32, u32)> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
+    let stats = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("stat")).unwrap());
+    let parse = |stat: String| {
+        let (start, rest) = stat.rsplit_once(") ").unwrap();
+        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+        // The first of the rest is the third of all.
+        let field = |number: usize| fields[number - 3].parse().unwrap();
+        (start.split_once('(').unwrap().1.to_owned(), (field(41), field(40)))
+    };
+    stats.map(parse).collect()
+}
+
+#[test]
+fn the_thread_that_evicts_alone_is_scheduled_in_real_time_where_that_is_asked_for() {
+    const NORMAL: (u32, u32) = (0, 0);
+    const ROUND_ROBIN: (u32, u32) = (2, 1);
+    for (policy, expected) in [("normal", NORMAL), ("rr", ROUND_ROBIN)] {
+        let settings = format!("mode: dry-run\nevictionScheduling: {policy}");
+        let daemon = Daemon::start(&folder(&format!("scheduling-{policy}")), &settings).unwrap();
+        let mut threads = scheduling(&daemon);
+        assert_eq!(threads.remove("enforcer-reflex"), Some(expected), "{threads:?}");
+        assert!(threads.len() > 4 && threads.values().all(|scheduling| *scheduling == NORMAL), "{threads:?}");
+        daemon.stop().unwrap();
+    }
 }

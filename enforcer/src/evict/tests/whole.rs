@@ -14,7 +14,7 @@ use rustix::time::ClockId;
 
 use super::node::{MIB, Node, Pod};
 use crate::{
-    evict::{Pledges, Reflex, ReflexConfig, Report, Teller, turn::now_ns},
+    evict::{Pledges, Reflex, ReflexConfig, Report, Scheduling, Teller, turn::now_ns},
     journal::{Intent, Intents},
     policy::{
         engine::{EngineSettings, Exclusion, Mode, Past, PodKey, followed},
@@ -38,6 +38,7 @@ pub(super) fn config(node: &Node, mode: Mode) -> ReflexConfig {
         root_stat: None,
         proc: node.proc(),
         lock_memory: false,
+        scheduling: Scheduling::Normal,
         past: Vec::new(),
         cpus: 2,
         hook: None,

@@ -4,15 +4,20 @@ mod config;
 
 use std::{
     fs,
+    os::unix::process::CommandExt as _,
     path::PathBuf,
     process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use clap::ValueEnum;
 use enforcer_tests::process::Process;
+use thread_priority::{
+    RealtimeThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy, set_thread_priority_and_policy,
+    thread_native_id,
+};
 
 use crate::{
     cost,
@@ -20,9 +25,6 @@ use crate::{
     scene::{PATIENCE, SLICE, THRESHOLD_BYTES},
     workload::Work,
 };
-
-/// The shell takes the score that the package's own unit would give, and becomes the program.
-const AS: &str = r#"echo "$0" > /proc/self/oom_score_adj && exec "$@""#;
 
 /// A process that uses no more than this in half a second has come to rest: who starts uses all of it, and who looks
 /// every millisecond some of it for ever.
@@ -147,6 +149,18 @@ impl Contender {
         self == Self::Enforcer
     }
 
+    /// Says how its unit is scheduled, if it is one. Once, before anything of systemd's is made: reading units anew takes away
+    /// cgroups that systemd made and nobody is in.
+    pub(crate) fn prepare(self) -> anyhow::Result<()> {
+        if self != Self::SystemdOomd {
+            return Ok(());
+        }
+        let folder = format!("/run/systemd/system/{SYSTEMD_OOMD}.d");
+        fs::create_dir_all(&folder)?;
+        fs::write(format!("{folder}/bench.conf"), config::SYSTEMD_OOMD_UNIT)?;
+        systemctl(&["daemon-reload"]).map(drop)
+    }
+
     /// Starts it before there is any pod. The daemon is there already, and the floor must know the pods' cgroups.
     pub(crate) fn start(self, house: &House) -> anyhow::Result<Running> {
         fs::create_dir_all(CONFIGS)?;
@@ -155,14 +169,14 @@ impl Contender {
             Self::Bare | Self::Floor => Ok(Running::of(None)),
             Self::Earlyoom => {
                 let threshold = config::earlyoom(THRESHOLD_BYTES);
-                Running::process(scored("0", &["/usr/bin/earlyoom", "-M", &threshold, "-r", "3600"]))
+                Running::process(scored("0", &["/usr/bin/earlyoom", "-M", &threshold, "-r", "3600"])?)
             }
             Self::Nohang => {
                 let packaged = fs::read_to_string(config::NOHANG_PACKAGED)
                     .with_context(|| format!("cannot read {}", config::NOHANG_PACKAGED))?;
                 let file = written("nohang.conf", &config::nohang(&packaged, THRESHOLD_BYTES)?)?;
                 let words = ["/usr/bin/python3.11", "/usr/sbin/nohang", "--monitor", "--config", &file];
-                Running::process(scored("0", &words))
+                Running::process(scored("0", &words)?)
             }
             // Until it is known what the pods hold.
             Self::Oomd => oomd(u64::MAX >> 20),
@@ -190,7 +204,7 @@ impl Contender {
             words.extend(["--kill".into(), house.folder(victim)?.display().to_string()]);
         }
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        Running::process(scored("-999", &words))
+        Running::process(scored("-999", &words)?)
     }
 
     /// Starts it anew where it must know what the pods hold at rest, and how much is available then.
@@ -213,13 +227,36 @@ impl Contender {
 /// Starts oomd: whoever it looks after may hold that much.
 fn oomd(pods_bytes: u64) -> anyhow::Result<Running> {
     let file = written("oomd.json", &config::oomd(SLICE, pods_bytes))?;
-    Running::process(scored("0", &["/usr/bin/oomd", "--interval", "1", "--config", &file]))
+    Running::process(scored("0", &["/usr/bin/oomd", "--interval", "1", "--config", &file])?)
 }
 
-fn scored(score: &str, words: &[&str]) -> Command {
-    let mut command = Command::new("/bin/sh");
-    command.args(["-c", AS, score]).args(words);
-    command
+/// A program with the score that its package's own unit gives it, scheduled as all contenders are.
+fn scored(score: &str, words: &[&str]) -> anyhow::Result<Command> {
+    let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
+    command.args(["as", "--score", score, "--"]).args(words);
+    Ok(command)
+}
+
+/// Takes a score and the lowest real-time priority, and becomes a program.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Become {
+    /// Its `oom_score_adj`
+    #[arg(long, allow_negative_numbers = true)]
+    score: i16,
+    /// The program and its arguments
+    #[arg(required = true, last = true)]
+    words: Vec<String>,
+}
+
+impl Become {
+    pub(crate) fn carry_out(&self) -> anyhow::Result<()> {
+        fs::write("/proc/self/oom_score_adj", self.score.to_string()).context("cannot take the score")?;
+        let policy = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::RoundRobin);
+        set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, policy)
+            .map_err(|error| anyhow!("cannot take a real-time priority: {error:?}"))?;
+        let (program, arguments) = self.words.split_first().context("there is no program")?;
+        Err(Command::new(program).args(arguments).exec()).with_context(|| format!("cannot run {program}"))
+    }
 }
 
 /// Writes a configuration, and answers where.

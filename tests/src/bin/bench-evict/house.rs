@@ -38,7 +38,7 @@ impl House {
         slice()?;
         Tree::clear()?;
         let settings = format!(
-            "cgroupRoot: /{SLICE}\nmode: enforce\nevictionHard:\n  memory.available: {}Mi",
+            "cgroupRoot: /{SLICE}\nmode: enforce\nevictionScheduling: rr\nevictionHard:\n  memory.available: {}Mi",
             THRESHOLD_BYTES / MIB
         );
         let daemon = if with_daemon {

@@ -32,7 +32,11 @@ use enforcer_tests::{
     sampler::lock_memory,
 };
 
-use crate::{contender::Contender, floor::Monitor, workload::Workload};
+use crate::{
+    contender::{Become, Contender},
+    floor::Monitor,
+    workload::Workload,
+};
 
 /// Measures who dies, how soon, and at whose cost.
 #[derive(Debug, Parser)]
@@ -67,6 +71,9 @@ enum Verb {
     /// What the contender of that name is: kill cgroups, one at each crossing
     #[command(hide = true)]
     Floor(Monitor),
+    /// Become a contender
+    #[command(hide = true)]
+    As(Become),
 }
 
 fn main() -> ExitCode {
@@ -76,6 +83,7 @@ fn main() -> ExitCode {
         }
         Verb::Judge { file } => judge(&file),
         Verb::Floor(monitor) => monitor.watch().map(|()| true),
+        Verb::As(program) => program.carry_out().map(|()| true),
     })
 }
 
@@ -85,6 +93,9 @@ fn run(runs: u16, tries: u16, contenders: &[Contender], workloads: &[Workload]) 
     lock_memory()?;
     let contenders = if contenders.is_empty() { Contender::value_variants() } else { contenders };
     let workloads = if workloads.is_empty() { Workload::value_variants() } else { workloads };
+    for contender in contenders {
+        contender.prepare().with_context(|| format!("cannot prepare {contender}"))?;
+    }
     let mut failed = 0_usize;
     for run in 1..=usize::from(runs) {
         for workload in workloads {

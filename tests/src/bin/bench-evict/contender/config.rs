@@ -9,6 +9,9 @@ pub(super) const NOHANG_PACKAGED: &str = "/etc/nohang/nohang.conf";
 /// shortest time and the lowest pressure that it takes come closest.
 pub(super) const SYSTEMD_OOMD: &str = "[OOM]\nDefaultMemoryPressureDurationSec=1s\n";
 
+/// Its unit's own: it is scheduled as all contenders are.
+pub(super) const SYSTEMD_OOMD_UNIT: &str = "[Service]\nCPUSchedulingPolicy=rr\nCPUSchedulingPriority=1\n";
+
 /// What it is to look after.
 pub(super) const SYSTEMD_SLICE: &[&str] =
     &["ManagedOOMMemoryPressure=kill", "ManagedOOMMemoryPressureLimit=1%"];
