@@ -43,6 +43,7 @@ mod unfit;
 mod watching;
 
 use std::{
+    path::Path,
     sync::{Arc, Mutex, atomic::AtomicU64},
     time::Duration,
 };
@@ -82,7 +83,7 @@ use crate::{
         pressure::Conditions,
     },
     raw,
-    sense::{self, HostFacts},
+    sense::{self, HostFacts, NODE_PRESSURE},
     serve::{self, Admin, Observe, View},
     source::StaticDir,
 };
@@ -150,7 +151,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let recorded = Arc::new(AtomicU64::new(0));
     let pledges = recovery::take_up(&config, &host, &journal, &recorded, &mut desired);
     let (sender, mut reflexions) = mpsc::unbounded_channel();
-    let teller = Arc::new(Mutex::new(Teller::new(config.hash())));
+    let teller = Arc::new(Mutex::new(Teller::new(config.hash()).with_pressure(Path::new(NODE_PRESSURE))));
     let mut recording = Recording::start(&config, &host, &journal);
     let mut desk = Desk::open(&config.state_dir, &host.boot_id, &journal);
     let evictions = Evictions::new(&journal, &being_evicted, desk.view(), &sender);

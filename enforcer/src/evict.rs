@@ -43,7 +43,7 @@ pub use self::{
     candidate::{Candidate, Identity, OpenError, pod_key},
     gentle::{EndError, Ending, Sent, end},
     hook::{HookProgram, HookRun, UnsafeProgram, clear as clear_hooks},
-    observer::{Observer, ReflexStats},
+    observer::{Observer, ReflexStats, Waiting},
     onset::Alarm,
     pledge::Pledges,
     reflex::{Reflex, ReflexConfig, ReflexError},

@@ -204,6 +204,12 @@ impl Asker {
         latest(&Recording::read(&file).ok()?).map(|(engine, _)| engine)
     }
 
+    /// How many records found no room.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        lock(&self.0.store).lost()
+    }
+
     /// What it holds, and what was lost.
     #[must_use]
     pub fn stats(&self) -> RecorderStats {

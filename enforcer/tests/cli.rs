@@ -2,9 +2,14 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers may panic like the test itself")]
 
 use std::{
+    ffi::OsStr,
     fs,
     io::{Read as _, Write as _},
-    os::unix::net::UnixStream,
+    os::unix::{
+        ffi::OsStrExt as _,
+        fs::{PermissionsExt as _, chown},
+        net::UnixStream,
+    },
     path::Path,
     process::{Child, Command as Process, Stdio},
     thread,
@@ -13,6 +18,7 @@ use std::{
 
 use assert_cmd::Command;
 
+const PATIENCE: Duration = Duration::from_secs(30);
 const HEAD: &str = "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\n";
 
 fn enforcer() -> Command {
@@ -51,6 +57,54 @@ fn get(socket: &Path, target: &str) -> serde_json::Value {
     let mut answer = String::new();
     socket.read_to_string(&mut answer).unwrap();
     serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+}
+
+#[test]
+fn a_state_directory_that_others_may_write_to_is_refused() {
+    let refused = |spoil: fn(&Path), why: &str, remedy: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path(), "");
+        for folder in ["state", "pods"] {
+            fs::create_dir(dir.path().join(folder)).unwrap();
+        }
+        spoil(&dir.path().join("state"));
+        let run = enforcer().args(["--config", &config, "run"]).timeout(PATIENCE).output().unwrap();
+        let said = text(&run.stderr);
+        assert_eq!(run.status.code(), Some(1), "{said}");
+        assert!(said.contains(why) && said.contains(remedy), "{said}");
+        assert!(!dir.path().join("state/journal").exists(), "nothing is written there");
+    };
+    let everybody = |state: &Path| fs::set_permissions(state, fs::Permissions::from_mode(0o777)).unwrap();
+    refused(everybody, "may be written to by everybody", "chmod o-w");
+    // Only root gives folders away.
+    if rustix::process::geteuid().is_root() {
+        refused(|state| chown(state, Some(65_534), None).unwrap(), "belongs to the user 65534", "chown");
+    }
+}
+
+#[test]
+fn names_that_are_no_text_reach_no_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), "");
+    let name = OsStr::from_bytes(b"\xff\x1b[2J\n.yaml");
+    let folder = dir.path().join("pods");
+    fs::create_dir(&folder).unwrap();
+    let file = folder.join(name);
+    fs::write(&file, "apiVersion: v1\nkind: Nonsense\n").unwrap();
+    let told = |arguments: &[&OsStr]| {
+        let told = enforcer().arg("--config").arg(&config).args(arguments).output().unwrap();
+        for bytes in [&told.stdout, &told.stderr] {
+            let said = String::from_utf8(bytes.clone()).unwrap_or_else(|_| panic!("{arguments:?}: no text"));
+            assert!(said.chars().all(|char| char == '\n' || !char.is_control()), "{arguments:?}: {said:?}");
+        }
+        assert_ne!(told.status.code(), Some(0), "{arguments:?}");
+    };
+    told(&["why".as_ref(), name]);
+    told(&["events".as_ref(), "--pod".as_ref(), name]);
+    told(&["plan".as_ref(), "-f".as_ref(), file.as_ref()]);
+    told(&["plan".as_ref(), "-f".as_ref(), folder.as_ref()]);
+    told(&["replay".as_ref(), file.as_ref()]);
+    told(&["config".as_ref(), "check".as_ref(), file.as_ref()]);
 }
 
 #[test]

@@ -94,7 +94,7 @@ fn every_event_that_was_seen_is_there_after_a_kill() {
     println!("{SEED}={seed}");
     let dir = tempfile::tempdir().unwrap();
     let mut read_ids: BTreeMap<u64, String> = BTreeMap::new();
-    let mut cursor: Option<Cursor> = None;
+    let (mut cursor, mut durable): (Option<Cursor>, u64) = (None, 0);
     for round in 0..ROUNDS {
         let mut child = appender_process(dir.path(), cursor.as_ref()).unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -122,6 +122,10 @@ fn every_event_that_was_seen_is_there_after_a_kill() {
                 assert_eq!(place.sequence, expected, "round {round}: the reader's next event");
                 read_ids.insert(place.sequence, id.to_owned());
                 cursor = Some(place);
+            }
+            if let Some((_, newest)) = line.split_once("durable ") {
+                // Cut short by the kill it is a smaller one.
+                durable = durable.max(newest.parse().unwrap_or(0));
             }
             if Instant::now() >= until && !killed {
                 child.kill().unwrap();
@@ -151,6 +155,7 @@ fn every_event_that_was_seen_is_there_after_a_kill() {
     }
     let newest = read_ids.keys().next_back().copied().unwrap();
     assert!(next > newest, "{newest} was seen, and the log ends before {next}");
+    assert!((1..next).contains(&durable), "{durable} was said to be durable, and the log ends before {next}");
     assert!(newest > u64::from(ROUNDS), "{newest} events are no load");
     assert_eq!(journal.resume(&cursor.unwrap()), Ok(newest));
     println!("{newest} events were seen, {} are there", next - 1);

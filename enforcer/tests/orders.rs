@@ -194,8 +194,12 @@ fn what_must_not_be_is_refused_and_says_why() {
         assert!(said.contains(why), "{arguments:?}: {said}");
         assert!(said.lines().count() == 1 || status == 64, "{said}");
     };
-    refused(&["protect", "default/wbe", "--for", "1h", "--reason", "r"], 77, "no pod default/wbe");
-    refused(&["evict", "default/wbe", "--reason", "r"], 77, "no pod default/wbe");
+    refused(
+        &["protect", "default/wbe", "--for", "1h", "--reason", "r"],
+        77,
+        "no pod default/wbe: did you mean default/web?",
+    );
+    refused(&["evict", "default/wbe", "--reason", "r"], 77, "no pod default/wbe: did you mean default/web?");
     refused(&["evict", "default/web", "--reason", "r"], 77, "no cgroup");
     refused(&["protect", "default/web", "--for", "1h"], 64, "--reason");
     refused(&["protect", "default/web", "--reason", "r"], 64, "--for");

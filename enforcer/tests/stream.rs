@@ -2,17 +2,21 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers may panic like the test itself")]
 
 use std::{
-    fs,
+    collections::{BTreeMap, BTreeSet},
+    env, fs,
+    io::{BufRead as _, BufReader},
     os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::PathBuf,
     process::{Child, Command, Output, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(30);
+const SEED: &str = "ENFORCER_TEST_SEED";
 
 /// A daemon in a folder of its own.
 struct Scene {
@@ -50,12 +54,26 @@ impl Scene {
         fs::write(self.file(&format!("pods/{name}.yaml")), manifest).unwrap();
     }
 
-    /// Starts it, and waits until it knows that pod.
-    fn start(&mut self, pod: &str) {
+    fn run(&mut self) {
         let mut run = Command::new(env!("CARGO_BIN_EXE_enforcer"));
         run.arg("--config").arg(self.file("config.yaml")).arg("run");
         self.daemon = Some(run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    }
+
+    /// Starts it, and waits until it knows that pod.
+    fn start(&mut self, pod: &str) {
+        self.run();
         self.await_pod(pod);
+    }
+
+    /// One that follows the stream by server-sent events, behind the event of that id.
+    fn follower(&self, last: Option<&str>) -> Child {
+        let mut curl = Command::new("curl");
+        curl.arg("--unix-socket").arg(self.file("run/observe.sock")).args(SSE);
+        if let Some(last) = last {
+            curl.args(["-H", &format!("Last-Event-ID: {last}")]);
+        }
+        curl.arg("http://x/v1/events").stdout(Stdio::piped()).spawn().unwrap()
     }
 
     fn await_pod(&self, pod: &str) {
@@ -108,10 +126,8 @@ fn curl_goes_on_where_it_was_after_the_daemon_was_killed() {
         scene.pod(name);
     }
     scene.start("c");
-    // A follower that is still there when the daemon is not.
-    let mut follower = Command::new("curl");
-    follower.arg("--unix-socket").arg(scene.file("run/observe.sock")).args(SSE);
-    let follower = follower.arg("http://x/v1/events").stdout(Stdio::piped()).spawn().unwrap();
+    // One that is still there when the daemon is not.
+    let follower = scene.follower(None);
     let (whole, status) = scene.curl("/v1/events?follow=false", &SSE);
     assert_eq!(status, Some(0));
     assert!(whole.starts_with("retry: 2000\n\n"), "{whole}");
@@ -150,9 +166,102 @@ fn curl_goes_on_where_it_was_after_the_daemon_was_killed() {
     assert!(scene.curl("/livez", &["--silent"]).0 == "ok\n");
 }
 
+/// A number below that, the same for the same seed.
+fn chance(seed: u64, round: u64, below: u64) -> u64 {
+    let mut mixed = seed ^ (round + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (mixed ^ (mixed >> 27)) % below
+}
+
+/// A client that comes back with its last id each time: it gets everything once, in order, and all of it is there in the end.
+#[test]
+fn a_follower_misses_nothing_while_the_daemon_is_killed_a_hundred_times() {
+    const ROUNDS: u64 = 100;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let seed = env::var(SEED).map_or(now, |seed| seed.parse().unwrap());
+    println!("{SEED}={seed}");
+    let mut scene = Scene::new("");
+    let pods = scene.file("pods");
+    let over = AtomicBool::new(false);
+    let (mut last, mut seen) = (None, BTreeMap::new());
+    thread::scope(|scope| {
+        // Pods come and go all the time, also while no daemon is there.
+        scope.spawn(|| {
+            for number in 0_u64.. {
+                if over.load(Ordering::Relaxed) {
+                    return;
+                }
+                let name = format!("p{}", number % 40);
+                let (file, other) = (pods.join(format!("{name}.yaml")), pods.join(format!("p{}.yaml", (number + 20) % 40)));
+                let manifest = format!(
+                    "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: [{{name: app}}]}}\n"
+                );
+                fs::write(file, manifest).unwrap();
+                // The first round has none of them yet.
+                drop(fs::remove_file(other));
+                thread::sleep(Duration::from_millis(2));
+            }
+        });
+        for round in 0..ROUNDS {
+            scene.run();
+            if chance(seed, round, 10) == 0 {
+                thread::sleep(Duration::from_millis(chance(seed, round, 200)));
+                scene.kill();
+                continue;
+            }
+            let mut until = None;
+            let begun = Instant::now();
+            while scene.daemon.is_some() {
+                assert!(begun.elapsed() < PATIENCE, "round {round}: nothing is told");
+                let mut follower = scene.follower(last.as_deref());
+                let mut block = String::new();
+                for line in BufReader::new(follower.stdout.take().unwrap()).lines() {
+                    let line = line.unwrap();
+                    if !line.is_empty() {
+                        block.push_str(&line);
+                        block.push('\n');
+                        continue;
+                    }
+                    // A block that the kill cut short has no end, and is none.
+                    for (id, event) in blocks(&std::mem::take(&mut block)) {
+                        let sequence: u64 = event["sequence"].as_str().unwrap().parse().unwrap();
+                        let expected = seen.keys().next_back().map_or(1, |newest| newest + 1);
+                        assert_eq!(sequence, expected, "round {round}, seed {seed}: {event}");
+                        seen.insert(sequence, event["id"].as_str().unwrap().to_owned());
+                        last = Some(id);
+                        until.get_or_insert_with(|| {
+                            Instant::now() + Duration::from_micros(chance(seed, round, 150_000))
+                        });
+                    }
+                    if until.is_some_and(|until| Instant::now() >= until) {
+                        scene.kill();
+                    }
+                }
+                follower.wait().unwrap();
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    scene.pod("last");
+    scene.start("last");
+    let (whole, status) = scene.curl("/v1/events?follow=false", &SSE);
+    assert_eq!(status, Some(0));
+    let kept = blocks(&whole);
+    assert_eq!(sequences(&kept), (1..=u64::try_from(kept.len()).unwrap()).collect::<Vec<_>>());
+    let ids: BTreeSet<_> = kept.iter().map(|(_, event)| event["id"].as_str().unwrap()).collect();
+    assert_eq!(ids.len(), kept.len(), "an event is there twice");
+    for ((sequence, id), (_, event)) in seen.iter().zip(&kept) {
+        assert_eq!(event["id"], id.as_str(), "another event took the place of {sequence}, which was seen");
+    }
+    assert!(seen.len() > 1_000, "{} events are no load", seen.len());
+    println!("{} events were seen, {} are there", seen.len(), kept.len());
+}
+
 #[test]
 fn sockets_belong_to_whom_the_configuration_says() {
-    let mut scene = Scene::new("observeSocketGroup: 4321\nadminSocketGroup: 4322\n");
+    let mut scene = Scene::new(
+        "observeSocketGroup: 4321\nadminSocketGroup: 4322\nobserveSocketOwner: 4323\nadminSocketOwner: 4324\n",
+    );
     if !rustix::process::geteuid().is_root() {
         // Only root gives files away.
         return;
@@ -160,9 +269,9 @@ fn sockets_belong_to_whom_the_configuration_says() {
     fs::set_permissions(scene.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     scene.pod("a");
     scene.start("a");
-    for (name, gid, mode) in [("observe", 4_321, 0o660), ("admin", 4_322, 0o660)] {
+    for (name, uid, gid, mode) in [("observe", 4_323, 4_321, 0o660), ("admin", 4_324, 4_322, 0o660)] {
         let socket = fs::metadata(scene.file(&format!("run/{name}.sock"))).unwrap();
-        assert_eq!((socket.uid(), socket.gid(), socket.mode() & 0o777), (0, gid, mode), "{name}");
+        assert_eq!((socket.uid(), socket.gid(), socket.mode() & 0o777), (uid, gid, mode), "{name}");
     }
     // curl as somebody of these groups, and as somebody of none.
     let as_user = |groups: &str, arguments: &[&str]| {

@@ -84,9 +84,18 @@ pub(crate) fn guest_tests(places: &Places, object: &Path) -> anyhow::Result<Path
     test.map(|(_, path)| path).context("cargo built no test binary `guest`")
 }
 
-/// Cargo for this host, as it was called.
+/// Cargo for this host, as it was called, but for what `cargo run` tells this program of its own package: build scripts that
+/// look at it would run again, and all that depends on them be built anew, whenever cargo is called in another way.
 pub(crate) fn cargo(places: &Places) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in env::vars_os() {
+        let told = name
+            .to_str()
+            .is_some_and(|name| ["CARGO_MANIFEST_", "CARGO_PKG_"].iter().any(|own| name.starts_with(own)));
+        if told {
+            cargo.env_remove(name);
+        }
+    }
     cargo.current_dir(&places.root);
     cargo
 }

@@ -25,7 +25,9 @@ impl Answer {
                 None => return Ok(None),
                 Some(Err(error)) => {
                     return Err(Failure::unreachable(
-                        anyhow::Error::new(error).context("the daemon hung up"),
+                        anyhow::Error::new(error).context(
+                            "the daemon hung up: `journalctl -u enforcer` says why, if it has ended",
+                        ),
                     ));
                 }
                 Some(Ok(frame)) => {
@@ -93,7 +95,10 @@ async fn send(socket: &Path, request: hyper::Request<Full<Bytes>>) -> Result<Ans
         )))
     })?;
     let broken = |error: hyper::Error| {
-        Failure::unreachable(anyhow::Error::new(error).context("the daemon did not answer"))
+        Failure::unreachable(
+            anyhow::Error::new(error)
+                .context("the daemon did not answer: ask again, or see `journalctl -u enforcer`"),
+        )
     };
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
     tokio::spawn(async move {

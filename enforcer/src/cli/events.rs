@@ -112,7 +112,10 @@ async fn from_daemon(context: &Context, query: &str) -> Result<(), Failure> {
         let lines: Vec<u8> = pending.drain(..whole).collect();
         print(context, &lines).context("cannot print")?;
         if pending.len() > MAX_LINE_BYTES {
-            return Err(anyhow!("the daemon sent a line of more than {MAX_LINE_BYTES} bytes").into());
+            return Err(anyhow!(
+                "the daemon sent a line of more than {MAX_LINE_BYTES} bytes: is it of another version?"
+            )
+            .into());
         }
     }
     Ok(())
@@ -129,7 +132,7 @@ fn from_disk(context: &Context, args: &Args, unreachable: Failure) -> Result<(),
     let opened = Offline::open(state_dir, after.as_ref(), args.filter()?).map_err(anyhow::Error::new)?;
     let events = opened.map_err(|stale| {
         anyhow!(
-            "--after: the cursor is older than what is kept, or of another log: {} events are lost",
+            "--after: the cursor is older than what is kept, or of another log: {} events are lost; without --after all that is kept is printed",
             stale.lost
         )
     })?;

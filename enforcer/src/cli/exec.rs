@@ -15,6 +15,7 @@ use super::{Context, Failure, client};
 use crate::{
     cgroup::CgroupDir,
     model::{CgroupId, CgroupPath},
+    nearest::nearest,
     policy::name,
     serve::{ContainerView, PodState, PodView, View},
 };
@@ -130,7 +131,7 @@ async fn container(run_dir: &Path, target: &Target) -> Result<ContainerView, Fai
             Found::Standing(container) => return Ok(container),
             Found::Pending(Some(reason)) => format!("has no cgroups yet ({reason})"),
             Found::Pending(None) => String::from("has no cgroups yet"),
-            Found::Unknown => String::from("is not known"),
+            Found::Unknown => unknown(&view, target),
         };
         if start.elapsed() >= PATIENCE {
             let Target { namespace, pod, .. } = target;
@@ -141,6 +142,15 @@ async fn container(run_dir: &Path, target: &Target) -> Result<ContainerView, Fai
             )));
         }
         poll.wait().await;
+    }
+}
+
+/// That it is not known; one that may have been meant is named.
+fn unknown(view: &View, target: &Target) -> String {
+    let names: Vec<_> = view.pods.iter().map(|pod| format!("{}/{}", pod.namespace, pod.name)).collect();
+    match nearest(&format!("{}/{}", target.namespace, target.pod), names.iter().map(String::as_str)) {
+        Some(near) => format!("is not known (did you mean {near}?)"),
+        None => String::from("is not known"),
     }
 }
 
@@ -160,7 +170,9 @@ async fn recheck(run_dir: &Path, target: &Target) -> Result<(), Failure> {
         Found::Standing(_) => Ok(()),
         Found::Pending(_) | Found::Unknown => {
             let Target { namespace, pod, .. } = target;
-            Err(Failure::refused(anyhow!("pod {namespace}/{pod} went away meanwhile")))
+            Err(Failure::refused(anyhow!(
+                "pod {namespace}/{pod} went away meanwhile: `enforcer events --pod {namespace}/{pod}` tells why"
+            )))
         }
     }
 }

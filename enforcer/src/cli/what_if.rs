@@ -64,7 +64,10 @@ pub(super) fn what_if(context: &Context, args: &Args) -> Result<(), Failure> {
     if let (Some(bytes), Some(pod)) = (args.add, &args.pod) {
         let cgroup = find(&now, pod)?;
         if !now.scene.add(cgroup, bytes) {
-            return Err(anyhow!("pod {pod} is no candidate for eviction").into());
+            return Err(anyhow!(
+                "pod {pod} is no candidate for eviction: `enforcer next` shows which there are"
+            )
+            .into());
         }
     }
     let document = Document::new(before, &now, &foresee(now.scene.clone()));

@@ -38,7 +38,7 @@ mod guarded;
 mod orders;
 mod view;
 
-pub(super) use self::orders::{Evictable, unknown};
+pub(super) use self::orders::Evictable;
 use self::{alignment::Aligning, candidates::Standing, components::Looked, guarded::Guarding};
 
 /// The street of the desired state: pods → plan → cgroups, and what is told of them.

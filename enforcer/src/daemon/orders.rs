@@ -19,7 +19,7 @@ use tokio::{
 use self::evict::EvictOrder;
 pub(super) use self::evict::Evictions;
 use self::file::{Kept, Waiting, Writer};
-use super::{GOODBYE, desired, desired::Desired, engine_settings, telling};
+use super::{GOODBYE, desired::Desired, engine_settings, telling};
 use crate::{
     config::Config,
     evict::{Operator, Reflex},
@@ -219,7 +219,7 @@ impl Desk {
         let order = orders.give(what, reason, peer.uid, now, for_ms)?;
         if let Some(pod) = order.what.pod() {
             if !desired.knows(&pod) {
-                return Err(desired::unknown(&pod));
+                return Err(desired.unknown(&pod));
             }
             let bytes = desired.held_bytes(&orders.protected().collect());
             order::check_share(bytes, desired.memory_bytes(), config.protected_max_permille)?;

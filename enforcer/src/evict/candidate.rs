@@ -15,6 +15,7 @@ use crate::{
     policy::{
         PodPlan,
         engine::{CandidateFacts, PodKey, Reading, Resource, Usage},
+        message::Requests,
     },
     sense::snapshot::{ChargeFiles, Missing, Seen},
 };
@@ -51,6 +52,10 @@ pub struct Candidate {
     pub(super) targets: Vec<Target>,
     /// The ids of those that are not its own cgroup or within it, for the intent page.
     pub(super) elsewhere: Vec<CgroupId>,
+    /// What it and its containers request, for what is said of them.
+    pub(super) requested: Requests,
+    /// Where its containers are.
+    pub(super) containers: Vec<(String, CgroupPath)>,
 }
 
 /// A cgroup that is killed.
@@ -141,6 +146,12 @@ impl Candidate {
             brakes,
             targets,
             elsewhere,
+            requested: plan.requested.clone(),
+            containers: plan
+                .containers
+                .iter()
+                .map(|container| (container.name.clone(), container.cgroup.path.clone()))
+                .collect(),
         })
     }
 

@@ -4,16 +4,18 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use super::{hook::Hooks, reflex::Shared};
+use super::{hook::Hooks, queue::Depth, reflex::Shared};
 use crate::sense::{WakeStats, Wakes};
 
-/// What the reflex has done so far. All only grow.
+/// What the reflex has done so far. All but what waits only grow.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct ReflexStats {
     /// Looks at the node.
     pub samples: u64,
     /// Looks that failed.
     pub samples_failed: u64,
+    /// Readings of what a candidate uses that failed.
+    pub usage_failures: u64,
     /// Kernel edges that woke it.
     pub edges: u64,
     /// Edge sources that are waited on now.
@@ -26,12 +28,49 @@ pub struct ReflexStats {
     pub reports: u64,
     /// Reports that were lost because the teller did not keep up.
     pub reports_dropped: u64,
+    /// What waits for its helpers.
+    pub waiting: Waiting,
+}
+
+/// What waits now for each of the eviction thread's helpers.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Waiting {
+    /// Reports, to be told.
+    pub reports: u64,
+    /// What is to be freed or closed.
+    pub reaper: u64,
+    /// Brakes to be put on or let go of.
+    pub brake: u64,
+    /// Runs of the hook.
+    pub hook: u64,
+}
+
+/// The helpers' queues.
+#[derive(Clone, Debug)]
+pub(super) struct Queues {
+    pub(super) reports: Depth,
+    pub(super) reaper: Depth,
+    pub(super) brake: Depth,
+    pub(super) hook: Depth,
+}
+
+impl Queues {
+    fn waiting(&self) -> Waiting {
+        let Self { reports, reaper, brake, hook } = self;
+        Waiting {
+            reports: reports.waiting(),
+            reaper: reaper.waiting(),
+            brake: brake.waiting(),
+            hook: hook.waiting(),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) samples: AtomicU64,
     pub(super) samples_failed: AtomicU64,
+    pub(super) usage_failures: AtomicU64,
     pub(super) edges: AtomicU64,
     pub(super) sources: AtomicU64,
     pub(super) sources_refused: AtomicU64,
@@ -45,11 +84,12 @@ pub(super) struct Counters {
 pub struct Observer {
     shared: Arc<Shared>,
     hooks: Arc<Hooks>,
+    queues: Queues,
 }
 
 impl Observer {
-    pub(super) fn of(shared: &Arc<Shared>, hooks: &Arc<Hooks>) -> Self {
-        Self { shared: Arc::clone(shared), hooks: Arc::clone(hooks) }
+    pub(super) fn of(shared: &Arc<Shared>, hooks: &Arc<Hooks>, queues: &Queues) -> Self {
+        Self { shared: Arc::clone(shared), hooks: Arc::clone(hooks), queues: queues.clone() }
     }
 
     /// What it has done so far.
@@ -58,6 +98,7 @@ impl Observer {
         let Counters {
             samples,
             samples_failed,
+            usage_failures,
             edges,
             sources,
             sources_refused,
@@ -69,12 +110,14 @@ impl Observer {
         ReflexStats {
             samples: get(samples),
             samples_failed: get(samples_failed),
+            usage_failures: get(usage_failures),
             edges: get(edges),
             sources: get(sources),
             sources_refused: get(sources_refused),
             wakes: wakes.stats(),
             reports: get(reports),
             reports_dropped: get(reports_dropped).saturating_add(self.hooks.dropped()),
+            waiting: self.queues.waiting(),
         }
     }
 }

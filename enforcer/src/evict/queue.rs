@@ -6,7 +6,7 @@ use std::{
     io,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
         mpsc::{self, TryRecvError, TrySendError},
     },
     time::Instant,
@@ -14,11 +14,23 @@ use std::{
 
 use crate::bell::Bell;
 
-/// The queue's bell, and how many may still ring it.
+/// The queue's bell, how many may still ring it, and how much waits.
 #[derive(Debug)]
 struct Line {
     bell: Bell,
     senders: AtomicUsize,
+    waiting: AtomicU64,
+}
+
+/// Knows how much waits in a queue, also when that has ended.
+#[derive(Clone, Debug)]
+pub(super) struct Depth(Arc<Line>);
+
+impl Depth {
+    /// How much waits now.
+    pub(super) fn waiting(&self) -> u64 {
+        self.0.waiting.load(Ordering::Relaxed)
+    }
 }
 
 #[derive(Debug)]
@@ -34,7 +46,8 @@ pub(super) struct Receiver<T> {
 }
 
 pub(super) fn queue<T>(capacity: usize) -> io::Result<(Sender<T>, Receiver<T>)> {
-    let line = Arc::new(Line { bell: Bell::new()?, senders: AtomicUsize::new(1) });
+    let line =
+        Arc::new(Line { bell: Bell::new()?, senders: AtomicUsize::new(1), waiting: AtomicU64::new(0) });
     let (sender, receiver) = mpsc::sync_channel(capacity);
     Ok((Sender { channel: sender, line: Arc::clone(&line) }, Receiver { channel: receiver, line }))
 }
@@ -49,8 +62,13 @@ impl<T> Sender<T> {
 
     /// The same, and leaves the receiver asleep until it is [rung](Self::ring): who wakes another may lose its cpu to it.
     pub(super) fn put(&self, value: T) -> Result<(), T> {
-        self.channel.try_send(value).map_err(|error| match error {
-            TrySendError::Full(value) | TrySendError::Disconnected(value) => value,
+        // Before it can be taken, as it is counted off then.
+        self.line.waiting.fetch_add(1, Ordering::Relaxed);
+        self.channel.try_send(value).map_err(|error| {
+            self.line.waiting.fetch_sub(1, Ordering::Relaxed);
+            match error {
+                TrySendError::Full(value) | TrySendError::Disconnected(value) => value,
+            }
         })
     }
 
@@ -100,7 +118,18 @@ impl<T> Receiver<T> {
 
     /// The next value, if one was sent already.
     pub(super) fn try_next(&self) -> Option<T> {
-        self.channel.try_recv().ok()
+        self.take().ok()
+    }
+
+    /// Asks how much waits, from elsewhere.
+    pub(super) fn depth(&self) -> Depth {
+        Depth(Arc::clone(&self.line))
+    }
+
+    fn take(&self) -> Result<T, TryRecvError> {
+        self.channel.try_recv().inspect(|_| {
+            self.line.waiting.fetch_sub(1, Ordering::Relaxed);
+        })
     }
 
     /// Waits for the next value, but not beyond that moment.
@@ -108,7 +137,7 @@ impl<T> Receiver<T> {
         loop {
             // Read before the queue is: what was sent before the closing is then seen below.
             let closed = self.line.senders.load(Ordering::Acquire) == 0;
-            match self.channel.try_recv() {
+            match self.take() {
                 Ok(value) => return Next::Value(value),
                 Err(TryRecvError::Disconnected) => return Next::End,
                 Err(TryRecvError::Empty) if closed => return Next::End,
@@ -170,5 +199,18 @@ mod tests {
         assert_eq!(sender.offer(3), Ok(()));
         drop(receiver);
         assert_eq!(sender.offer(4), Err(4));
+    }
+
+    #[test]
+    fn what_waits_is_counted_and_what_found_no_room_is_not() {
+        let (sender, receiver) = queue(2).unwrap();
+        let depth = receiver.depth();
+        assert_eq!(depth.waiting(), 0);
+        assert_eq!([1, 2, 3].map(|value| sender.offer(value)), [Ok(()), Ok(()), Err(3)]);
+        assert_eq!(depth.waiting(), 2);
+        assert_eq!(receiver.next(), Some(1));
+        assert_eq!(depth.waiting(), 1);
+        assert_eq!((receiver.try_next(), receiver.try_next()), (Some(2), None));
+        assert_eq!(depth.waiting(), 0);
     }
 }

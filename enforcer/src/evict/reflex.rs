@@ -18,7 +18,7 @@ use super::{
     gentle,
     hook::{self, HookProgram, Hooks, Job},
     levels::Levels,
-    observer::{Counters, Observer, ReflexStats},
+    observer::{Counters, Observer, Queues, ReflexStats},
     onset::{Alarm, Onset},
     pledge::Pledges,
     queue::{self, queue},
@@ -210,6 +210,7 @@ impl Shared {
 pub struct Reflex {
     shared: Arc<Shared>,
     hooks: Arc<Hooks>,
+    queues: Queues,
     threads: Vec<JoinHandle<()>>,
     /// The hook's, and what is closed when it ends.
     hook_thread: Option<(JoinHandle<()>, mpsc::Receiver<()>)>,
@@ -261,6 +262,12 @@ impl Reflex {
         let mut reflex = Self {
             shared: Arc::clone(&shared),
             hooks: Arc::clone(&hooks),
+            queues: Queues {
+                reports: told.depth(),
+                reaper: work.depth(),
+                brake: braking.depth(),
+                hook: jobs.depth(),
+            },
             threads: Vec::new(),
             hook_thread: None,
             memory_locked,
@@ -379,7 +386,7 @@ impl Reflex {
     /// To be asked for that from elsewhere.
     #[must_use]
     pub fn observer(&self) -> Observer {
-        Observer::of(&self.shared, &self.hooks)
+        Observer::of(&self.shared, &self.hooks, &self.queues)
     }
 
     /// Whether the daemon's memory could be locked; if not, reactions can be delayed by paging.

@@ -27,7 +27,10 @@ use super::{
 use crate::{
     cgroup::CgroupDir,
     model::{CgroupPath, PodName, PodUid, QosClass},
-    policy::engine::{CandidateFacts, EngineSettings, Mode, PodKey},
+    policy::{
+        engine::{CandidateFacts, EngineSettings, Mode, PodKey},
+        message::Requests,
+    },
     recorder::Tap,
     sense::{
         Available,
@@ -156,6 +159,8 @@ fn decoy() -> io::Result<Candidate> {
         brakes: vec![file("")?],
         targets: vec![Target { dir: open()?, kill: file("")?, events: file("populated 1\n")? }],
         elsewhere: Vec::new(),
+        requested: Requests::default(),
+        containers: Vec::new(),
     })
 }
 

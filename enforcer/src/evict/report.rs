@@ -1,7 +1,11 @@
 mod hook;
 mod reasons;
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use serde_json::{Map, Value, json};
 use ulid::Ulid;
@@ -22,12 +26,15 @@ use crate::{
             BrakeCause, BrakeRefusal, Completion, Containment, Decision, Failure, HookPlan, KillReason,
             Moments, Ranked, Reading, Resource, Returned, Shortage, Standing, Suppression,
         },
-        message,
+        message::{self, Message, Usages},
         pressure::Conditions,
         rank::DecidedBy,
         threshold::Signal,
     },
-    sense::{MeminfoError, snapshot::Missing},
+    sense::{
+        MeminfoError,
+        snapshot::{Missing, Stall, Stalls},
+    },
 };
 
 /// What the reflex tells; times are nanoseconds of `CLOCK_BOOTTIME`. Nothing in it is allocated where it is made.
@@ -235,13 +242,21 @@ impl Report {
 pub struct Teller {
     config_hash: String,
     hooks: Untold,
+    /// Where the node's pressure of memory is read, if it is told.
+    pressure: Option<PathBuf>,
 }
 
 impl Teller {
     /// With the hash of the configuration in force, which every decision names.
     #[must_use]
     pub fn new(config_hash: String) -> Self {
-        Self { config_hash, hooks: Untold::default() }
+        Self { config_hash, hooks: Untold::default(), pressure: None }
+    }
+
+    /// Tells with every decision what that file says, usually [`NODE_PRESSURE`](crate::sense::NODE_PRESSURE).
+    #[must_use]
+    pub fn with_pressure(self, pressure: &Path) -> Self {
+        Self { pressure: Some(pressure.to_owned()), ..self }
     }
 
     /// Takes the hash of another configuration that is in force from now on.
@@ -342,6 +357,14 @@ impl Teller {
         })
     }
 
+    /// How tasks have waited for memory in the last ten seconds.
+    fn pressure(&self) -> Option<Value> {
+        let text = std::fs::read(self.pressure.as_ref()?).ok()?;
+        let Stalls { some, full } = Stalls::parse(&text).ok()?;
+        let percent = |stall: Stall| f64::from(stall.avg10_centipercent) / 100.0;
+        Some(json!({"someAvg10Percent": percent(some), "fullAvg10Percent": percent(full)}))
+    }
+
     fn decided(&self, id: Ulid, decision: &Decision, members: &[Arc<Candidate>]) -> Event {
         let identity = |index: usize| members.get(index).map(|member| member.identity());
         let ranking: Vec<_> = (1_u32..)
@@ -358,7 +381,7 @@ impl Teller {
             })
             .collect();
         let victim = members.get(decision.index);
-        let Shortage { signal, hard: _, threshold, observed } = decision.shortage;
+        let message = kubelets(decision, victim.map(Arc::as_ref));
         let mut data = json!({
             "evictionId": id.to_string(),
             "dryRun": decision.dry_run,
@@ -372,13 +395,17 @@ impl Teller {
             "excludedCount": decision.excluded_count,
             "predictedFreedBytes": decision.predicted_freed_bytes,
             "crossedToDecidedMs": milliseconds(decision.crossed_ns, decision.decided_ns),
-            "message": message::shortage(signal, threshold, observed),
+            "message": message.text,
             "configHash": self.config_hash,
         });
         if let Value::Object(data) = &mut data {
             if decision.paused {
                 data.insert("paused".into(), json!(true));
             }
+            if !message.annotations.is_empty() {
+                data.insert("annotations".into(), json!(message.annotations));
+            }
+            data.extend(self.pressure().map(|pressure| (String::from("pressure"), pressure)));
             data.append(&mut shortage_data(&decision.shortage));
             data.extend(hooked(hook::planned(decision.hook)));
             if let Some(returned) = decision.returned {
@@ -388,6 +415,29 @@ impl Teller {
         let subject = victim.map_or(Subject::Node, |victim| Subject::Pod(victim.identity().pod.clone()));
         Event { kind: EventType::EvictionDecided, subject, data }
     }
+}
+
+/// What the kubelet would say of it. A container is blamed by what it used when the pod was read; of several in a pod each is
+/// read now, which is right after the signal of a hard eviction.
+fn kubelets(decision: &Decision, victim: Option<&Candidate>) -> Message {
+    let Shortage { signal, hard: _, threshold, observed } = decision.shortage;
+    let Some(victim) = victim else {
+        let text = message::shortage(signal, threshold, observed);
+        return Message { text, annotations: BTreeMap::new() };
+    };
+    let usages = decision.reading.usage().map(|usage| match Resource::of(signal) {
+        Some(Resource::Memory) => Usages {
+            pod: Some(usage.working_set_bytes),
+            containers: match victim.containers.as_slice() {
+                [(only, _)] => vec![(only.as_str(), usage.working_set_bytes)],
+                _ => victim.containers_apart(),
+            },
+        },
+        // The kubelet blames no container for process ids.
+        Some(Resource::Pids) | None => Usages::default(),
+    });
+    let pod = &victim.identity.pod.name;
+    message::evicted(signal, threshold, observed, pod, &victim.requested, usages.as_ref())
 }
 
 fn completion_data(completion: &Completion) -> Map<String, Value> {

@@ -38,7 +38,7 @@ use crate::{
     policy::{
         engine::{
             Action, Actions, Decision, EngineSettings, FailureReason, Input, Moments, NodeSample, Outcome,
-            Past, Refusal, Resource,
+            Past, Reading, Refusal, Resource,
         },
         threshold::Signal,
     },
@@ -478,6 +478,10 @@ impl Turn {
         for (reading, member) in self.set.readings.iter_mut().zip(self.set.members.iter()) {
             *reading = member.read_usage(resource, self.buffer.as_mut_slice());
         }
+        let failed = self.set.readings.iter().filter(|reading| **reading == Reading::Missing).count();
+        self.counters()
+            .usage_failures
+            .fetch_add(u64::try_from(failed).unwrap_or(u64::MAX), Ordering::Relaxed);
         let node = self.sample(true)?;
         Some(self.core.step(Input::Usages { node, readings: &self.set.readings }))
     }

@@ -59,6 +59,11 @@ impl Kmsg {
         self.seen
     }
 
+    /// Says that the disk takes nothing from now on.
+    pub(super) fn trouble(&mut self, error: &anyhow::Error) {
+        self.put(&told(&format!("{error:#}: what happens is kept in memory, and the newest only")));
+    }
+
     /// Writes a line for each of those that is worth one, if it has not looked at it before.
     pub(super) fn tell(&mut self, records: &[Record], now: Instant) {
         for record in records {
@@ -76,9 +81,13 @@ impl Kmsg {
             }
             self.allowed -= 1;
             let line = line(record, std::mem::take(&mut self.left_out));
-            if let Err(error) = (self.out)(&line) {
-                tracing::warn!("cannot write to /dev/kmsg: {error}: {line}");
-            }
+            self.put(&line);
+        }
+    }
+
+    fn put(&mut self, line: &str) {
+        if let Err(error) = (self.out)(line) {
+            tracing::warn!("cannot write to /dev/kmsg: {error}: {line}");
         }
     }
 
@@ -110,6 +119,10 @@ fn line(record: &Record, left_out: u64) -> String {
     if left_out > 0 {
         text.push_str(&format!(" ({left_out} such lines before it were left out)"));
     }
+    told(&text)
+}
+
+fn told(text: &str) -> String {
     // Names are others', and a line end would be a line of its own.
     let clean = text.chars().map(|char| if char.is_control() { '?' } else { char });
     let clean: String = clean.take(MAX_MESSAGE_CHARS).collect();

@@ -10,11 +10,13 @@ use std::{
 };
 
 use bytes::Bytes;
+use serde_json::json;
 use tokio::sync::watch;
 use ulid::{Generator, Ulid};
 
 use super::{
-    Cursor, Event, Filter, Record, Subject, disk::Disk, retention::Limits, tail::Tail, trouble::Trouble,
+    Cursor, Event, EventType, Filter, Record, Subject, disk::Disk, retention::Limits, tail::Tail,
+    trouble::Trouble,
 };
 use crate::metrics::Counts;
 
@@ -274,6 +276,25 @@ impl Journal {
     #[must_use]
     pub fn source(&self) -> &str {
         &self.shared.source
+    }
+
+    /// The event that tells one reader that those are kept no longer: it is on its stream alone, and not in the log. Its
+    /// sequence is the last one that is missing. Told again, it has the same id.
+    #[must_use]
+    pub fn gap(&self, from: u64, to: u64) -> String {
+        let (first, last) = (format!("{from:020}"), format!("{to:020}"));
+        let count = to.saturating_sub(from).saturating_add(1);
+        let data = json!({"fromSequence": first, "toSequence": last, "count": count});
+        let Shared { epoch, source, node, .. } = &*self.shared;
+        let envelope = Envelope {
+            id: Ulid(epoch.0 ^ u128::from(to)),
+            kind: EventType::StreamGap,
+            sequence: to,
+            source,
+            subject: node,
+            time: jiff::Timestamp::now(),
+        };
+        envelope.line(&envelope::payload(&data))
     }
 
     /// The cursor that stands behind the event of that sequence.

@@ -116,6 +116,9 @@ impl Writer {
                 if let Err(error) = self.write(&records) {
                     self.shared.set_disk_down();
                     self.shared.trouble_begins(Part::Writing, &error);
+                    if self.retry.is_none() {
+                        self.kmsg.trouble(&error);
+                    }
                     let wait = self.retry.map_or(RETRY_MIN, |(_, wait)| (wait * 2).min(RETRY_MAX));
                     self.retry = Some((Instant::now() + wait, wait));
                     if self.shared.is_closing() {

@@ -25,6 +25,8 @@ pub struct Gauges {
     pub sinks: Vec<SinkState>,
     /// How many events wait for the disk.
     pub unwritten_records: u64,
+    /// How many records the flight recorder had no room for.
+    pub lost_by_recorder: u64,
     /// How many eBPF programs are attached.
     pub programs_attached: u64,
     /// What the reflex has done.

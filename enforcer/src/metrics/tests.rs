@@ -47,6 +47,7 @@ const FAMILIES: &[&str] = &[
     "enforcer_source_last_sync_timestamp_seconds",
     "enforcer_degraded",
     "enforcer_reflex_looks",
+    "enforcer_reflex_usage_failures",
     "enforcer_reflex_edges",
     "enforcer_reflex_wake_duration_seconds",
     "enforcer_reflex_edge_sources",
@@ -176,6 +177,10 @@ fn every_family_is_there_at_once_and_every_counter_at_0() {
     assert_eq!(read.get(node), 0.0);
     assert_eq!(read.get(r#"enforcer_events_written_total{type="eviction.completed"}"#), 0.0);
     assert_eq!(read.get(r#"enforcer_memory_headroom_bytes{threshold="hard"}"#), -500.0);
+    assert_eq!(read.get(r#"enforcer_events_lost_total{stage="recorder"}"#), 0.0);
+    for queue in ["journal", "reflex_reports", "reflex_reaper", "reflex_brake", "reflex_hook"] {
+        assert_eq!(read.get(&format!("enforcer_queue_records{{queue=\"{queue}\"}}")), 0.0);
+    }
     assert_eq!(read.get(r#"enforcer_candidates{qos="BestEffort"}"#), 3.0);
     assert_eq!(read.get(r#"enforcer_pressure_waiting_seconds_total{resource="memory",slice="node"}"#), 1.5);
     assert!(read.get(r#"enforcer_time_to_threshold_seconds{threshold="hard"}"#).is_infinite());

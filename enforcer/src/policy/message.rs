@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::{Pod, Quantity, ResourceName};
+use crate::model::{Container, Pod, Quantity, ResourceList, ResourceName};
 
 use super::{lists, threshold::Signal};
 
@@ -16,6 +16,28 @@ pub const OFFENDING_POD: &str = "offending_pod";
 pub const OFFENDING_POD_USAGE: &str = "offending_pod_usage";
 /// The annotation that names the resource that ran short.
 pub const STARVED_RESOURCE: &str = "starved_resource";
+
+/// What a pod and its containers request, as far as messages tell of it.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Requests {
+    /// At the pod's own level; none where it asks for nothing there.
+    pub pod: Option<ResourceList>,
+    /// Of each container by its name, init containers first.
+    pub containers: Vec<(String, ResourceList)>,
+}
+
+impl Requests {
+    /// Those of a pod.
+    #[must_use]
+    pub fn of(pod: &Pod) -> Self {
+        let of_container =
+            |container: &Container| (container.name.clone(), container.resources.requests.clone());
+        Self {
+            pod: pod.resources.as_ref().map(|resources| resources.requests.clone()),
+            containers: pod.containers.iter().map(of_container).collect(),
+        }
+    }
+}
 
 /// What a pod and its containers use of the resource that ran short, in base units.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -54,7 +76,8 @@ pub fn evicted(
     signal: Signal,
     threshold: u64,
     available: u64,
-    pod: &Pod,
+    pod: &str,
+    requests: &Requests,
     usages: Option<&Usages<'_>>,
 ) -> Message {
     let mut text = shortage(signal, threshold, available);
@@ -68,22 +91,20 @@ pub fn evicted(
         ));
         used
     };
-    let pod_request = pod.resources.as_ref().and_then(|resources| resources.requests.get(resource));
+    let pod_request = requests.pod.as_ref().and_then(|requests| requests.get(resource));
     if let (Some(used), Some(&request), ResourceName::MEMORY) = (usages.pod, pod_request, resource) {
         let used = Quantity::from_units(used);
         if used > request {
-            let used = blame("Pod", &pod.name.name, used, request);
-            annotations.insert(OFFENDING_POD, pod.name.name.clone());
+            let used = blame("Pod", pod, used, request);
+            annotations.insert(OFFENDING_POD, pod.to_owned());
             annotations.insert(OFFENDING_POD_USAGE, used);
         }
     }
     let (mut names, mut used_by) = (Vec::new(), Vec::new());
     for &(name, used) in &usages.containers {
-        let Some(container) = pod.containers.iter().find(|container| container.name == name) else {
-            continue;
-        };
-        let (used, request) =
-            (Quantity::from_units(used), lists::get(&container.resources.requests, resource));
+        let own = requests.containers.iter().find(|(container, _)| container == name);
+        let Some((_, requested)) = own else { continue };
+        let (used, request) = (Quantity::from_units(used), lists::get(requested, resource));
         if used > request {
             used_by.push(blame("Container", name, used, request));
             names.push(name);

@@ -7,7 +7,9 @@ use crate::model::{
 use super::{
     ReservedCgroup, Settings,
     admission::{self, Admission},
-    critical, effective, name, oom_score, preference, qos,
+    critical, effective,
+    message::Requests,
+    name, oom_score, preference, qos,
     values::{self, Requested},
 };
 
@@ -57,6 +59,8 @@ pub struct PodPlan {
     pub requests: ResourceList,
     /// The effective limits.
     pub limits: ResourceList,
+    /// What it and its containers request, each by itself: messages name who uses more.
+    pub requested: Requests,
     /// The memory request that ranking compares usage with, in bytes (upstream `GetResourceRequestQuantity`).
     pub ranking_request_bytes: u64,
     /// How long it wants to be given to end by itself, in seconds.
@@ -187,6 +191,7 @@ fn plan_pod(
         critical: critical::is_critical(pod),
         requests: effective::requests(pod),
         limits: effective::limits(pod),
+        requested: Requests::of(pod),
         ranking_request_bytes: effective::ranking_request(pod, ResourceName::MEMORY).units(),
         termination_grace_period_seconds: pod.termination_grace_period_seconds,
         cgroup: CgroupPlan { path, files },

@@ -178,11 +178,15 @@ impl Store {
         Copy { segments: segments.into(), members, seed: self.tapped.seed() }
     }
 
+    pub(super) fn lost(&self) -> u64 {
+        self.tapped.lost()
+    }
+
     pub(super) fn stats(&self) -> RecorderStats {
         RecorderStats {
             records: self.records,
             bytes: self.bytes,
-            lost: self.tapped.lost(),
+            lost: self.lost(),
             held_bytes: self.held_bytes,
         }
     }

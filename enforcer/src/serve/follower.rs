@@ -4,7 +4,6 @@ use std::{convert::Infallible, time::Duration};
 
 use axum::body::Bytes;
 use futures_util::{Stream, stream};
-use serde_json::json;
 use tokio::sync::watch;
 use ulid::Ulid;
 
@@ -135,16 +134,7 @@ impl Chunk {
     /// A gap belongs to one reader, so it is told on its stream and is not in the log.
     fn gap(&mut self, journal: &Journal, from: u64, to: u64) {
         let cursor = journal.cursor(to);
-        let mut line = json!({
-            "specversion": "1.0",
-            "id": format!("gap-{cursor}"),
-            "source": journal.source(),
-            "type": EventType::StreamGap,
-            "datacontenttype": "application/json",
-            "data": {"fromSequence": format!("{from:020}"), "toSequence": format!("{to:020}"), "count": to - from + 1},
-        })
-        .to_string();
-        line.push('\n');
+        let line = journal.gap(from, to);
         match self.format {
             Format::Ndjson => self.text(&line),
             Format::Sse => self.event(&cursor, Some(EventType::StreamGap), line.as_bytes()),
@@ -267,5 +257,38 @@ mod tests {
             .collect();
         assert_eq!(sequences, (1..=1_000).collect::<Vec<_>>());
         assert_eq!(text(&mut follower).await, "\n");
+    }
+
+    /// One event, as others are, on this stream alone; what comes after it goes on from there.
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_fell_behind_is_told_what_it_missed() {
+        let journal = Journal::new("n1", "b1");
+        let stop = watch::Sender::new(false);
+        for _ in 0..4_000 {
+            let data = json!({"pad": "x".repeat(1_000)});
+            journal.append(Event { kind: EventType::PodAdded, subject: Subject::Node, data });
+        }
+        let oldest = journal.range().oldest;
+        assert!(oldest > 100, "{oldest}");
+        for format in [Format::Ndjson, Format::Sse] {
+            let mut follower = follower(&journal, format, Filter::default(), &stop);
+            follower.reader = journal.reader(Some(10), Filter::default());
+            let mut told = text(&mut follower).await;
+            if format == Format::Sse {
+                told = text(&mut follower).await;
+                let id = format!("id: {}\nevent: dev.enforcer.stream.gap\n", journal.cursor(oldest - 1));
+                assert!(told.starts_with(&id), "{told}");
+                told = told.lines().find_map(|line| line.strip_prefix("data: ")).unwrap().to_owned();
+            }
+            let event: serde_json::Value = serde_json::from_str(&told).unwrap();
+            assert_eq!(event["type"], "dev.enforcer.stream.gap");
+            assert_eq!(event["data"]["fromSequence"], format!("{:020}", 11));
+            assert_eq!(event["data"]["count"], oldest - 11);
+            for key in ["id", "source", "subject", "time", "specversion"] {
+                assert!(event[key].is_string(), "{key}: {event}");
+            }
+            let next = text(&mut follower).await;
+            assert!(next.contains(&format!("\"sequence\":\"{oldest:020}\"")), "{}", &next[..200]);
+        }
     }
 }

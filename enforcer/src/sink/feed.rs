@@ -1,10 +1,9 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use bytes::Bytes;
-use serde_json::json;
 
 use super::health::Health;
-use crate::journal::{Batch, Cursor, EventType, Filter, Journal, Reader};
+use crate::journal::{Batch, Cursor, Filter, Journal, Reader};
 
 /// Something to deliver.
 #[derive(Clone, Debug)]
@@ -43,7 +42,7 @@ impl Feed {
                 None => return Vec::new(),
                 Some(Batch::Gap { from, to }) => {
                     self.health.count_lost(to - from + 1);
-                    let line = gap(&self.journal, from, to);
+                    let line = Bytes::from(self.journal.gap(from, to));
                     self.pending.push_back(Item { first: from, last: to, is_gap: true, line });
                 }
                 Some(Batch::Records(records)) => self.pending.extend(records.into_iter().map(|record| {
@@ -100,24 +99,12 @@ pub(super) fn resume(journal: &Journal, cursor: &Cursor) -> u64 {
     (range.oldest..last).rev().find(|sequence| journal.cursor(*sequence).epoch == cursor.epoch).unwrap_or(0)
 }
 
-/// A gap belongs to one reader, so it is told to that one and is not in the log.
-fn gap(journal: &Journal, from: u64, to: u64) -> Bytes {
-    let line = json!({
-        "specversion": "1.0",
-        "id": format!("gap-{}", journal.cursor(to)),
-        "source": journal.source(),
-        "type": EventType::StreamGap,
-        "time": format!("{:.6}", jiff::Timestamp::now()),
-        "datacontenttype": "application/json",
-        "data": {"fromSequence": format!("{from:020}"), "toSequence": format!("{to:020}"), "count": to - from + 1},
-    });
-    Bytes::from(format!("{line}\n"))
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
-    use crate::journal::{Event, Subject};
+    use crate::journal::{Event, EventType, Subject};
 
     fn append(journal: &Journal, count: usize, kind: EventType) {
         for _ in 0..count {
@@ -175,6 +162,12 @@ mod tests {
         let event: serde_json::Value = serde_json::from_slice(&front[0].line).unwrap();
         assert_eq!(event["type"], "dev.enforcer.stream.gap");
         assert_eq!(event["data"]["count"], oldest - 11);
+        assert_eq!(
+            (&event["subject"], &event["sequence"]),
+            (&json!("n"), &json!(format!("{:020}", oldest - 1)))
+        );
+        let id = event["id"].as_str().unwrap().to_owned();
+        assert!(id.parse::<ulid::Ulid>().is_ok() && event["time"].is_string(), "{event}");
         feed.done(1);
         assert_eq!((firsts(&feed.front(1, 10)), feed.position()), (vec![oldest], oldest - 1));
         assert_eq!(health.lost(), oldest - 11);

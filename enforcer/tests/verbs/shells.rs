@@ -3,7 +3,7 @@ use std::{fs, process::Command};
 
 use crate::{Scene, journal::eviction, run};
 
-const VERBS: [&str; 18] = [
+const VERBS: [&str; 19] = [
     "run",
     "plan",
     "rank",
@@ -11,6 +11,7 @@ const VERBS: [&str; 18] = [
     "why",
     "next",
     "headroom",
+    "top",
     "what-if",
     "replay",
     "exec",

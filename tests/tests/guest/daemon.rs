@@ -410,7 +410,11 @@ fn without_privileges_it_says_so_and_tells_what_it_can() {
     assert!(!events.iter().any(|event| is(event, "limits.applied")), "{events:#?}");
 
     let cases = [
-        ("sys-resource", CapabilitySet::SYS_RESOURCE, [("capSysResource", "CAP_SYS_RESOURCE")].as_slice()),
+        (
+            "sys-resource",
+            CapabilitySet::SYS_RESOURCE,
+            [("capSysResource", "CAP_SYS_RESOURCE"), ("oomScoreAdj", "-999")].as_slice(),
+        ),
         ("sys-nice", CapabilitySet::SYS_NICE, &[("priority", "-10"), ("scheduling", "CAP_SYS_NICE")]),
     ];
     for (name, capability, told) in cases {

@@ -13,7 +13,7 @@ use crate::{
     cgroup::{DriftAction, OnDrift, Reason, Step},
     journal::Intents,
     model::{ContainerKind, QosClass, ResourceList},
-    policy::{CgroupPlan, ContainerPlan, PodPlan, admission::Admission},
+    policy::{CgroupPlan, ContainerPlan, PodPlan, admission::Admission, message::Requests},
 };
 
 mod adoption;
@@ -121,6 +121,7 @@ pub(super) fn plan(memory: &str) -> Plan {
         critical: false,
         requests: ResourceList::new(),
         limits: ResourceList::new(),
+        requested: Requests::default(),
         ranking_request_bytes: 0,
         termination_grace_period_seconds: 30,
         cgroup: cgroup("/kubepods/pod1", &[("memory.max", memory), ("cpu.weight", "79")]),

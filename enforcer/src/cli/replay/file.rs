@@ -45,7 +45,10 @@ pub(super) fn find(context: &Context, what: &str) -> Result<(String, Vec<u8>), F
 
 fn newest(state_dir: &Path) -> anyhow::Result<PathBuf> {
     let newest = recordings(state_dir)?.max();
-    let (_, path) = newest.with_context(|| format!("there is no recording in {}", folder(state_dir)))?;
+    let (_, path) = newest.with_context(|| format!(
+            "there is no recording in {}: each decision leaves one, and `enforcer headroom` says how far the next is",
+            folder(state_dir)
+        ))?;
     Ok(path)
 }
 
@@ -81,7 +84,10 @@ fn of_id(state_dir: &Path, id: Ulid) -> anyhow::Result<PathBuf> {
     };
     let path = recorder::path(state_dir, eviction);
     if !path.exists() {
-        bail!("the recording of eviction {eviction} is not kept in {} (any longer)", folder(state_dir));
+        bail!(
+            "the recording of eviction {eviction} is not kept in {} (any longer): `enforcer events` has what was told",
+            folder(state_dir)
+        );
     }
     Ok(path)
 }
@@ -106,7 +112,9 @@ fn eviction_of(state_dir: &Path, event: Ulid) -> anyhow::Result<Option<Ulid>> {
         let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
         if value.get("id").and_then(text).as_ref() == Some(&event) {
             let id = value.get("data").and_then(|data| data.get("evictionId")).and_then(text);
-            let id = id.ok_or_else(|| anyhow!("event {event} is not about an eviction"))?;
+            let id = id.ok_or_else(|| {
+                anyhow!("event {event} is not about an eviction: `enforcer events --type eviction.decided` lists those that are")
+            })?;
             return Ok(Ulid::from_string(&id).ok());
         }
     }
@@ -119,7 +127,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(MOST_FILE_BYTES + 1).read_to_end(&mut bytes).with_context(|| format!("cannot read {shown}"))?;
     if u64::try_from(bytes.len()).is_ok_and(|length| length > MOST_FILE_BYTES) {
-        bail!("{shown} is larger than any recording: more than {MOST_FILE_BYTES} bytes");
+        bail!("{shown} is larger than any recording, {MOST_FILE_BYTES} bytes: is it one?");
     }
     Ok(bytes)
 }

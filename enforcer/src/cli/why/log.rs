@@ -74,7 +74,10 @@ async fn from_daemon(context: &Context) -> Result<Vec<Record>, Failure> {
         records
             .extend(lines.split_inclusive(|byte| *byte == b'\n').filter_map(Record::from_line).filter(tells));
         if pending.len() > MAX_LINE_BYTES {
-            return Err(anyhow!("the daemon sent a line of more than {MAX_LINE_BYTES} bytes").into());
+            return Err(anyhow!(
+                "the daemon sent a line of more than {MAX_LINE_BYTES} bytes: is it of another version?"
+            )
+            .into());
         }
     }
     Ok(records)

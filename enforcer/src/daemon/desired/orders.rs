@@ -5,6 +5,7 @@ use super::Desired;
 use crate::{
     evict::{Candidate, OpenError},
     model::{PodName, PodUid},
+    nearest::nearest,
     policy::engine::Reading,
     serve::No,
     source::State,
@@ -38,6 +39,16 @@ impl Desired {
         self.roster.named(name).is_some()
     }
 
+    /// There is no such pod; one that may have been meant is named.
+    pub(in crate::daemon) fn unknown(&self, name: &PodName) -> No {
+        let names: Vec<_> = self.roster.entries().iter().map(|entry| entry.pod.name.to_string()).collect();
+        let hint = match nearest(&name.to_string(), names.iter().map(String::as_str)) {
+            Some(near) => format!("did you mean {near}?"),
+            None => String::from("is its manifest in staticPodPath, and accepted?"),
+        };
+        No::Unknown(format!("there is no pod {name}: {hint}"))
+    }
+
     /// What these pods hold of the node's memory: of each the greater of request and usage.
     pub(in crate::daemon) fn held_bytes(&self, names: &BTreeSet<PodName>) -> u64 {
         let plans = self.plan.pods.iter().filter(|plan| names.contains(&plan.name));
@@ -53,7 +64,7 @@ impl Desired {
 
     /// The pod of that name, if an operator may have it evicted. What is never evicted is not either by order.
     pub(in crate::daemon) fn evictable(&self, name: &PodName) -> Result<Evictable, No> {
-        let entry = self.roster.named(name).ok_or_else(|| unknown(name))?;
+        let entry = self.roster.named(name).ok_or_else(|| self.unknown(name))?;
         let refused = |why: &str| No::Refused(format!("pod {name} {why}"));
         match &entry.state {
             // One that was evicted and lives on may be tried again.
@@ -91,9 +102,4 @@ impl Desired {
         let grace = Duration::from_secs(entry.pod.termination_grace_period_seconds);
         Ok(Evictable { uid: plan.uid.clone(), candidate: Arc::new(candidate), grace })
     }
-}
-
-/// There is no such pod.
-pub(in crate::daemon) fn unknown(name: &PodName) -> No {
-    No::Unknown(format!("there is no pod {name}: is its manifest in staticPodPath, and accepted?"))
 }

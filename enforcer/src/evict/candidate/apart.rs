@@ -2,6 +2,7 @@
 use super::{Candidate, Target, charge, open_count, stat};
 use crate::{
     cgroup::{self, CgroupDir},
+    model::CgroupPath,
     policy::engine::{Reading, Usage},
     sense::snapshot::ChargeFiles,
 };
@@ -18,6 +19,30 @@ impl Candidate {
             Err(error) if error.is_gone() => Reading::Gone,
             Err(_) => Reading::Missing,
         }
+    }
+
+    /// What each of its containers has in its working set right now, by files that are opened for it. Those that cannot be
+    /// read, as they are not there any more, are left out.
+    pub(in crate::evict) fn containers_apart(&self) -> Vec<(&str, u64)> {
+        self.containers
+            .iter()
+            .filter_map(|(name, path)| Some((name.as_str(), self.working_set_bytes(path)?)))
+            .collect()
+    }
+
+    fn working_set_bytes(&self, container: &CgroupPath) -> Option<u64> {
+        let within = container.as_str().strip_prefix(self.dir.path().as_str());
+        let opened;
+        let dir = match within.map(|within| within.strip_prefix('/')) {
+            Some(Some(within)) => {
+                opened = self.dir.open(&CgroupPath::parse(within).ok()?).ok()?;
+                &opened
+            }
+            Some(None) if container == self.dir.path() => &self.dir,
+            Some(None) | None => &self.targets.iter().find(|target| target.dir.path() == container)?.dir,
+        };
+        let usage = ChargeFiles::open(dir).ok()?.usage(&mut [0; stat::BUFFER_BYTES]);
+        usage.ok().map(|usage| usage.working_set_bytes)
     }
 
     fn read_apart(&self) -> Result<Reading, cgroup::Error> {

@@ -1,6 +1,6 @@
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use ulid::Ulid;
 
 use super::node::{MIB, Node, Pod};
@@ -8,8 +8,9 @@ use crate::{
     evict::{Blindness, Candidate, Report, Teller},
     journal::{Event, Journal},
     metrics::{Gauges, expose},
-    model::CgroupId,
+    model::{CgroupId, Quantity, ResourceName},
     policy::{
+        CgroupPlan, ContainerPlan,
         engine::{
             Action, BrakeCause, BrakeRefusal, Candidates, Completion, Containment, Engine, EngineSettings,
             Failure, FailureReason, Input, KillReason, Mode, Moments, NodeSample, Outcome, Reading, Refusal,
@@ -80,6 +81,53 @@ fn decided(members: Arc<[Arc<Candidate>]>) -> Report {
 fn decided_carries_the_whole_decision() {
     let (_node, members) = candidates();
     insta::assert_snapshot!(show(&teller().event(&decided(members)).unwrap()));
+}
+
+/// As the kubelet's, by what each uses at that moment.
+#[test]
+fn of_several_containers_those_are_blamed_that_use_more_than_they_request() {
+    let (node, pod) = (Node::new(0), Pod::new("hog"));
+    node.add(&pod, 1250 * MIB);
+    let mut plan = pod.plan();
+    let (app, request) = (plan.containers[0].clone(), Quantity::from_units(300 * MIB));
+    for (name, mib) in [("app", 900), ("side", 250), ("idle", 0)] {
+        let path = plan.cgroup.path.child(name).unwrap();
+        let bytes = mib * MIB;
+        std::fs::create_dir_all(node.dir("hog").join(name)).unwrap();
+        node.write("hog", &format!("{name}/memory.current"), &format!("{bytes}\n"));
+        let stat = format!("anon {bytes}\nfile 0\nshmem 0\ninactive_file 0\n");
+        node.write("hog", &format!("{name}/memory.stat"), &stat);
+        if name != "app" {
+            let cgroup = CgroupPlan { path, ..app.cgroup.clone() };
+            plan.containers.push(ContainerPlan { name: name.into(), cgroup, ..app.clone() });
+        }
+    }
+    let requests = BTreeMap::from([(ResourceName::new(ResourceName::MEMORY), request)]);
+    let requested = [("app", requests.clone()), ("side", requests), ("idle", BTreeMap::new())];
+    plan.requested.containers = requested.map(|(name, list)| (name.to_owned(), list)).into();
+    let candidate = Arc::new(Candidate::open(&node.root(), &plan).unwrap());
+    let told = teller().event(&decided(vec![candidate].into())).unwrap().data;
+    let blamed = "available: 199Mi. Container app was using 900Mi, request is 300Mi, has larger consumption of memory. ";
+    assert!(told["message"].as_str().unwrap().ends_with(blamed), "{told:#}");
+    assert_eq!(told["annotations"]["offending_containers"], "app");
+    assert_eq!(told["annotations"]["offending_containers_usage"], "900Mi");
+}
+
+#[test]
+fn a_decision_is_told_with_the_pressure_at_that_moment() {
+    let (_node, members) = candidates();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("memory");
+    std::fs::write(
+        &file,
+        "some avg10=12.50 avg60=0.00 avg300=0.00 total=9\nfull avg10=3.25 avg60=0.00 avg300=0.00 total=4\n",
+    )
+    .unwrap();
+    let told = teller().with_pressure(&file).event(&decided(Arc::clone(&members))).unwrap();
+    assert_eq!(told.data["pressure"], json!({"someAvg10Percent": 12.5, "fullAvg10Percent": 3.25}));
+    // A kernel without it is no reason to tell nothing.
+    let told = teller().with_pressure(&dir.path().join("none")).event(&decided(members)).unwrap();
+    assert_eq!(told.data.get("pressure"), None);
 }
 
 /// The metrics count what events tell, by keys that both know.

@@ -11,7 +11,7 @@ use crate::{
     cgroup::CgroupDir,
     evict::{Candidate, OpenError},
     model::{CgroupPath, ContainerKind, PodName, PodUid, QosClass},
-    policy::{CgroupPlan, ContainerPlan, PodPlan, admission::Admission},
+    policy::{CgroupPlan, ContainerPlan, PodPlan, admission::Admission, message::Requests},
 };
 
 pub(in crate::evict) const MIB: u64 = 1 << 20;
@@ -45,6 +45,7 @@ impl Pod {
             critical: self.critical,
             requests: BTreeMap::new(),
             limits: BTreeMap::new(),
+            requested: Requests { pod: None, containers: vec![("app".into(), BTreeMap::new())] },
             ranking_request_bytes: self.request_bytes,
             termination_grace_period_seconds: 30,
             adopted: false,

@@ -5,6 +5,7 @@ use enforcer_common::counter::drops;
 
 use super::{get, milliseconds};
 use crate::{
+    evict::Waiting,
     journal::EventType,
     metrics::{
         counts::Counted,
@@ -32,13 +33,14 @@ pub(super) fn events(page: &mut Page<'_>, counted: &Counted, gauges: &Gauges) ->
     page.family(
         "enforcer_events_lost_total",
         Kind::Counter,
-        "What was lost, by where: records of an eBPF program, reports of the reflex, events before the disk, a reader or a sink had them",
+        "What was lost, by where: records of an eBPF program or of the flight recorder, reports of the reflex, events before the disk, a reader or a sink had them",
         |rows| {
             for (stage, lost) in drops::NAMES.iter().zip(&counted.lost_by_programs) {
                 rows.count(&[("stage", &format!("bpf_{stage}"))], get(lost))?;
             }
             let reports = gauges.reflex.as_ref().map_or(0, |reflex| reflex.reports_dropped);
             rows.count(&[("stage", "reflex_reports")], reports)?;
+            rows.count(&[("stage", "recorder")], gauges.lost_by_recorder)?;
             rows.count(&[("stage", "journal")], get(&counted.lost_by_journal))?;
             rows.count(&[("stage", "reader")], get(&counted.lost_to_readers))?;
             gauges.sinks.iter().try_for_each(|sink| {
@@ -54,8 +56,17 @@ pub(super) fn events(page: &mut Page<'_>, counted: &Counted, gauges: &Gauges) ->
     page.family(
         "enforcer_queue_records",
         Kind::Gauge,
-        "What waits in the daemon's queues: events for the disk",
-        |rows| rows.gauge(&[("queue", "journal")], gauges.unwritten_records),
+        "What waits in the daemon's queues: events for the disk, and what the eviction thread has its helpers do",
+        |rows| {
+            rows.gauge(&[("queue", "journal")], gauges.unwritten_records)?;
+            let Waiting { reports, reaper, brake, hook } =
+                gauges.reflex.as_ref().map_or_else(Waiting::default, |reflex| reflex.waiting);
+            let queues = [("reports", reports), ("reaper", reaper), ("brake", brake), ("hook", hook)];
+            let mut queues = queues.into_iter();
+            queues.try_for_each(|(queue, waiting)| {
+                rows.gauge(&[("queue", &format!("reflex_{queue}"))], waiting)
+            })
+        },
     )
 }
 
@@ -116,6 +127,11 @@ pub(super) fn reflex(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
             rows.count(&[("outcome", "ok")], reflex.samples.saturating_sub(failed))?;
             rows.count(&[("outcome", "failed")], failed)
         },
+    )?;
+    page.counter(
+        "enforcer_reflex_usage_failures_total",
+        "Readings of what a pod uses that failed when it was to be ranked",
+        reflex.map(|reflex| reflex.usage_failures),
     )?;
     page.family(
         "enforcer_reflex_edges_total",

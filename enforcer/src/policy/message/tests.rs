@@ -50,7 +50,8 @@ fn containers_above_their_request_are_named(
     let pod = pod("p", containers(declared));
     let usages =
         Usages { pod: None, containers: usages.iter().map(|(name, mib)| (*name, mib * MIB)).collect() };
-    let message = evicted(Signal::MemoryAvailable, 2048 * MIB, 1500 * MIB, &pod, Some(&usages));
+    let message =
+        evicted(Signal::MemoryAvailable, 2048 * MIB, 1500 * MIB, "p", &Requests::of(&pod), Some(&usages));
     let mib = |number: u64| if number == 0 { String::from("0") } else { format!("{number}Mi") };
     let mut expected =
         String::from("The node was low on resource: memory. Threshold quantity: 2Gi, available: 1500Mi. ");
@@ -79,7 +80,8 @@ fn a_pod_above_its_own_request_is_named_first() {
         Some(Requirements { requests: list(&[("memory", "250Mi")]), limits: list(&[("memory", "1000Mi")]) });
     let usages =
         Usages { pod: Some(600 * MIB), containers: vec![("regular1", 250 * MIB), ("regular2", 350 * MIB)] };
-    let message = evicted(Signal::AllocatableMemoryAvailable, MIB, 0, &pod, Some(&usages));
+    let message =
+        evicted(Signal::AllocatableMemoryAvailable, MIB, 0, "podName", &Requests::of(&pod), Some(&usages));
     let sentence = "Pod podName was using 600Mi, request is 250Mi, has larger consumption of memory. Container regular1 was";
     assert!(message.text.contains(sentence), "{}", message.text);
     assert_eq!(message.annotations[OFFENDING_POD], "podName");
@@ -92,7 +94,7 @@ fn a_pod_above_its_own_request_is_named_first() {
 #[test]
 fn without_usages_only_the_shortage_is_told() {
     let pod = pod("p", containers("c=100"));
-    let message = evicted(Signal::PidAvailable, 1200, 500, &pod, None);
+    let message = evicted(Signal::PidAvailable, 1200, 500, "p", &Requests::of(&pod), None);
     assert_eq!(
         message.text,
         "The node was low on resource: pids. Threshold quantity: 1200, available: 500. "

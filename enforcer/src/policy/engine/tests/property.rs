@@ -6,10 +6,12 @@ mod watcher;
 use proptest::prelude::*;
 
 use self::{
-    happening::{Answer, Happening, Node, busy, facts, happening, settings},
-    watcher::run,
+    happening::{Answer, Happening, Node, busy, facts, happening, node, settings, used},
+    watcher::{reading, run},
 };
-use crate::policy::engine::{BreakerSettings, EngineSettings};
+use crate::policy::engine::{
+    BreakerSettings, CandidateFacts, Candidates, Decision, Engine, EngineSettings, HookPlan, Input, Mode,
+};
 
 const MIB: u64 = 1 << 20;
 const MS: u64 = 1_000_000;
@@ -22,8 +24,31 @@ fn breaking(settings: &EngineSettings, max_kills: u16, max_share_permille: u16) 
     breaking
 }
 
+/// What is decided first of these looks, each with what is used then.
+fn first_decision(
+    settings: &EngineSettings,
+    facts: &[CandidateFacts],
+    looks: &[(u64, Node, Vec<Option<(u64, u64)>>)],
+) -> Option<Decision> {
+    let mut engine = Engine::new(settings);
+    drop(engine.replace(Candidates::new(facts)));
+    let mut now_ns = 0;
+    for (after_ms, node, used) in looks {
+        now_ns += after_ms * MS;
+        let node = node.sample(now_ns);
+        let used = used.iter().copied().chain(std::iter::repeat(None));
+        let readings: Vec<_> = used.map(reading).take(facts.len()).collect();
+        engine.step(Input::Node(node));
+        engine.step(Input::Usages { node, readings: &readings });
+        if let Some(decision) = engine.decision() {
+            return Some(*decision);
+        }
+    }
+    None
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 3_000, ..ProptestConfig::default() })]
 
     #[test]
     fn the_rules_hold_and_the_same_inputs_give_the_same_actions(
@@ -56,6 +81,22 @@ proptest! {
             ]);
         }
         run(&breaking(&settings, max_kills, share), &first, &happenings);
+    }
+
+    /// In all but that nothing is run or signalled.
+    #[test]
+    fn a_dry_run_decides_as_in_earnest(
+        settings in settings(),
+        first in facts(),
+        looks in prop::collection::vec((0_u64..3_000, node(), used()), 1..20),
+    ) {
+        let decision = |mode| {
+            let mut settings = settings;
+            settings.mode = mode;
+            let decision = first_decision(&settings, &first, &looks)?;
+            Some(Decision { dry_run: false, hook: HookPlan::Off, ..decision })
+        };
+        prop_assert_eq!(decision(Mode::DryRun), decision(Mode::Enforce));
     }
 
     /// The same where somebody is held back more often.

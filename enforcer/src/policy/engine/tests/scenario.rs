@@ -5,8 +5,8 @@ use crate::{
     model::CgroupId,
     policy::{
         engine::{
-            Action, BreakerSettings, CandidateFacts, Candidates, Completion, EngineSettings, Exclusion,
-            FailureReason, Mode, NodeSample, Outcome, Reading, Refusal, Suppression,
+            Action, BreakerSettings, CandidateFacts, Candidates, Completion, Decision, EngineSettings,
+            Exclusion, FailureReason, Mode, NodeSample, Outcome, Reading, Refusal, Suppression, Usage,
         },
         rank::DecidedBy,
         threshold::Signal,
@@ -122,6 +122,34 @@ fn a_pod_without_stats_goes_first() {
     let decision = rig.engine.decision().unwrap();
     assert_eq!((decision.cgroup, decision.decided_by), (CgroupId(2), Some(DecidedBy::StatsMissing)));
     assert_eq!(decision.predicted_freed_bytes, 0);
+}
+
+/// kubernetes#128339: shared memory stays charged until its mount goes.
+#[test]
+fn shared_memory_is_neither_predicted_nor_waited_for() {
+    let with_shmem = |bytes: u64, shmem_bytes: u64| {
+        let Reading::Usage(usage) = using(bytes) else { panic!() };
+        Reading::Usage(Usage {
+            anon_bytes: bytes - shmem_bytes,
+            file_bytes: shmem_bytes,
+            shmem_bytes,
+            ..usage
+        })
+    };
+    let pods = [(candidate(1, 0, 0), with_shmem(8 * GIB, 3 * GIB)), (candidate(2, 0, 0), using(6 * GIB))];
+    let mut rig = Rig::new(&enforcing(GIB, 0), &pods);
+    assert!(evicts(&rig.look(MIB)));
+    let decision = rig.engine.decision().unwrap();
+    assert_eq!(
+        (decision.cgroup, decision.predicted_freed_bytes),
+        (CgroupId(1), 5 * GIB),
+        "ranked by all of it"
+    );
+    rig.signalled();
+    rig.pass(5 * MS);
+    let told = rig.progress(false, 3 * GIB);
+    let [Action::Completed(completion)] = told[..] else { panic!("{told:?}") };
+    assert_eq!(completion.freed_bytes, Some(5 * GIB));
 }
 
 #[test]
@@ -272,6 +300,9 @@ fn dry_run_decides_the_same_and_then_rests() {
     let decision = *rig.engine.decision().unwrap();
     assert!(decision.dry_run);
     assert_eq!(decision.cgroup, CgroupId(5));
+    let mut earnest = Rig::upstream(&enforcing(GIB, 0));
+    assert!(evicts(&earnest.look(MIB)));
+    assert_eq!(Decision { dry_run: false, ..decision }, *earnest.engine.decision().unwrap());
     assert_eq!(rig.engine.victim(), None);
     for _ in 0..59 {
         assert!(!evicts(&rig.pass(SECOND).look(MIB)));

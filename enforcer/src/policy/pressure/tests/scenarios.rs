@@ -216,7 +216,8 @@ fn the_evicted_pod_is_told_why() {
         reclaim.threshold.signal,
         reclaim.amount,
         reclaim.available,
-        &node.pods[1].pod,
+        "above-requests",
+        &message::Requests::of(&node.pods[1].pod),
         None,
     );
     assert_eq!(

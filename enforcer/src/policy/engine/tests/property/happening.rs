@@ -126,9 +126,13 @@ pub(super) fn refusal() -> impl Strategy<Value = Refusal> {
     ]
 }
 
-pub(super) fn happening() -> impl Strategy<Value = Happening> {
+/// What each candidate uses, in MiB and tasks; none where that cannot be read.
+pub(super) fn used() -> impl Strategy<Value = Vec<Option<(u64, u64)>>> {
     let one = prop::option::weighted(0.9, (0_u64..600, 0_u64..2_000));
-    let used = prop::collection::vec(one, 4..6);
+    prop::collection::vec(one, 4..6)
+}
+
+pub(super) fn happening() -> impl Strategy<Value = Happening> {
     let answer = prop_oneof![
         2 => Just(Answer::Terminated),
         2 => Just(Answer::Signalled),
@@ -139,7 +143,7 @@ pub(super) fn happening() -> impl Strategy<Value = Happening> {
     ];
     prop_oneof![
         8 => (0_u64..3_000, node()).prop_map(|(after_ms, node)| Happening::Look { after_ms, node }),
-        8 => (node(), used).prop_map(|(node, used)| Happening::Usages { node, used }),
+        8 => (node(), used()).prop_map(|(node, used)| Happening::Usages { node, used }),
         8 => answer.prop_map(Happening::Answer),
         6 => (0_u64..3_000, any::<bool>(), prop::option::of(0_u64..600)).prop_map(
             |(after_ms, populated, current_mib)| Happening::Progress { after_ms, populated, current_mib }
