@@ -223,6 +223,10 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     sd_notify(&[sd_notify::NotifyState::Stopping]);
     // The reflex first, so that what it still tells is told.
     drop(reflex);
+    while let Ok(last) = reflexions.try_recv() {
+        desired.heed(&last);
+    }
+    desired.settle();
     drop(recording);
     give_back(&mut desired, on_exit).await?;
     detach(tracing, on_exit, &journal).await;

@@ -53,6 +53,8 @@ pub(super) struct Desired {
     keeper: Option<Keeper>,
     /// The number of the latest eviction.
     eviction: u64,
+    /// Whether something has happened of which it is to be decided what follows.
+    owes_decision: bool,
     loaded: Arc<Loaded>,
     hierarchy: Option<Hierarchy>,
     permit: Option<Arc<Permit>>,
@@ -176,6 +178,7 @@ impl Desired {
             roster: Roster::new(),
             keeper: None,
             eviction: 0,
+            owes_decision: false,
             loaded: Arc::default(),
             hierarchy,
             permit: permit.map(Arc::new),
@@ -243,35 +246,41 @@ impl Desired {
         self.keeper = Some(keeper);
     }
 
-    /// Follows what the reflex did, and decides once of all of it. A pod that was evicted stays so until its manifest changes
-    /// or goes; who was kept out by a condition is looked at again, and who runs stays.
-    ///
-    /// Cgroups are looked at a moment later: they wait, a victim's death does not.
+    /// Follows what the reflex did. It is seen at once: a pod that was evicted stays so until its manifest changes or goes, and
+    /// under pressure nobody starts who may not. What follows from it is decided and done a moment later, or with whatever is
+    /// done before: it waits, a victim's death does not.
     pub(super) fn heed(&mut self, reflexions: &[Reflexion]) {
-        let (mut is_evicted, mut is_changed) = (false, false);
         for reflexion in reflexions {
             match reflexion {
                 Reflexion::Evicted { uid, number } => {
                     self.eviction = self.eviction.max(*number);
                     if self.roster.evict(uid) {
-                        is_evicted = true;
-                    } else {
+                        self.show_evicted(uid);
+                        self.owe_decision();
+                    } else if !self.owes_decision {
                         // What was left of one that is evicted or deleted already: nothing is to be kept but that it was told.
                         self.keep_ended();
                     }
                 }
                 Reflexion::Conditions(conditions) => {
                     let pressure = conditions.has(NodeCondition::MemoryPressure);
-                    is_changed |= std::mem::replace(&mut self.view.memory_pressure, pressure) != pressure;
+                    if std::mem::replace(&mut self.view.memory_pressure, pressure) != pressure {
+                        self.owe_decision();
+                    }
                 }
             }
         }
-        if !is_evicted && !is_changed {
-            return;
-        }
-        let is_another_plan = self.decide();
-        if is_evicted || is_another_plan {
-            self.schedule.owe_look(Instant::now());
+    }
+
+    fn owe_decision(&mut self) {
+        self.owes_decision = true;
+        self.schedule.owe_look(Instant::now());
+    }
+
+    /// Decides what follows from what was [heeded](Self::heed), if that was not done yet.
+    pub(super) fn settle(&mut self) {
+        if self.owes_decision {
+            self.decide();
         }
     }
 
@@ -299,6 +308,7 @@ impl Desired {
 
     /// Brings the cgroups in line with the plan.
     pub(super) async fn reconcile(&mut self) -> anyhow::Result<()> {
+        self.settle();
         self.schedule.looked(Instant::now());
         let (plan, retired, permit) = (Arc::clone(&self.plan), self.retired.clone(), self.permit.clone());
         self.change(move |reconciler| reconciler.reconcile(&plan, &retired, permit.as_deref())).await
@@ -380,6 +390,7 @@ impl Desired {
         changes: Option<Changes>,
         told: Vec<GuardEvent>,
     ) -> anyhow::Result<()> {
+        self.settle();
         self.guarded(told).await?;
         let Some(changes) = changes else {
             self.schedule.files_are_told(false, Instant::now());
@@ -411,6 +422,7 @@ impl Desired {
     /// Decides who may run, and plans anew. Pods that may not start stay in the plan, retired, so that nothing of
     /// theirs is forgotten while it stands.
     fn replan(&mut self) -> Decisions {
+        self.owes_decision = false;
         let conditions: &[_] = if self.view.memory_pressure { &[NodeCondition::MemoryPressure] } else { &[] };
         let (node, settings) = (&self.host.node, &self.config.settings);
         let decisions = self.roster.admit(&Grounds { node, settings, conditions, standing: &self.standing });

@@ -41,6 +41,14 @@ impl Desired {
         self.view.pods = pods;
     }
 
+    /// Shows a pod as evicted, and leaves the rest as it is.
+    pub(super) fn show_evicted(&mut self, uid: &PodUid) {
+        let reason = self.roster.get(uid).and_then(|entry| self.reason(entry));
+        if let Some(pod) = self.view.pods.iter_mut().find(|pod| pod.uid == uid.as_str()) {
+            (pod.state, pod.reason) = (PodState::Evicted, reason);
+        }
+    }
+
     /// Why a pod is not as its source wants it, for a person.
     fn reason(&self, entry: &Entry) -> Option<String> {
         let told = |rejection: &Rejection| format!("{}: {}", rejection.reason(), rejection.message());

@@ -13,6 +13,7 @@ use enforcer_tests::{
     wait::{PATIENCE, wait_until},
 };
 use rustix::{
+    io::Errno,
     process::Pid,
     thread::{CpuSet, sched_getaffinity, sched_setaffinity},
 };
@@ -131,7 +132,11 @@ fn only(cpu: usize) -> CpuSet {
 }
 
 fn pin(tid: u32, set: &CpuSet) {
-    sched_setaffinity(Pid::from_raw(tid.try_into().unwrap()), set).unwrap();
+    match sched_setaffinity(Pid::from_raw(tid.try_into().unwrap()), set) {
+        // A thread that has come to its end meanwhile, as those do that wait for work.
+        Ok(()) | Err(Errno::SRCH) => {}
+        Err(error) => panic!("thread {tid}: {error}"),
+    }
 }
 
 fn pin_all(pid: u32, set: &CpuSet) {
