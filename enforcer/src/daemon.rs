@@ -223,20 +223,24 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     sd_notify(&[sd_notify::NotifyState::Stopping]);
     // The reflex first, so that what it still tells is told.
     drop(reflex);
-    while let Ok(last) = reflexions.try_recv() {
-        desired.heed(&last);
-    }
-    desired.settle();
     drop(recording);
-    give_back(&mut desired, on_exit).await?;
+    give_back(&mut desired, reflexions, on_exit).await?;
     detach(tracing, on_exit, &journal).await;
     stop.send_replace(true);
     desk.close().await;
     farewell(server, sinks, &journal).await
 }
 
-/// Gives back what is not to outlive the daemon.
-async fn give_back(desired: &mut Desired, on_exit: OnExit) -> anyhow::Result<()> {
+/// Takes in what the reflex did last, and gives back what is not to outlive the daemon.
+async fn give_back(
+    desired: &mut Desired,
+    mut reflexions: mpsc::UnboundedReceiver<Vec<Reflexion>>,
+    on_exit: OnExit,
+) -> anyhow::Result<()> {
+    while let Ok(last) = reflexions.try_recv() {
+        desired.heed(&last);
+    }
+    desired.settle();
     // Nobody has scores follow the ranking any longer.
     desired.unalign().await?;
     match on_exit {

@@ -183,7 +183,7 @@ fn a_follower_misses_nothing_while_the_daemon_is_killed_a_hundred_times() {
     let mut scene = Scene::new("");
     let pods = scene.file("pods");
     let over = AtomicBool::new(false);
-    let (mut last, mut seen) = (None, BTreeMap::new());
+    let (mut last, mut arrived) = (None, BTreeMap::new());
     thread::scope(|scope| {
         // Pods come and go all the time, also while no daemon is there.
         scope.spawn(|| {
@@ -225,9 +225,9 @@ fn a_follower_misses_nothing_while_the_daemon_is_killed_a_hundred_times() {
                     // A block that the kill cut short has no end, and is none.
                     for (id, event) in blocks(&std::mem::take(&mut block)) {
                         let sequence: u64 = event["sequence"].as_str().unwrap().parse().unwrap();
-                        let expected = seen.keys().next_back().map_or(1, |newest| newest + 1);
+                        let expected = arrived.keys().next_back().map_or(1, |newest| newest + 1);
                         assert_eq!(sequence, expected, "round {round}, seed {seed}: {event}");
-                        seen.insert(sequence, event["id"].as_str().unwrap().to_owned());
+                        arrived.insert(sequence, event["id"].as_str().unwrap().to_owned());
                         last = Some(id);
                         until.get_or_insert_with(|| {
                             Instant::now() + Duration::from_micros(chance(seed, round, 150_000))
@@ -250,11 +250,11 @@ fn a_follower_misses_nothing_while_the_daemon_is_killed_a_hundred_times() {
     assert_eq!(sequences(&kept), (1..=u64::try_from(kept.len()).unwrap()).collect::<Vec<_>>());
     let ids: BTreeSet<_> = kept.iter().map(|(_, event)| event["id"].as_str().unwrap()).collect();
     assert_eq!(ids.len(), kept.len(), "an event is there twice");
-    for ((sequence, id), (_, event)) in seen.iter().zip(&kept) {
+    for ((sequence, id), (_, event)) in arrived.iter().zip(&kept) {
         assert_eq!(event["id"], id.as_str(), "another event took the place of {sequence}, which was seen");
     }
-    assert!(seen.len() > 1_000, "{} events are no load", seen.len());
-    println!("{} events were seen, {} are there", seen.len(), kept.len());
+    assert!(arrived.len() > 1_000, "{} events are no load", arrived.len());
+    println!("{} events arrived, {} are there", arrived.len(), kept.len());
 }
 
 #[test]

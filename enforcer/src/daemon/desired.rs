@@ -53,8 +53,7 @@ pub(super) struct Desired {
     keeper: Option<Keeper>,
     /// The number of the latest eviction.
     eviction: u64,
-    /// Whether something has happened of which it is to be decided what follows.
-    owes_decision: bool,
+    decided: Decided,
     loaded: Arc<Loaded>,
     hierarchy: Option<Hierarchy>,
     permit: Option<Arc<Permit>>,
@@ -92,6 +91,13 @@ pub(super) struct Desired {
     going: BTreeMap<CgroupPath, CgroupId>,
     /// What pods are that no source names any longer.
     leaving: BTreeMap<PodUid, PodPlan>,
+}
+
+/// What of that which has happened is in the plan.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Decided {
+    All,
+    NotLatest,
 }
 
 /// What may be written.
@@ -178,7 +184,7 @@ impl Desired {
             roster: Roster::new(),
             keeper: None,
             eviction: 0,
-            owes_decision: false,
+            decided: Decided::All,
             loaded: Arc::default(),
             hierarchy,
             permit: permit.map(Arc::new),
@@ -257,7 +263,7 @@ impl Desired {
                     if self.roster.evict(uid) {
                         self.show_evicted(uid);
                         self.owe_decision();
-                    } else if !self.owes_decision {
+                    } else if self.decided == Decided::All {
                         // What was left of one that is evicted or deleted already: nothing is to be kept but that it was told.
                         self.keep_ended();
                     }
@@ -273,13 +279,13 @@ impl Desired {
     }
 
     fn owe_decision(&mut self) {
-        self.owes_decision = true;
+        self.decided = Decided::NotLatest;
         self.schedule.owe_look(Instant::now());
     }
 
     /// Decides what follows from what was [heeded](Self::heed), if that was not done yet.
     pub(super) fn settle(&mut self) {
-        if self.owes_decision {
+        if self.decided == Decided::NotLatest {
             self.decide();
         }
     }
@@ -422,7 +428,7 @@ impl Desired {
     /// Decides who may run, and plans anew. Pods that may not start stay in the plan, retired, so that nothing of
     /// theirs is forgotten while it stands.
     fn replan(&mut self) -> Decisions {
-        self.owes_decision = false;
+        self.decided = Decided::All;
         let conditions: &[_] = if self.view.memory_pressure { &[NodeCondition::MemoryPressure] } else { &[] };
         let (node, settings) = (&self.host.node, &self.config.settings);
         let decisions = self.roster.admit(&Grounds { node, settings, conditions, standing: &self.standing });

@@ -108,7 +108,8 @@ pub(super) fn start_reflex(
             | Report::Sighted(_) => None,
         };
         reflexions.extend(reflexion);
-        if !reflexions.is_empty() && !(more && is_followed(&report)) {
+        let waits = more && is_followed(&report);
+        if !waits && !reflexions.is_empty() {
             // The daemon is stopping when nobody listens.
             drop(sender.send(std::mem::take(&mut reflexions)));
         }

@@ -436,7 +436,7 @@ fn without_privileges_it_says_so_and_tells_what_it_can() {
 }
 
 /// How the daemon's threads are scheduled, by their names: policy and real-time priority (`policy` and `rt_priority` of
-/// proc_pid_stat(5)).
+/// `proc_pid_stat(5)`).
 fn scheduling(daemon: &Daemon) -> BTreeMap<String, (u32, u32)> {
     let tasks = fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
     let stats = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("stat")).unwrap());

@@ -24,12 +24,11 @@ fn breaking(settings: &EngineSettings, max_kills: u16, max_share_permille: u16) 
     breaking
 }
 
-/// What is decided first of these looks, each with what is used then.
-fn first_decision(
-    settings: &EngineSettings,
-    facts: &[CandidateFacts],
-    looks: &[(u64, Node, Vec<Option<(u64, u64)>>)],
-) -> Option<Decision> {
+/// How much later, the node, and what each candidate uses then.
+type Look = (u64, Node, Vec<Option<(u64, u64)>>);
+
+/// What is decided first of these looks.
+fn first_decision(settings: &EngineSettings, facts: &[CandidateFacts], looks: &[Look]) -> Option<Decision> {
     let mut engine = Engine::new(settings);
     drop(engine.replace(Candidates::new(facts)));
     let mut now_ns = 0;
