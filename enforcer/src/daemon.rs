@@ -198,7 +198,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                 }
             }
             turn = desk.next() => desk.take(turn, &desired, &config, &evictions),
-            Some(reflexions) = reflexions.recv() => desired.heed(&reflexions),
+            Some(reflexion) = reflexions.recv() => desired.heed(&reflexion),
             loaded = pods.next() => desired.load(loaded).await?,
             changes = watched.next() => desired.changed(changes, guarded.take()).await?,
             events = guarded.next() => {
@@ -234,7 +234,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
 /// Takes in what the reflex did last, and gives back what is not to outlive the daemon.
 async fn give_back(
     desired: &mut Desired,
-    mut reflexions: mpsc::UnboundedReceiver<Vec<Reflexion>>,
+    mut reflexions: mpsc::UnboundedReceiver<Reflexion>,
     on_exit: OnExit,
 ) -> anyhow::Result<()> {
     while let Ok(last) = reflexions.try_recv() {

@@ -33,6 +33,7 @@ mod report;
 mod scheduling;
 mod sources;
 mod stat;
+mod teller;
 #[cfg(test)]
 mod tests;
 mod turn;
@@ -47,6 +48,7 @@ pub use self::{
     onset::Alarm,
     pledge::Pledges,
     reflex::{Reflex, ReflexConfig, ReflexError},
-    report::{Blindness, Report, Teller},
+    report::{Blindness, Report},
     scheduling::Scheduling,
+    teller::Teller,
 };

@@ -174,7 +174,7 @@ fn from_the_crossing_to_the_end_of_the_victim() {
     let pledges = Pledges::new(intents.reflex, Arc::new(AtomicU64::new(0)));
     let (recorder, tap) =
         Recorder::start(temp.path(), Provenance::default(), |message| panic!("{message}")).unwrap();
-    let forward = move |report, _more| {
+    let forward = move |report| {
         if !matches!(report, Report::Conditions(_)) {
             sender.send(report).unwrap();
         }

@@ -53,6 +53,7 @@ pub(super) struct Desired {
     keeper: Option<Keeper>,
     /// The number of the latest eviction.
     eviction: u64,
+    /// Whether the plan follows from all that has happened.
     decided: Decided,
     loaded: Arc<Loaded>,
     hierarchy: Option<Hierarchy>,
@@ -93,10 +94,12 @@ pub(super) struct Desired {
     leaving: BTreeMap<PodUid, PodPlan>,
 }
 
-/// What of that which has happened is in the plan.
+/// What the plan follows from.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Decided {
+    /// All that has happened.
     All,
+    /// Not the latest evictions or conditions: it is still to be decided what follows from them.
     NotLatest,
 }
 
@@ -255,24 +258,22 @@ impl Desired {
     /// Follows what the reflex did. It is seen at once: a pod that was evicted stays so until its manifest changes or goes, and
     /// under pressure nobody starts who may not. What follows from it is decided and done a moment later, or with whatever is
     /// done before: it waits, a victim's death does not.
-    pub(super) fn heed(&mut self, reflexions: &[Reflexion]) {
-        for reflexion in reflexions {
-            match reflexion {
-                Reflexion::Evicted { uid, number } => {
-                    self.eviction = self.eviction.max(*number);
-                    if self.roster.evict(uid) {
-                        self.show_evicted(uid);
-                        self.owe_decision();
-                    } else if self.decided == Decided::All {
-                        // What was left of one that is evicted or deleted already: nothing is to be kept but that it was told.
-                        self.keep_ended();
-                    }
+    pub(super) fn heed(&mut self, reflexion: &Reflexion) {
+        match reflexion {
+            Reflexion::Evicted { uid, number } => {
+                self.eviction = self.eviction.max(*number);
+                if self.roster.evict(uid) {
+                    self.show_evicted(uid);
+                    self.owe_decision();
+                } else if self.decided == Decided::All {
+                    // What was left of one that is evicted or deleted already: nothing is to be kept but that it was told.
+                    self.keep_ended();
                 }
-                Reflexion::Conditions(conditions) => {
-                    let pressure = conditions.has(NodeCondition::MemoryPressure);
-                    if std::mem::replace(&mut self.view.memory_pressure, pressure) != pressure {
-                        self.owe_decision();
-                    }
+            }
+            Reflexion::Conditions(conditions) => {
+                let pressure = conditions.has(NodeCondition::MemoryPressure);
+                if std::mem::replace(&mut self.view.memory_pressure, pressure) != pressure {
+                    self.owe_decision();
                 }
             }
         }

@@ -26,7 +26,7 @@ pub(super) struct Telling {
     pub(super) teller: Arc<Mutex<Teller>>,
     pub(super) journal: Journal,
     pub(super) being_evicted: BeingEvicted,
-    pub(super) sender: mpsc::UnboundedSender<Vec<Reflexion>>,
+    pub(super) sender: mpsc::UnboundedSender<Reflexion>,
     /// Whom it wakes when what is left begins to fall fast.
     pub(super) alarm: Option<Alarm>,
 }
@@ -41,17 +41,6 @@ pub(super) async fn is_durable(journal: &Journal, sequence: u64) -> bool {
     let mut durable = journal.durable();
     let reached = durable.wait_for(|durable| *durable >= sequence);
     !journal.has_disk() || tokio::time::timeout(RECORDING, reached).await.is_ok_and(|reached| reached.is_ok())
-}
-
-/// Whether a kill may follow this report at once: the node's condition, which the same shortage brings, is then decided of
-/// together with it, and not twice while the victim needs the cpus to die.
-fn is_followed(report: &Report) -> bool {
-    match report {
-        Report::Crossed { .. } | Report::Conditions(_) => true,
-        // A soft eviction's decision may be waited for.
-        Report::Decided { decision, .. } => decision.grace_ns == 0,
-        _ => false,
-    }
 }
 
 pub(super) fn start_reflex(
@@ -73,8 +62,7 @@ pub(super) fn start_reflex(
     // The pages that telling takes may have to be read from a disk: now, and not when memory is short.
     let rehearse = move |report: Report| drop(lock(&rehearsing).clone().event(&report));
     let runtime = tokio::runtime::Handle::current();
-    let mut reflexions = Vec::new();
-    let reports = move |report: Report, more: bool| {
+    let reports = move |report: Report| {
         let event = lock(&teller).event(&report);
         let sequence = event.map(|event| events.append(event));
         if let Some(asker) = &asker {
@@ -107,11 +95,9 @@ pub(super) fn start_reflex(
             | Report::Blind(..)
             | Report::Sighted(_) => None,
         };
-        reflexions.extend(reflexion);
-        let waits = more && is_followed(&report);
-        if !waits && !reflexions.is_empty() {
+        if let Some(reflexion) = reflexion {
             // The daemon is stopping when nobody listens.
-            drop(sender.send(std::mem::take(&mut reflexions)));
+            drop(sender.send(reflexion));
         }
         match (&report, sequence) {
             // A soft eviction waits for the journal, a hard one never waits for a disk.

@@ -10,7 +10,7 @@ use super::{
     candidate::Candidate,
     failure::failure_reason,
     gentle::{self, EndError, Ending, Sent},
-    report::{milliseconds, names, pod_event, victim_data},
+    teller::{milliseconds, names, pod_event, victim_data},
     turn::now_ns,
 };
 use crate::{

@@ -116,11 +116,6 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// The next value, if one was sent already.
-    pub(super) fn try_next(&self) -> Option<T> {
-        self.take().ok()
-    }
-
     /// Asks how much waits, from elsewhere.
     pub(super) fn depth(&self) -> Depth {
         Depth(Arc::clone(&self.line))
@@ -210,7 +205,7 @@ mod tests {
         assert_eq!(depth.waiting(), 2);
         assert_eq!(receiver.next(), Some(1));
         assert_eq!(depth.waiting(), 1);
-        assert_eq!((receiver.try_next(), receiver.try_next()), (Some(2), None));
+        assert_eq!(receiver.next(), Some(2));
         assert_eq!(depth.waiting(), 0);
     }
 }

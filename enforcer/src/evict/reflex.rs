@@ -228,13 +228,12 @@ impl Reflex {
         config: &ReflexConfig,
         pledges: Option<Pledges>,
         edges: Vec<Box<dyn EdgeSource>>,
-        mut reports: impl FnMut(Report) -> bool + Send + 'static,
+        reports: impl FnMut(Report) -> bool + Send + 'static,
     ) -> Result<Self, ReflexError> {
-        Self::spawn_recorded(config, pledges, edges, None, |_| (), move |report, _| reports(report))
+        Self::spawn_recorded(config, pledges, edges, None, |_| (), reports)
     }
 
-    /// The same, and what the engine goes through is kept by that tap. `reports` is told whether another report waits already.
-    /// Before all else `rehearse` is given reports of an
+    /// The same, and what the engine goes through is kept by that tap. Before all else `rehearse` is given reports of an
     /// eviction that was none, to go through what it takes to tell of one.
     pub fn spawn_recorded(
         config: &ReflexConfig,
@@ -242,7 +241,7 @@ impl Reflex {
         edges: Vec<Box<dyn EdgeSource>>,
         tap: Option<Tap>,
         rehearse: impl FnMut(Report) + Send + 'static,
-        mut reports: impl FnMut(Report, bool) -> bool + Send + 'static,
+        mut reports: impl FnMut(Report) -> bool + Send + 'static,
     ) -> Result<Self, ReflexError> {
         let failed = |source| ReflexError::Meminfo { path: config.meminfo.clone(), source };
         let available = Available::open(&config.meminfo, config.root_stat.as_deref()).map_err(failed)?;
@@ -304,11 +303,9 @@ impl Reflex {
             rehearsed.into_iter().for_each(rehearse);
             // The latest eviction that is recorded where it lasts.
             let mut recorded = 0;
-            let mut ahead = None;
-            while let Some(report) = ahead.take().or_else(|| told.next()) {
-                ahead = told.try_next();
+            while let Some(report) = told.next() {
                 let (decided, soft, end) = (report.decided(), report.to_be_asked(), report.ended());
-                if reports(report, ahead.is_some()) {
+                if reports(report) {
                     recorded = decided.unwrap_or(recorded);
                 }
                 if let (Some(number), Some(ended)) = (end, &ended) {

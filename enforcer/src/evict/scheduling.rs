@@ -1,3 +1,5 @@
+//! How the kernel schedules the thread that evicts.
+
 use std::{os::unix::thread::JoinHandleExt as _, thread::JoinHandle};
 
 use rustix::io::Errno;
@@ -30,7 +32,7 @@ impl Scheduling {
     }
 
     /// Has a thread that was just started scheduled so. It takes `CAP_SYS_NICE`, or a high enough `RLIMIT_RTPRIO`; a kernel
-    /// with `RT_GROUP_SCHED` refuses it in a cgroup that has no time for it (`sched_rt_can_attach` in `kernel/sched/rt.c`).
+    /// with `RT_GROUP_SCHED` refuses it in a cgroup that has no time for it (`__sched_setscheduler`).
     pub(super) fn apply(self, thread: &JoinHandle<()>) -> Result<(), Errno> {
         match self {
             Self::Normal => Ok(()),

@@ -54,7 +54,7 @@ pub(in crate::daemon) struct Evictions {
     /// What else is ordered, at any time.
     orders: watch::Receiver<Vec<Order>>,
     /// Where it is told that a pod was asked to end.
-    reflexions: mpsc::UnboundedSender<Vec<Reflexion>>,
+    reflexions: mpsc::UnboundedSender<Reflexion>,
     /// How many are under way.
     under_way: Arc<AtomicUsize>,
 }
@@ -64,7 +64,7 @@ impl Evictions {
         journal: &Journal,
         being_evicted: &BeingEvicted,
         orders: watch::Receiver<Vec<Order>>,
-        reflexions: &mpsc::UnboundedSender<Vec<Reflexion>>,
+        reflexions: &mpsc::UnboundedSender<Reflexion>,
     ) -> Self {
         Self {
             journal: journal.clone(),
@@ -154,7 +154,7 @@ fn follow(
     by_hand: &ByHand,
     orders: &watch::Receiver<Vec<Order>>,
     journal: &Journal,
-    reflexions: &mpsc::UnboundedSender<Vec<Reflexion>>,
+    reflexions: &mpsc::UnboundedSender<Reflexion>,
     done: Done,
     answer: Answer,
 ) {
@@ -164,7 +164,7 @@ fn follow(
     let ended = by_hand.carry_out(spared, |event| {
         if event.kind == EventType::EvictionSignalled {
             // The daemon is stopping when nobody listens.
-            drop(reflexions.send(vec![Reflexion::Evicted { uid: uid.clone(), number: 0 }]));
+            drop(reflexions.send(Reflexion::Evicted { uid: uid.clone(), number: 0 }));
             if let Some((done, answer)) = waiting.take() {
                 // Who asked may have gone.
                 drop(answer.send(Ok(done)));

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use enforcer_tests::{
     daemon::Daemon,
+    kernel,
     stream::is,
     wait::{PATIENCE, wait_until},
 };
@@ -35,6 +36,10 @@ fn a_crash_loop_evicts_no_more_than_the_breaker_allows() {
             // Dropping it is SIGKILL.
             drop(scene);
             hog.wait_for_end(PATIENCE).unwrap();
+            // What both held comes back little by little, and under pressure the next would not be let in.
+            wait_until("room for the next", || {
+                kernel::meminfo_bytes("MemAvailable").unwrap() > THRESHOLD_BYTES + 50 * MIB
+            });
             continue;
         }
         let open =
