@@ -22,6 +22,7 @@ mod failure;
 mod gentle;
 mod hook;
 mod levels;
+mod listener;
 mod observer;
 mod onset;
 mod pledge;
@@ -44,6 +45,7 @@ pub use self::{
     candidate::{Candidate, Identity, OpenError, pod_key},
     gentle::{EndError, Ending, Sent, end},
     hook::{HookProgram, HookRun, UnsafeProgram, clear as clear_hooks},
+    listener::Listener,
     observer::{Observer, ReflexStats, Waiting},
     onset::Alarm,
     pledge::Pledges,

@@ -56,7 +56,7 @@ const STACK_BYTES: usize = 256 * 1024;
 
 /// How long after a decision, or its end, its file is written: until then the cpus are the victim's, so that it dies
 /// soon, and mostly one file tells both.
-const LATER: Duration = Duration::from_millis(500);
+const LATER: Duration = Duration::from_secs(1);
 
 /// What the recordings are told to come from.
 #[derive(Clone, Debug, Default)]

@@ -180,8 +180,7 @@ fn from_the_crossing_to_the_end_of_the_victim() {
         }
         true
     };
-    let reflex =
-        Reflex::spawn_recorded(&config, Some(pledges), Vec::new(), Some(tap), |_| (), forward).unwrap();
+    let reflex = Reflex::spawn(&config, Some(pledges), Vec::new(), Some(tap), forward).unwrap();
     let root = CgroupDir::unchecked(&cgroups).unwrap();
     let open = || plans.iter().map(|plan| Arc::new(Candidate::open(&root, plan).unwrap())).collect();
     reflex.set_candidates(open());

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context as _;
-use tokio::sync::mpsc;
+use tokio::{runtime::Handle, sync::mpsc};
 
 use super::{
     RECORDING, Reflexion,
@@ -15,9 +15,10 @@ use super::{
 };
 use crate::{
     config::{Config, MemoryAvailableSource},
-    evict::{self, Alarm, Pledges, Reflex, ReflexConfig, Report, Teller},
+    evict::{self, Alarm, Listener, Pledges, Reflex, ReflexConfig, Report, Teller},
     journal::Journal,
     policy::engine::EngineSettings,
+    recorder::Asker,
     sense::{EdgeSource, ROOT_MEMORY_STAT},
 };
 
@@ -43,6 +44,71 @@ pub(super) async fn is_durable(journal: &Journal, sequence: u64) -> bool {
     !journal.has_disk() || tokio::time::timeout(RECORDING, reached).await.is_ok_and(|reached| reached.is_ok())
 }
 
+/// Where its reports are heard.
+struct Ear {
+    teller: Arc<Mutex<Teller>>,
+    journal: Journal,
+    being_evicted: BeingEvicted,
+    asker: Option<Asker>,
+    sender: mpsc::UnboundedSender<Reflexion>,
+    runtime: Handle,
+}
+
+impl Listener for Ear {
+    /// The pages that telling takes may have to be read from a disk: now, and not when memory is short.
+    fn rehearse(&mut self, report: Report) {
+        drop(lock(&self.teller).clone().event(&report));
+    }
+
+    fn see(&mut self, report: &Report) {
+        let reflexion = match report {
+            Report::Conditions(conditions) => Reflexion::Conditions(*conditions),
+            Report::Signalled { number, candidate, .. } | Report::Terminated { number, candidate, .. } => {
+                Reflexion::Evicted { uid: candidate.identity().uid.clone(), number: *number }
+            }
+            Report::Decided { id: _, decision, members } => {
+                if let Some(victim) = members.get(decision.index).filter(|_| !decision.dry_run) {
+                    self.being_evicted.add(decision.cgroup, victim.identity().cgroup.clone());
+                }
+                return;
+            }
+            Report::Crossed { .. }
+            | Report::Cleared { .. }
+            | Report::Completed { .. }
+            | Report::Failed { .. }
+            | Report::Contained { .. }
+            | Report::Uncontained { .. }
+            | Report::Eased { .. }
+            | Report::Suppressed { .. }
+            | Report::ToBeAsked { .. }
+            | Report::Hooked { .. }
+            | Report::Blind(..)
+            | Report::Sighted(_) => return,
+        };
+        // The daemon is stopping when nobody listens.
+        drop(self.sender.send(reflexion));
+    }
+
+    fn tell(&mut self, report: Report) -> bool {
+        let event = lock(&self.teller).event(&report);
+        let sequence = event.map(|event| self.journal.append(event));
+        if let Some(asker) = &self.asker {
+            recording::follow(asker, &report);
+        }
+        match (&report, sequence) {
+            (Report::Completed { candidate, .. } | Report::Failed { candidate, .. }, _) => {
+                self.being_evicted.remove(candidate.facts().cgroup);
+                true
+            }
+            // A soft eviction waits for the journal, a hard one never waits for a disk.
+            (Report::Decided { decision, .. }, Some(sequence)) if decision.grace_ns > 0 => {
+                self.runtime.block_on(is_durable(&self.journal, sequence))
+            }
+            _ => true,
+        }
+    }
+}
+
 pub(super) fn start_reflex(
     config: &Config,
     settings: &EngineSettings,
@@ -57,55 +123,13 @@ pub(super) fn start_reflex(
         MemoryAvailableSource::MemAvailable => None,
         MemoryAvailableSource::Kubelet => Some(ROOT_MEMORY_STAT.into()),
     };
-    let (events, asker) = (journal.clone(), recording.asker());
-    let rehearsing = Arc::clone(&teller);
-    // The pages that telling takes may have to be read from a disk: now, and not when memory is short.
-    let rehearse = move |report: Report| drop(lock(&rehearsing).clone().event(&report));
-    let runtime = tokio::runtime::Handle::current();
-    let reports = move |report: Report| {
-        let event = lock(&teller).event(&report);
-        let sequence = event.map(|event| events.append(event));
-        if let Some(asker) = &asker {
-            recording::follow(asker, &report);
-        }
-        let reflexion = match &report {
-            Report::Conditions(conditions) => Some(Reflexion::Conditions(*conditions)),
-            Report::Decided { id: _, decision, members } if !decision.dry_run => {
-                if let Some(victim) = members.get(decision.index) {
-                    being_evicted.add(decision.cgroup, victim.identity().cgroup.clone());
-                }
-                None
-            }
-            Report::Signalled { number, candidate, .. } | Report::Terminated { number, candidate, .. } => {
-                Some(Reflexion::Evicted { uid: candidate.identity().uid.clone(), number: *number })
-            }
-            Report::Completed { candidate, .. } | Report::Failed { candidate, .. } => {
-                being_evicted.remove(candidate.facts().cgroup);
-                None
-            }
-            Report::Decided { .. }
-            | Report::Crossed { .. }
-            | Report::Cleared { .. }
-            | Report::Contained { .. }
-            | Report::Uncontained { .. }
-            | Report::Eased { .. }
-            | Report::Suppressed { .. }
-            | Report::ToBeAsked { .. }
-            | Report::Hooked { .. }
-            | Report::Blind(..)
-            | Report::Sighted(_) => None,
-        };
-        if let Some(reflexion) = reflexion {
-            // The daemon is stopping when nobody listens.
-            drop(sender.send(reflexion));
-        }
-        match (&report, sequence) {
-            // A soft eviction waits for the journal, a hard one never waits for a disk.
-            (Report::Decided { decision, .. }, Some(sequence)) if decision.grace_ns > 0 => {
-                runtime.block_on(is_durable(&events, sequence))
-            }
-            _ => true,
-        }
+    let ear = Ear {
+        teller,
+        journal: journal.clone(),
+        being_evicted,
+        asker: recording.asker(),
+        sender,
+        runtime: Handle::current(),
     };
     let reflex_config = ReflexConfig {
         settings: *settings,
@@ -118,7 +142,7 @@ pub(super) fn start_reflex(
         ..ReflexConfig::default()
     };
     evict::clear_hooks();
-    let reflex = Reflex::spawn_recorded(&reflex_config, pledges, edges, recording.tap(), rehearse, reports);
+    let reflex = Reflex::spawn(&reflex_config, pledges, edges, recording.tap(), ear);
     let reflex = reflex.context("cannot start eviction")?;
     if let Err(error) = reflex.memory_locked() {
         telling::degraded(

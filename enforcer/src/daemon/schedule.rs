@@ -11,7 +11,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_millis(100);
 
 /// After a kill the cpus are the victim's, so that its memory comes back soon: what follows from it for the cgroups waits.
-const AFTER_A_KILL: Duration = Duration::from_millis(250);
+const AFTER_A_KILL: Duration = Duration::from_secs(1);
 
 /// When the desired state is looked at though nothing tells of a change.
 #[derive(Debug)]

@@ -15,9 +15,9 @@ use rustix::{event::EventfdFlags, io::Errno, mm::MlockAllFlags, rand::GetRandomF
 use super::{
     brake::{self, Braking},
     candidate::Candidate,
-    gentle,
     hook::{self, HookProgram, Hooks, Job},
     levels::Levels,
+    listener::{self, HELD_BACK, Listener},
     observer::{Counters, Observer, Queues, ReflexStats},
     onset::{Alarm, Onset},
     pledge::Pledges,
@@ -219,29 +219,16 @@ pub struct Reflex {
 }
 
 impl Reflex {
-    /// Starts it. `reports` is called on a thread of its own, in order, and may block; while it does, later reports
-    /// wait, and those that find no room are counted in [`ReflexStats::reports_dropped`]. It answers whether the report is
-    /// recorded where it lasts: only then is the victim of a soft eviction asked to end.
+    /// Starts it. The listener is called on a thread of its own, in order, and may block; while it does, later reports
+    /// wait, and those that find no room are counted in [`ReflexStats::reports_dropped`].
     ///
-    /// With `pledges` each eviction is written down before its signal.
+    /// With `pledges` each eviction is written down before its signal. What the engine goes through is kept by that tap.
     pub fn spawn(
         config: &ReflexConfig,
         pledges: Option<Pledges>,
         edges: Vec<Box<dyn EdgeSource>>,
-        reports: impl FnMut(Report) -> bool + Send + 'static,
-    ) -> Result<Self, ReflexError> {
-        Self::spawn_recorded(config, pledges, edges, None, |_| (), reports)
-    }
-
-    /// The same, and what the engine goes through is kept by that tap. Before all else `rehearse` is given reports of an
-    /// eviction that was none, to go through what it takes to tell of one.
-    pub fn spawn_recorded(
-        config: &ReflexConfig,
-        pledges: Option<Pledges>,
-        edges: Vec<Box<dyn EdgeSource>>,
         tap: Option<Tap>,
-        rehearse: impl FnMut(Report) + Send + 'static,
-        mut reports: impl FnMut(Report) -> bool + Send + 'static,
+        mut listener: impl Listener,
     ) -> Result<Self, ReflexError> {
         let failed = |source| ReflexError::Meminfo { path: config.meminfo.clone(), source };
         let available = Available::open(&config.meminfo, config.root_stat.as_deref()).map_err(failed)?;
@@ -300,22 +287,10 @@ impl Reflex {
         let mail = Arc::clone(&reflex.shared);
         let (to_rehearse, rehearsed) = mpsc::channel();
         reflex.start("enforcer-tell", move || {
-            rehearsed.into_iter().for_each(rehearse);
-            // The latest eviction that is recorded where it lasts.
-            let mut recorded = 0;
-            while let Some(report) = told.next() {
-                let (decided, soft, end) = (report.decided(), report.to_be_asked(), report.ended());
-                if reports(report) {
-                    recorded = decided.unwrap_or(recorded);
-                }
-                if let (Some(number), Some(ended)) = (end, &ended) {
-                    ended.fetch_max(number, Ordering::Release);
-                }
-                if let Some((number, victim)) = soft {
-                    let outcome = gentle::ask(number, &victim, recorded == number);
-                    mail.answer(outcome);
-                }
+            for report in rehearsed {
+                listener.rehearse(report);
             }
+            listener::run(&told, listener, HELD_BACK, ended.as_deref(), |outcome| mail.answer(outcome));
         })?;
         reflex.start("enforcer-reap", move || reap::run(&work))?;
         let mail = Arc::clone(&reflex.shared);

@@ -197,6 +197,20 @@ impl Report {
         }
     }
 
+    /// Whether it may be told a little later than it happened: it comes before a victim's death by SIGKILL, or with it, and
+    /// nothing that goes with the victim is read for it.
+    pub(super) fn may_wait(&self) -> bool {
+        match self {
+            Self::Crossed { shortage, .. } => shortage.hard,
+            Self::Decided { id: _, decision, members } => {
+                let is_apart = |victim: &Arc<Candidate>| victim.has_several_containers();
+                decision.grace_ns == 0 && !members.get(decision.index).is_some_and(is_apart)
+            }
+            Self::Conditions(_) | Self::Signalled { .. } => true,
+            _ => false,
+        }
+    }
+
     /// The number of the eviction whose decision this is.
     pub(super) fn decided(&self) -> Option<u64> {
         if let Self::Decided { decision, .. } = self { Some(decision.number) } else { None }

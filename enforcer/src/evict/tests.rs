@@ -5,6 +5,7 @@ mod gentle;
 pub(super) mod hook;
 mod kill;
 mod levels;
+mod listener;
 pub(super) mod node;
 mod open;
 mod unanswered;

@@ -71,7 +71,7 @@ fn reflex(mode: Mode, threshold_bytes: u64, pods: &[PodPlan]) -> (Reflex, mpsc::
         true
     };
     let config = ReflexConfig { settings, ..ReflexConfig::default() };
-    let reflex = Reflex::spawn(&config, None, Vec::new(), forward).unwrap();
+    let reflex = Reflex::spawn(&config, None, Vec::new(), None, forward).unwrap();
     let root = CgroupDir::mount(Path::new(ROOT)).unwrap();
     reflex.set_candidates(pods.iter().map(|pod| Arc::new(Candidate::open(&root, pod).unwrap())).collect());
     (reflex, reports)

@@ -30,6 +30,11 @@ impl Candidate {
             .collect()
     }
 
+    /// Whether it has containers whose usage is told of each.
+    pub(in crate::evict) fn has_several_containers(&self) -> bool {
+        self.containers.len() > 1
+    }
+
     fn working_set_bytes(&self, container: &CgroupPath) -> Option<u64> {
         let within = container.as_str().strip_prefix(self.dir.path().as_str());
         let opened;

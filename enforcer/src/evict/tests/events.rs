@@ -33,11 +33,11 @@ fn show(event: &Event) -> String {
     format!("{} {:?}\n{data:#}", event.kind, event.subject)
 }
 
-fn shortage(observed: u64) -> Shortage {
+pub(super) fn shortage(observed: u64) -> Shortage {
     Shortage { signal: Signal::MemoryAvailable, hard: true, threshold: 200 * MIB, observed }
 }
 
-fn candidates() -> (Node, Arc<[Arc<Candidate>]>) {
+pub(super) fn candidates() -> (Node, Arc<[Arc<Candidate>]>) {
     let node = Node::new(0);
     let pods = [
         Pod { critical: true, ..Pod::new("dns") },
@@ -56,7 +56,7 @@ fn teller() -> Teller {
 }
 
 /// A decision against the second of the candidates.
-fn decided(members: Arc<[Arc<Candidate>]>) -> Report {
+pub(super) fn decided(members: Arc<[Arc<Candidate>]>) -> Report {
     let mut engine = Engine::new(&EngineSettings {
         mode: Mode::Enforce,
         thresholds: followed(&[Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(200 * MIB))]),

@@ -45,7 +45,7 @@ fn stalling(node: &Node, which: fn(&Report) -> bool) -> (Reflex, mpsc::Sender<()
         }
         true
     };
-    let reflex = Reflex::spawn(&config(node), None, Vec::new(), reports).unwrap();
+    let reflex = Reflex::spawn(&config(node), None, Vec::new(), None, reports).unwrap();
     (reflex, release, is_stopped)
 }
 

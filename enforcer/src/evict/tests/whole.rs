@@ -63,7 +63,7 @@ pub(super) fn start_with(
         }
         true
     };
-    let reflex = Reflex::spawn(config, None, Vec::new(), forward).unwrap();
+    let reflex = Reflex::spawn(config, None, Vec::new(), None, forward).unwrap();
     reflex.set_candidates(pods.iter().map(|pod| node.candidate(pod)).collect());
     // Until the set is taken there is nobody to evict.
     std::thread::sleep(Duration::from_millis(50));
@@ -163,7 +163,8 @@ fn what_earlier_processes_evicted_counts_for_the_breaker() {
     let past = (0..20).map(|pod| Past { pod: PodKey { hash: pod }, at_ns }).collect();
     let config = ReflexConfig { past, ..config(&node, Mode::Enforce) };
     let (sender, reports) = mpsc::channel();
-    let reflex = Reflex::spawn(&config, None, Vec::new(), move |report| sender.send(report).is_ok()).unwrap();
+    let reflex =
+        Reflex::spawn(&config, None, Vec::new(), None, move |report| sender.send(report).is_ok()).unwrap();
     reflex.set_candidates(vec![node.candidate(&hog)]);
     let decision = loop {
         if let Report::Decided { decision, .. } = next(&reports) {
@@ -260,7 +261,7 @@ fn edges_far_from_the_threshold_are_taken_together() {
     let always = rustix::event::eventfd(1, rustix::event::EventfdFlags::CLOEXEC).unwrap();
     let begin = Instant::now();
     let config = config(&node, Mode::Enforce);
-    let reflex = Reflex::spawn(&config, None, vec![Box::new(Storm(always))], |_| true).unwrap();
+    let reflex = Reflex::spawn(&config, None, vec![Box::new(Storm(always))], None, |_| true).unwrap();
     std::thread::sleep(Duration::from_millis(500));
     let stats = reflex.stats();
     // 824 MiB last 200 ms at the fastest assumed: one look in 10 ms, and no more than that.
@@ -346,7 +347,7 @@ fn a_source_that_finds_no_place_waits_for_one() {
 fn a_summary_that_is_not_there_is_an_error_at_the_start() {
     let node = Node::new(0);
     let config = ReflexConfig { meminfo: "/nowhere/meminfo".into(), ..config(&node, Mode::Observe) };
-    let error = Reflex::spawn(&config, None, Vec::new(), |_| true).unwrap_err();
+    let error = Reflex::spawn(&config, None, Vec::new(), None, |_| true).unwrap_err();
     assert_eq!(error.to_string(), "/nowhere/meminfo");
 }
 
@@ -395,7 +396,8 @@ fn an_eviction_is_written_down_until_it_is_recorded() {
         }
         true
     };
-    let reflex = Reflex::spawn(&config(&node, Mode::Enforce), Some(pledges()), Vec::new(), forward).unwrap();
+    let reflex =
+        Reflex::spawn(&config(&node, Mode::Enforce), Some(pledges()), Vec::new(), None, forward).unwrap();
     reflex.set_candidates(vec![node.candidate(&first), node.candidate(&second)]);
     assert_eq!(left(), Vec::<String>::new());
     node.set_available(199 * MIB);

@@ -1,0 +1,113 @@
+use std::{
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
+
+use super::{
+    events::{candidates, decided, shortage},
+    node::{MIB, Node, Pod},
+};
+use crate::{
+    evict::{
+        Listener, Report, listener,
+        queue::{Sender, queue},
+    },
+    policy::{pressure::Conditions, threshold::Signal},
+};
+
+/// Notes what it is called with, in order.
+struct Notes(mpsc::Sender<(&'static str, &'static str)>);
+
+impl Listener for Notes {
+    fn see(&mut self, report: &Report) {
+        self.0.send(("seen", kind(report))).unwrap();
+    }
+
+    fn tell(&mut self, report: Report) -> bool {
+        self.0.send(("told", kind(&report))).unwrap();
+        true
+    }
+}
+
+fn kind(report: &Report) -> &'static str {
+    match report {
+        Report::Crossed { .. } => "crossed",
+        Report::Decided { .. } => "decided",
+        Report::Conditions(_) => "conditions",
+        Report::Sighted(_) => "sighted",
+        _ => "another",
+    }
+}
+
+fn crossed(hard: bool) -> Report {
+    let mut shortage = shortage(199 * MIB);
+    shortage.hard = hard;
+    Report::Crossed { now_ns: 1, shortage }
+}
+
+/// What is noted of those reports up to the end of the queue, with `between` having been noted before the last is sent.
+fn noted(held_back: Duration, reports: Vec<Report>, between: usize) -> Vec<(&'static str, &'static str)> {
+    let (sender, receiver) = queue::<Report>(64).unwrap();
+    let (log, noted) = mpsc::channel();
+    let thread =
+        thread::spawn(move || listener::run(&receiver, Notes(log), held_back, None, |_| unreachable!()));
+    let send = |sender: &Sender<Report>, report| drop(sender.offer(report));
+    let mut all = Vec::new();
+    let count = reports.len();
+    for (index, report) in reports.into_iter().enumerate() {
+        if index + 1 == count {
+            all.extend(noted.iter().take(between));
+        }
+        send(&sender, report);
+    }
+    drop(sender);
+    thread.join().unwrap();
+    all.extend(noted);
+    all
+}
+
+#[test]
+fn what_goes_with_a_kill_is_seen_at_once_and_told_with_what_cannot_wait() {
+    let (_node, members) = candidates();
+    let reports = vec![
+        crossed(true),
+        Report::Conditions(Conditions::default()),
+        decided(members),
+        Report::Sighted(Signal::MemoryAvailable),
+    ];
+    let noted = noted(Duration::from_hours(1), reports, 3);
+    let seen = ["crossed", "conditions", "decided", "sighted"];
+    assert_eq!(noted[..4], seen.map(|kind| ("seen", kind)));
+    assert_eq!(noted[4..], seen.map(|kind| ("told", kind)));
+}
+
+#[test]
+fn what_waits_is_told_when_its_time_has_come() {
+    // The last is sent when the one before has been told.
+    let noted = noted(Duration::from_millis(1), vec![crossed(true), crossed(true)], 2);
+    assert_eq!(noted, [("seen", "crossed"), ("told", "crossed")].repeat(2));
+}
+
+#[test]
+fn what_waits_is_told_at_the_end_and_when_it_is_too_much() {
+    let noted = noted(Duration::from_hours(1), (0..40).map(|_| crossed(true)).collect(), 66);
+    // 33 were told together, while 7 still wait.
+    assert_eq!(noted[33..66], [("told", "crossed"); 33]);
+    assert_eq!(noted[66..].iter().filter(|(how, _)| *how == "told").count(), 7);
+}
+
+#[test]
+fn a_soft_threshold_and_a_victim_that_is_still_to_be_read_do_not_wait() {
+    let alone = noted(Duration::from_hours(1), vec![crossed(false), crossed(false)], 2);
+    assert_eq!(alone[1], ("told", "crossed"));
+
+    let (node, pod) = (Node::new(0), Pod::new("hog"));
+    node.add(&pod, 1250 * MIB);
+    let mut plan = pod.plan();
+    plan.containers.push(plan.containers[0].clone());
+    let candidate = Arc::new(crate::evict::Candidate::open(&node.root(), &plan).unwrap());
+    let members: Arc<[_]> = vec![candidate].into();
+    let several = noted(Duration::from_hours(1), vec![decided(Arc::clone(&members)), decided(members)], 2);
+    assert_eq!(several[1], ("told", "decided"));
+}
