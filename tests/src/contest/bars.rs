@@ -9,6 +9,9 @@ mod tests;
 /// From the crossing to the first signal, for 99 runs of 100.
 pub const SIGNAL_P99_MS: f64 = 50.0;
 
+/// From each signal to its event in our own log.
+pub const JOURNAL_MS: f64 = 100.0;
+
 /// How many times faster than the best of the others.
 pub const FASTER: f64 = 5.0;
 
@@ -58,6 +61,7 @@ pub fn bars(series: &[Series<'_>]) -> Vec<Bar> {
         none("no kernel OOM kill of a spared pod", &ours, |one| one.sum(|run| run.kernel_kills_spared)),
         none("no over-kill", &ours, |one| one.sum(|run| if run.seen { run.over_kills } else { 0 })),
         signal(&ours),
+        journal(&ours),
         faster(&ours, series),
         dead(&ours, series),
         stall(&ours, series),
@@ -111,6 +115,13 @@ fn signal(ours: &[&Series<'_>]) -> Bar {
     all.sort_by(f64::total_cmp);
     let p99 = rank(&all, 99);
     bar(name, p99 <= SIGNAL_P99_MS, format!("{p99:.1} ms of {} runs", all.len()))
+}
+
+fn journal(ours: &[&Series<'_>]) -> Bar {
+    let name = "signal -> its event in the journal: <= 100 ms";
+    let longest = ours.iter().flat_map(|one| one.sorted(|run| run.journal_ms)).max_by(f64::total_cmp);
+    let Some(longest_ms) = longest else { return open(name, format!("{OURS} told of no signal")) };
+    bar(name, longest_ms <= JOURNAL_MS, format!("{longest_ms:.1} ms at the longest"))
 }
 
 /// The median of those signals that answer a crossing.

@@ -49,6 +49,9 @@ pub struct Outcome {
     pub lowest_bytes: u64,
     /// How fast the growing pods grew until the crossing, in bytes a second.
     pub rate_bytes: Option<u64>,
+    /// From a signal to its event in the contender's own log: the longest of the run; none where it has none.
+    #[serde(default)]
+    pub journal_ms: Option<f64>,
     /// The longest that a write of the Guaranteed pod came late.
     pub stall_ms: f64,
     /// Processor time of the contender's process while the work ran; none for the bare kernel.

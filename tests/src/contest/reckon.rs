@@ -76,6 +76,8 @@ pub struct Told {
     pub run: usize,
     /// By the kernel's counter.
     pub kernel_kills_counted: u64,
+    /// When the contender's own log had the signal to which pod, in microseconds of `CLOCK_MONOTONIC`.
+    pub journalled_us: Vec<(String, u64)>,
     /// As the Guaranteed pod measured it.
     pub stall_ms: f64,
     /// Of the contender.
@@ -142,6 +144,7 @@ pub fn reckon(facts: &Facts<'_>, told: Told) -> Outcome {
         kernel_kills_counted: told.kernel_kills_counted,
         lowest_bytes: samples.iter().map(|sample| sample.available_bytes).min().unwrap_or(0),
         rate_bytes: crossed_us.and_then(|crossed_us| rate(samples, pods, crossed_us)),
+        journal_ms: journal_ms(&firsts, &told.journalled_us, pods),
         stall_ms: told.stall_ms,
         cpu_ms: told.cpu_ms,
         resident_bytes: told.resident_bytes,
@@ -159,6 +162,15 @@ pub fn reckon(facts: &Facts<'_>, told: Told) -> Outcome {
             })
             .collect(),
     }
+}
+
+/// The longest time from the first signal to a pod to when the contender's log had it.
+fn journal_ms(firsts: &[Hit<'_>], journalled_us: &[(String, u64)], pods: &[Pod]) -> Option<f64> {
+    let times_ms = journalled_us.iter().filter_map(|(name, time_us)| {
+        let first = firsts.iter().find(|first| pods.get(first.pod).is_some_and(|pod| pod.name == *name))?;
+        Some(ms(first.time_us, *time_us))
+    });
+    times_ms.max_by(f64::total_cmp)
 }
 
 /// The samples from a moment on.

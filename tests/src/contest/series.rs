@@ -131,6 +131,7 @@ pub(super) mod samples {
             kernel_kills_counted: 0,
             lowest_bytes: 190 << 20,
             rate_bytes: Some(100 << 20),
+            journal_ms: Some(20.0),
             stall_ms: 10.0,
             cpu_ms: Some(5.0),
             resident_bytes: Some(10 << 20),

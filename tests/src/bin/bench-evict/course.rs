@@ -165,11 +165,13 @@ fn measure(
         })
     };
     let pods = work.pods.iter().map(pod).collect::<anyhow::Result<Vec<_>>>()?;
+    let journalled_us = house.journalled_us(&pods)?;
     let told = Told {
         contender: contender.to_string(),
         workload: workload.to_string(),
         run: number,
         kernel_kills_counted,
+        journalled_us,
         stall_ms,
         cpu_ms: cpu_before_ms.zip(cpu_ms).map(|(before, after)| after - before),
         resident_bytes,

@@ -9,7 +9,8 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use enforcer_tests::{cgroup::ROOT, daemon::Daemon, kernel};
+use enforcer_tests::{cgroup::ROOT, contest::reckon::Pod, daemon::Daemon, kernel, sampler::now_us};
+use jiff::Timestamp;
 
 use crate::{
     scene::{MIB, PATIENCE, SLICE, THRESHOLD_BYTES},
@@ -60,6 +61,26 @@ impl House {
     /// The daemon's process.
     pub(crate) fn daemon(&self) -> Option<u32> {
         self.daemon.as_ref().map(Daemon::pid)
+    }
+
+    /// When the daemon's log had the signal to which of the pods, in microseconds of `CLOCK_MONOTONIC`.
+    pub(crate) fn journalled_us(&self, pods: &[Pod]) -> anyhow::Result<Vec<(String, u64)>> {
+        let Some(daemon) = &self.daemon else { return Ok(Vec::new()) };
+        let told = daemon.verb(&["-o", "jsonl", "events", "--type", "eviction.signalled"]).output()?;
+        ensure!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+        // The log goes by the other clock.
+        let (real_us, now_us) = (Timestamp::now().as_microsecond(), now_us()?);
+        let ahead_us = u64::try_from(real_us)?.checked_sub(now_us).context("the clock is not set")?;
+        let mut journalled_us = Vec::new();
+        for line in String::from_utf8(told.stdout)?.lines() {
+            let event: serde_json::Value = serde_json::from_str(line)?;
+            let time: Timestamp = event["time"].as_str().context("an event without its time")?.parse()?;
+            let time_us = u64::try_from(time.as_microsecond())?.saturating_sub(ahead_us);
+            let subject = event["subject"].as_str().unwrap_or_default();
+            let pod = pods.iter().find(|pod| subject.rsplit('/').next() == Some(&pod.name));
+            journalled_us.extend(pod.map(|pod| (pod.name.clone(), time_us)));
+        }
+        Ok(journalled_us)
     }
 
     /// Lets the pods in: their cgroups are there afterwards.

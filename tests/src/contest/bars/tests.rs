@@ -25,7 +25,7 @@ fn ours() -> Outcome {
 #[test]
 fn nothing_run_leaves_all_open() {
     assert!(bars(&[]).iter().all(|bar| bar.verdict == Verdict::Open));
-    assert_eq!(bars(&[]).len(), 7);
+    assert_eq!(bars(&[]).len(), 8);
 }
 
 #[test]
@@ -53,6 +53,15 @@ fn the_slowest_of_few_runs_is_their_p99() {
     let slow = with(OURS, 2, |run| run.signal_ms = Some(50.1));
     assert_eq!(verdict("p99", &[ours(), slow]).0, Verdict::Fails);
     assert_eq!(verdict("p99", &[with(OURS, 1, |run| run.signal_ms = None)]).0, Verdict::Open);
+}
+
+#[test]
+fn one_signal_that_is_told_late_is_enough() {
+    assert_eq!(verdict("journal", &[ours()]), (Verdict::Holds, "20.0 ms at the longest".into()));
+    let late = with(OURS, 2, |run| run.journal_ms = Some(100.1));
+    assert_eq!(verdict("journal", &[ours(), late]), (Verdict::Fails, "100.1 ms at the longest".into()));
+    let untold = with(OURS, 1, |run| run.journal_ms = None);
+    assert_eq!(verdict("journal", &[untold]).0, Verdict::Open);
 }
 
 #[test]

@@ -29,6 +29,7 @@ fn told() -> Told {
         workload: "w".into(),
         run: 1,
         kernel_kills_counted: 0,
+        journalled_us: Vec::new(),
         stall_ms: 1.0,
         cpu_ms: None,
         resident_bytes: None,
@@ -69,6 +70,26 @@ fn each_step_is_timed_from_the_crossing() {
     assert_eq!((outcome.lowest_bytes, outcome.over_kills, outcome.signals), (180 * MIB, 0, 1));
     assert_eq!(outcome.first_signals.len(), 1);
     assert_eq!((outcome.looks, outcome.late_looks), (16, 0));
+}
+
+#[test]
+fn the_signal_that_the_log_had_last_is_timed_from_itself() {
+    let pods = [pod("first", 10, true), pod("second", 11, true), pod("spared", 12, true)];
+    let samples = line(&[300, 199, 180, 300], &[]);
+    let events = [signal(2_500, 10, "killer"), signal(3_500, 11, "killer")];
+    let facts = Facts {
+        threshold_bytes: THRESHOLD,
+        pods: &pods,
+        expected: &[],
+        began_us: 1_000,
+        samples: &samples,
+        events: &events,
+    };
+    let journalled_us = [("first", 12_500), ("second", 53_500), ("spared", 900_000)];
+    let journalled_us = journalled_us.map(|(name, us)| (name.to_owned(), us)).into();
+    let outcome = reckon(&facts, Told { journalled_us, ..told() });
+    assert!(is(outcome.journal_ms, 50.0), "{:?}", outcome.journal_ms);
+    assert_eq!(judged(&pods, &[], &samples, &events).journal_ms, None);
 }
 
 #[test]
