@@ -236,6 +236,33 @@ fn a_victim_that_does_not_die_is_told_and_passed_over() {
 }
 
 #[test]
+fn a_victim_is_not_given_up_as_long_as_it_dies() {
+    let pods = [(candidate(1, 0, 0), using(2 * GIB)), (candidate(2, 0, 0), using(GIB))];
+    let mut rig = Rig::new(&enforcing(GIB, 0), &pods);
+    assert!(evicts(&rig.look(MIB)));
+    rig.signalled();
+    // A 64th at a time, each within a second of the one before: far beyond the 4 s that it is given.
+    let mut held = 2 * GIB;
+    for _ in 0..20 {
+        held -= 2 * GIB / 64;
+        rig.pass(900 * MS);
+        assert_eq!(rig.progress(true, held), []);
+    }
+    // Less than a 64th is no progress.
+    for _ in 0..2 {
+        rig.pass(499 * MS);
+        held -= MIB;
+        assert_eq!(rig.progress(true, held), []);
+    }
+    rig.pass(2 * MS);
+    let told = rig.progress(true, held);
+    assert!(
+        matches!(told[..], [Action::Failed(failure)] if failure.reason == FailureReason::StillPopulated),
+        "{told:?}"
+    );
+}
+
+#[test]
 fn a_machine_that_was_paused_gave_the_victim_no_time_to_die() {
     let mut rig = Rig::new(&enforcing(GIB, 0), &[(candidate(1, 0, 0), using(2 * GIB))]);
     assert!(evicts(&rig.look(MIB)));
