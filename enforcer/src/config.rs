@@ -169,7 +169,7 @@ impl Default for Config {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// It could not be read.
-    #[error("cannot read the configuration {path}")]
+    #[error("cannot read the configuration {path}: --config names another")]
     Read {
         /// The file.
         path: String,

@@ -6,6 +6,7 @@ use serde_json::Value;
 pub(crate) fn detail(kind: &str, data: &Value) -> String {
     match kind {
         "threshold.crossed" => crossed(data),
+        "pressure.cleared" => cleared(data),
         "eviction.decided" => decided(data),
         "eviction.signalled" => signalled(data),
         "eviction.contained" => contained(data),
@@ -39,6 +40,18 @@ fn crossed(data: &Value) -> String {
         return format!("{signal} {} < {}", number(data, "observedCount"), number(data, "thresholdCount"));
     }
     format!("{signal} {} < {}", bytes(data, "observedBytes"), bytes(data, "thresholdBytes"))
+}
+
+fn cleared(data: &Value) -> String {
+    let signal = text(data, "signal");
+    let observed = match (data.get("observedBytes"), data.get("observedCount")) {
+        (Some(_), _) => format!(" {}", bytes(data, "observedBytes")),
+        (None, Some(_)) => format!(" {}", number(data, "observedCount")),
+        (None, None) => String::new(),
+    };
+    let lasted = ["crossedToClearedMs", "lastedMs"].into_iter().find(|key| data.get(key).is_some());
+    let lasted = lasted.map_or_else(String::new, |key| format!(", after {}", ms(data, key)));
+    format!("{signal}{observed}{lasted}").trim_start_matches(", ").to_owned()
 }
 
 fn signalled(data: &Value) -> String {

@@ -3,7 +3,10 @@ mod nested;
 use std::collections::BTreeMap;
 
 use super::{Error, Ignored, Origin, Problem, table};
-use crate::yaml::{Entry, Node, Value, shown};
+use crate::{
+    nearest::nearest,
+    yaml::{Entry, Node, Value, shown},
+};
 
 /// The fields of one file or of two: each is taken once, and what was wrong is collected.
 #[derive(Default)]
@@ -101,7 +104,8 @@ impl Fields {
                 if kubelets {
                     ignored.push(Ignored { field: key, origin: Origin { file: file.clone(), line } });
                 } else {
-                    self.problem(&file, line, &key, "unknown field");
+                    let message = unknown(&key, table::FIELDS.iter().map(|field| field.name));
+                    self.problem(&file, line, &key, &message);
                 }
             }
         }
@@ -225,9 +229,14 @@ impl Fields {
     pub(super) fn inner(&mut self, field: &'static str) -> Option<Inner> {
         let Taken { file, line, node } = self.take(field)?;
         match node.value {
-            Value::Map(entries) => {
-                Some(Inner { field: field.to_owned(), file, line, named: Vec::new(), entries })
-            }
+            Value::Map(entries) => Some(Inner {
+                field: field.to_owned(),
+                file,
+                line,
+                named: Vec::new(),
+                asked: Vec::new(),
+                entries,
+            }),
             other => {
                 let found = describe(&other);
                 self.problem(&file, line, field, &format!("expected a mapping, found {found}"));
@@ -268,7 +277,8 @@ impl Fields {
     /// Nothing of it is left that is known.
     pub(super) fn inner_end(&mut self, inner: Inner) {
         for Entry { key, line, node: _ } in inner.entries {
-            self.problem(&inner.file, line, &format!("{}.{key}", inner.field), "unknown field");
+            let message = unknown(&key, inner.asked.iter().copied());
+            self.problem(&inner.file, line, &format!("{}.{key}", inner.field), &message);
         }
     }
 
@@ -335,6 +345,8 @@ pub(super) struct Inner {
     line: u64,
     /// What was taken.
     named: Vec<&'static str>,
+    /// What there may be.
+    asked: Vec<&'static str>,
     entries: Vec<Entry>,
 }
 
@@ -345,6 +357,7 @@ impl Inner {
     }
 
     fn take(&mut self, name: &'static str) -> Option<Node> {
+        self.asked.push(name);
         let index = self.entries.iter().position(|entry| entry.key == name)?;
         let Entry { node, .. } = self.entries.remove(index);
         // As in Kubernetes, no value is as if the field were not there.
@@ -358,6 +371,13 @@ impl Layer {
     fn take(&mut self, field: &str) -> Option<Entry> {
         let index = self.entries.iter().position(|entry| entry.key == field)?;
         Some(self.entries.remove(index))
+    }
+}
+
+fn unknown<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> String {
+    match nearest(key, known) {
+        Some(near) => format!("unknown field: did you mean {near}?"),
+        None => String::from("unknown field"),
     }
 }
 

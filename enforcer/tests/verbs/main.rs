@@ -7,6 +7,7 @@ mod explained;
 mod foreseen;
 mod hostile;
 mod journal;
+mod printed;
 mod shells;
 
 use std::{

@@ -54,10 +54,25 @@ fn head(recording: &Origin, replay: &Replay) -> String {
     said.iter().flat_map(|said| wrap(said, WIDTH)).map(|line| line + "\n").collect()
 }
 
+/// One happening; what is about no pod takes the pod's place too.
 fn line(time: &str, what: &str, pod: &str, why: &str) -> String {
-    let pod = shorten(pod, NAME);
-    let padding = NAME.saturating_sub(pod.chars().count());
-    format!("{}\n", format!("{time:<12} {what:<10} {pod}{:padding$} {why}", "").trim_end())
+    let mut before = format!("{time:<12} {what:<10} ");
+    if !pod.is_empty() {
+        let pod = shorten(pod, NAME);
+        let padding = NAME.saturating_sub(pod.chars().count());
+        before.push_str(&format!("{pod}{:padding$} ", ""));
+    }
+    let indent = before.chars().count();
+    let mut text = String::new();
+    let mut lines = wrap(why, WIDTH.saturating_sub(indent));
+    if lines.is_empty() {
+        lines.push(String::new());
+    }
+    for why in lines {
+        text.push_str(&format!("{}\n", format!("{before}{why}").trim_end()));
+        before = " ".repeat(indent);
+    }
+    text
 }
 
 /// The time of the day, to the millisecond.

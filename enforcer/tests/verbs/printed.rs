@@ -1,0 +1,254 @@
+//! What the other verbs print: the events, an order, a configuration, a recording, and what this host offers.
+use std::fs;
+
+use enforcer::{
+    model::CgroupId,
+    policy::{
+        engine::{
+            Action, CandidateFacts, Candidates, Engine, EngineSettings, Input, Mode, NodeSample, PodKey,
+            Reading, Usage, followed,
+        },
+        flight::{Member, Origin, Writer, put_candidates, put_key, put_step},
+        threshold::{Signal, Threshold, ThresholdValue},
+    },
+};
+use serde_json::{Value, json};
+use ulid::Ulid;
+
+use crate::{
+    Printed, Scene,
+    daemon::Answers,
+    foreseen::{answers, headroom, ranking},
+    journal::{eviction, oom},
+};
+
+const MIB: u64 = 1 << 20;
+
+/// Lines of events, which are as long as they are, with the time of the day that they begin with as it is always.
+fn lines(scene: &Scene, arguments: &[&str]) -> String {
+    let printed = scene.run(arguments);
+    crate::assert_harmless(&printed.out);
+    let out: String = printed.out.lines().flat_map(|line| ["12:00:00.123", &line[12..], "\n"]).collect();
+    Printed { out: String::new(), ..printed }.whole().replacen("", &out, 1)
+}
+
+#[test]
+fn each_event_is_a_line() {
+    let scene = Scene::new();
+    scene.remember(&eviction());
+    scene.remember(&oom());
+    let mut told = lines(&scene, &["events"]);
+    for arguments in [
+        &["events", "--type", "eviction.signalled"][..],
+        &["events", "--pod", "default/hog", "--type", "pressure.crossed"],
+        &["events", "--type", "eviction.signaled"],
+    ] {
+        told.push_str(&format!("$ {}\n{}", arguments.join(" "), lines(&scene, arguments)));
+    }
+    insta::assert_snapshot!(told);
+    let lines = scene.raw(&["-o", "jsonl", "events"]).out;
+    let sequences: Vec<u64> = lines
+        .lines()
+        .map(|line| {
+            serde_json::from_str::<Value>(line).unwrap()["sequence"].as_str().unwrap().parse().unwrap()
+        })
+        .collect();
+    let count = u64::try_from(eviction().len() + oom().len()).unwrap();
+    assert_eq!(sequences, (1..=count).collect::<Vec<_>>());
+}
+
+/// Whoever is asked for by an order that is not there, or twice, is told so too.
+#[test]
+fn orders_and_what_came_of_them() {
+    let protect = json!({"order": "protect", "namespace": "default", "name": "billing", "uid": 1_000,
+        "reason": "month's end", "given": "2026-01-31T12:00:00Z", "until": "2026-01-31T13:00:00Z", "leftMs": 1_800_000});
+    let pause = json!({"order": "pause", "uid": 0, "reason": "a disk is replaced", "given": "2026-01-31T12:00:00Z",
+        "until": "2026-01-31T12:10:00Z", "leftMs": 59_000});
+    let scene = Scene::new();
+    scene.answer(answers(&ranking(), &headroom(), "enforce", &json!([protect, pause])));
+    let mut told = String::new();
+    for arguments in
+        [&["protect", "--list"][..], &["pause", "--list"], &["evict", "default/web"], &["protect"]]
+    {
+        told.push_str(&format!("$ {}\n{}", arguments.join(" "), scene.run(arguments).whole()));
+    }
+    let done = json!({"message": "default/billing is not evicted until 2026-01-31T13:00:00Z", "order": protect,
+        "durable": true, "evictionId": null, "dryRun": false});
+    let asked = Scene::new();
+    asked.answer(Answers::from([("/v1/orders", done.to_string().into_bytes())]));
+    let arguments = ["protect", "default/billing", "--for", "1h", "--reason", "month's end"];
+    told.push_str(&format!("$ {}\n{}", arguments.join(" "), asked.run(&arguments).whole()));
+    insta::assert_snapshot!(told);
+}
+
+#[test]
+fn a_configuration_is_judged_as_a_whole() {
+    let scene = Scene::new();
+    let mut told = scene.run(&["config", "check"]).whole();
+    let wrong = "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\nmode: enforced\n\
+                 evictionHard: {memory.availabel: 100Mi, memory.available: 120%}\nevictionSoft: {memory.available: 1Gi}\n\
+                 breaker: {maxKills: -1}\nstaticPodpath: /pods\n";
+    fs::write(scene.path("config.yaml"), wrong).unwrap();
+    told.push_str(&scene.run(&["config", "check"]).whole());
+    fs::write(scene.path("config.yaml"), "mode: [\n").unwrap();
+    told.push_str(&scene.run(&["config", "check"]).whole());
+    fs::remove_file(scene.path("config.yaml")).unwrap();
+    told.push_str(&scene.run(&["config", "check"]).whole());
+    insta::assert_snapshot!(told);
+}
+
+#[test]
+fn pods_in_files_are_ranked() {
+    let scene = Scene::new();
+    let pod = |name: &str, priority: i64, request: &str| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+            "spec": {"priority": priority, "containers": [{"name": "app", "resources": {"requests": {"memory": request}}}]}})
+    };
+    for (name, priority, request) in
+        [("hog", 0, "0"), ("web", 2_000, "400Mi"), ("db", 0, "1000Mi"), ("new", 0, "1Mi")]
+    {
+        fs::write(scene.path(&format!("pods/{name}.yaml")), pod(name, priority, request).to_string())
+            .unwrap();
+    }
+    let used = |mib: u64| json!({"workingSetBytes": mib * MIB, "processCount": mib});
+    let stats =
+        json!({"pods": {"default/hog": used(1_250), "default/web": used(500), "default/db": used(900)}});
+    fs::write(scene.path("stats.json"), stats.to_string()).unwrap();
+    let (pods, stats) = (scene.path("pods"), scene.path("stats.json"));
+    let (pods, stats) = (pods.to_str().unwrap(), stats.to_str().unwrap());
+    let mut told = scene.run(&["rank", "-f", pods, "--stats", stats]).whole();
+    told.push_str(&scene.run(&["rank", "-f", pods, "--stats", stats, "--signal", "pid.available"]).whole());
+    told.push_str(&scene.run(&["rank", "-f", pods]).whole());
+    insta::assert_snapshot!(told);
+}
+
+#[test]
+fn what_this_host_offers_and_what_is_lost_is_told() {
+    let facility = |name: &str, state: &str| {
+        json!({"name": name, "state": state, "found": "as it is found", "uses": "what is made of it",
+            "lost": if state == "full" { Value::Null } else { json!("what is lost by that") },
+            "remedy": if state == "full" { Value::Null } else { json!("what brings it back") },
+            "rungs": [{"uses": "the best", "loses": Value::Null}, {"uses": "what is made of it", "loses": "a little"}]})
+    };
+    let facilities =
+        json!([facility("kernel", "full"), facility("btf", "lesser"), facility("psi", "missing")]);
+    let programs = json!({"error": null, "attached": ["oom_mark_victim"], "failed": [
+        {"program": "memcg_oom", "hook": "fentry/x", "error": "Permission denied (os error 13)",
+         "verifierTail": "0: (b7) r0 = 0\nR1 invalid mem access", "lost": "the limit that was hit"}]});
+    let doctor = json!({"facilities": facilities, "programs": programs});
+    let scene = Scene::new();
+    let mut told = answers(&ranking(), &headroom(), "enforce", &json!([]));
+    told.insert("/v1/doctor", doctor.to_string().into_bytes());
+    scene.answer(told);
+    let mut told = scene.run(&["doctor"]).whole();
+    told.push_str(&scene.run(&["doctor", "-v"]).whole());
+    insta::assert_snapshot!(told);
+}
+
+/// One decision, between two candidates.
+fn recording() -> Vec<u8> {
+    let origin = Origin {
+        node: "node-1".into(),
+        boot_id: "b".into(),
+        config_hash: "sha256:0123".into(),
+        ..Origin::default()
+    };
+    let mut writer = Writer::new("0.1.0", &origin);
+    let pods = [("hog", 7, 1_250, 0), ("web", 8, 500, 400)];
+    let members = pods.map(|(name, id, ..)| Member {
+        cgroup: CgroupId(id),
+        namespace: "default".into(),
+        name: name.into(),
+        uid: name.into(),
+        qos_class: "Burstable".into(),
+    });
+    writer.names(&members);
+    let hard = Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(200 * MIB));
+    let settings =
+        EngineSettings { mode: Mode::Enforce, thresholds: followed(&[hard]), ..EngineSettings::default() };
+    let mut engine = Engine::new(&settings);
+    let mut bytes = Vec::new();
+    let mut record = |bytes: &mut Vec<u8>| {
+        writer.record(bytes);
+        bytes.clear();
+    };
+    put_key(&engine, &mut bytes);
+    record(&mut bytes);
+    let candidates = pods.map(|(_, id, _, request_mib)| CandidateFacts {
+        cgroup: CgroupId(id),
+        pod: PodKey { hash: id },
+        priority: 0,
+        request_bytes: request_mib * MIB,
+        critical: false,
+        protected: false,
+        grace_period_ns: 0,
+    });
+    let candidates = Candidates::new(&candidates);
+    put_candidates(&candidates, &mut bytes);
+    record(&mut bytes);
+    drop(engine.replace(candidates));
+    let node = NodeSample::memory(1_000_000, 199 * MIB, 8 << 30);
+    let readings = pods.map(|(_, _, mib, _)| {
+        Reading::Usage(Usage {
+            working_set_bytes: mib * MIB,
+            current_bytes: mib * MIB,
+            anon_bytes: mib * MIB,
+            ..Usage::default()
+        })
+    });
+    let mut evicts = false;
+    for input in [Input::Node(node), Input::Usages { node, readings: &readings }] {
+        let actions = engine.step(input);
+        put_step(&input, &actions, engine.decision(), &mut bytes);
+        record(&mut bytes);
+        evicts |= actions.iter().any(|action| *action == Action::Evict);
+    }
+    assert!(evicts, "nobody is evicted");
+    writer.finish()
+}
+
+#[test]
+fn a_decision_is_run_again_as_it_was_and_otherwise() {
+    let scene = Scene::new();
+    let file = scene.path("decision.rec");
+    fs::write(&file, recording()).unwrap();
+    let file = file.to_str().unwrap();
+    let otherwise = scene.path("otherwise.yaml");
+    let text = fs::read_to_string(scene.path("config.yaml")).unwrap().replace("observe", "enforce");
+    fs::write(&otherwise, format!("{text}evictionHard: {{memory.available: 198Mi}}\n")).unwrap();
+    let unknown = Ulid::from_parts(1_700_000_000_000, 7).to_string();
+    let mut told = String::new();
+    for arguments in [
+        &["replay", file][..],
+        &["replay", file, "--config", otherwise.to_str().unwrap()],
+        &["replay", &unknown],
+        &["replay", "latest"],
+    ] {
+        told.push_str(&scene.run(arguments).whole());
+    }
+    insta::assert_snapshot!(told);
+}
+
+#[test]
+fn what_would_be_if_is_told_of_the_daemon_that_runs() {
+    let scene = Scene::new();
+    let usage = |id: u64, mib: u64| {
+        json!({"cgroupId": id, "statsMissing": false, "currentBytes": mib * MIB, "workingSetBytes": mib * MIB,
+            "anonBytes": mib * MIB, "fileBytes": 0, "shmemBytes": 0, "processCount": 1})
+    };
+    scene.answer(Answers::from([
+        ("/v1/recording", recording()),
+        ("/v1/usages", json!([usage(7, 1_250), usage(8, 500)]).to_string().into_bytes()),
+    ]));
+    let mut told = String::new();
+    for arguments in [
+        &["what-if", "--threshold", "7Gi"][..],
+        &["what-if", "--threshold", "1Mi"],
+        &["what-if", "--add", "2Gi", "--pod", "web"],
+        &["what-if", "--add", "2Gi", "--pod", "wbe"],
+        &["what-if"],
+    ] {
+        told.push_str(&format!("$ {}\n{}", arguments.join(" "), scene.run(arguments).whole()));
+    }
+    insta::assert_snapshot!(told);
+}
