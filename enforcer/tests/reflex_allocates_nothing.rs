@@ -54,6 +54,7 @@ fn pod(root: &Path, name: &str, used_bytes: u64) -> PodPlan {
         ("cgroup.kill", String::new()),
         ("cgroup.events", String::from("populated 1\nfrozen 0\n")),
         ("cpu.max", String::from("20000 100000")),
+        ("cpu.weight", String::from("1")),
         ("memory.current", format!("{used_bytes}\n")),
         ("memory.stat", format!("anon {used_bytes}\nfile 0\nshmem 0\ninactive_file 0\n")),
     ] {

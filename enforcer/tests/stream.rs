@@ -13,7 +13,10 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use axum::body::Body;
+use futures_util::StreamExt as _;
 use serde_json::Value;
+use sse_stream::SseStream;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const SEED: &str = "ENFORCER_TEST_SEED";
@@ -103,16 +106,13 @@ impl Scene {
 
 const SSE: [&str; 4] = ["--silent", "--no-buffer", "-H", "Accept: text/event-stream"];
 
-/// The ids and the events of a stream, in order.
+/// The ids and the events of a stream, in order, as a client library reads them.
 fn blocks(text: &str) -> Vec<(String, Value)> {
-    let field = |block: &str, name: &str| {
-        block.lines().find_map(|line| line.strip_prefix(name).map(|value| value.trim_start().to_owned()))
-    };
-    text.split("\n\n")
-        .filter_map(|block| {
-            Some((field(block, "id:")?, serde_json::from_str(&field(block, "data:")?).unwrap()))
-        })
-        .collect()
+    let body = Body::from(text.to_owned()).into_data_stream();
+    let events = SseStream::from_bytes_stream(body).map(Result::unwrap).collect::<Vec<_>>();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let event = |event: sse_stream::Sse| Some((event.id?, serde_json::from_str(&event.data?).unwrap()));
+    runtime.block_on(events).into_iter().filter_map(event).collect()
 }
 
 fn sequences(blocks: &[(String, Value)]) -> Vec<u64> {
@@ -222,6 +222,7 @@ fn a_follower_misses_nothing_while_the_daemon_is_killed_a_hundred_times() {
                         block.push('\n');
                         continue;
                     }
+                    block.push('\n');
                     // A block that the kill cut short has no end, and is none.
                     for (id, event) in blocks(&std::mem::take(&mut block)) {
                         let sequence: u64 = event["sequence"].as_str().unwrap().parse().unwrap();

@@ -49,6 +49,8 @@ pub struct Candidate {
     pub(super) counted: Vec<OwnedFd>,
     /// `cpu.max` and `memory.high` of the pod and its containers, as far as they are there.
     pub(super) brakes: Vec<OwnedFd>,
+    /// The pod's `cpu.weight`; none where it has none.
+    pub(super) weight: Option<OwnedFd>,
     pub(super) targets: Vec<Target>,
     /// The ids of those that are not its own cgroup or within it, for the intent page.
     pub(super) elsewhere: Vec<CgroupId>,
@@ -117,6 +119,11 @@ impl Candidate {
                 Err(error) => return Err(error.into()),
             }
         }
+        let weight = match dir.open_change("cpu.weight") {
+            Ok(fd) => Some(fd),
+            Err(error) if error.is_gone() => None,
+            Err(error) => return Err(error.into()),
+        };
         let open_target = |path: &CgroupPath| {
             let dir = open_allowed(root, path)?;
             let kill = dir.open_write("cgroup.kill")?;
@@ -144,6 +151,7 @@ impl Candidate {
             charged,
             counted,
             brakes,
+            weight,
             targets,
             elsewhere,
             requested: plan.requested.clone(),

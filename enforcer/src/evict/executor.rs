@@ -17,6 +17,9 @@ const EVENTS_BYTES: usize = 256;
 /// How much of `cpu.max` or `memory.high` is read.
 const BRAKE_BYTES: usize = 64;
 
+/// The largest `cpu.weight` (`CGROUP_WEIGHT_MAX`, include/linux/cgroup.h).
+const MOST_WEIGHT: &[u8] = b"10000";
+
 /// What the signal took.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Signalled {
@@ -44,7 +47,8 @@ pub(super) struct Progress {
 ///
 /// The brakes are let go of right after: a task that `cpu.max` throttles dies at that rate, and so must be let run. To
 /// write them takes milliseconds (`cpu.max` locks out CPU hotplug and patches code), in which the others would grow on.
-/// One that `memory.high` throttles sleeps killably, and the signal itself wakes it.
+/// One that `memory.high` throttles sleeps killably, and the signal itself wakes it. Among the pods of its class it is given
+/// most of the CPUs: those who grow on are its rivals for them.
 pub(super) fn signal(candidate: &Candidate) -> Result<Signalled, Refusal> {
     check(candidate)?;
     let mut signalled = false;
@@ -60,6 +64,10 @@ pub(super) fn signal(candidate: &Candidate) -> Result<Signalled, Refusal> {
         return Err(refused);
     }
     let at_ns = now_ns(ClockId::Boottime);
+    if let Some(weight) = &candidate.weight {
+        // Where it is idle by its own wish (`cpu.idle`) it has no weight, and dies as it lived.
+        let _weighty = rustix::io::pwrite(weight, MOST_WEIGHT, 0);
+    }
     let brakes_failed = candidate.brakes.iter().filter(|brake| !is_released(brake)).count();
     Ok(Signalled { at_ns, brakes_failed })
 }

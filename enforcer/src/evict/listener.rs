@@ -14,7 +14,7 @@ use crate::policy::engine::Outcome;
 
 /// Of a victim that is killed at once it is told so much later at the most: it needs the CPUs to die, and for what came
 /// before it is early enough. Where an eviction is to be found within 100 ms, it leaves the journal time.
-pub(super) const HELD_BACK: Duration = Duration::from_millis(60);
+pub(super) const HELD_BACK: Duration = Duration::from_millis(25);
 
 /// How much is held back at the most.
 const ROOM: usize = 32;

@@ -157,6 +157,7 @@ fn decoy() -> io::Result<Candidate> {
         }],
         counted: vec![file("1\n")?],
         brakes: vec![file("")?],
+        weight: Some(file("")?),
         targets: vec![Target { dir: open()?, kill: file("")?, events: file("populated 1\n")? }],
         elsewhere: Vec::new(),
         requested: Requests::default(),

@@ -17,6 +17,7 @@ fn a_kill_lets_go_of_the_brakes() {
     for file in ["cpu.max", "memory.high", "app/cpu.max", "app/memory.high"] {
         assert!(node.read("a", file).starts_with("max"), "{file}");
     }
+    assert_eq!(node.read("a", "cpu.weight"), "10000");
 }
 
 #[test]
@@ -31,6 +32,7 @@ fn one_that_cannot_be_killed_keeps_its_limits() {
     for file in ["cpu.max", "app/cpu.max", "memory.high", "app/memory.high"] {
         assert!(!node.read("a", file).starts_with("max"), "{file}");
     }
+    assert_eq!(node.read("a", "cpu.weight"), "1");
 }
 
 #[test]

@@ -133,6 +133,7 @@ impl Node {
         }
         for (file, value) in [
             ("cpu.max", "20000 100000"),
+            ("cpu.weight", "1"),
             ("memory.high", "1"),
             ("app/cpu.max", "1000 100000"),
             ("app/memory.high", "1"),
