@@ -17,6 +17,8 @@ use enforcer_tests::{
     wait::{PATIENCE, wait_until},
 };
 
+mod allocatable;
+mod asked;
 mod calm;
 mod contain;
 mod foretold;

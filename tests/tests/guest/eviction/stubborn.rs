@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use enforcer_tests::wait::PATIENCE;
+use enforcer_tests::wait::{PATIENCE, wait_until};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use super::{MIB, Scene, THRESHOLD_BYTES, to_leave};
@@ -60,5 +60,23 @@ fn one_that_does_not_die_is_told_and_passed_over() {
     stuck.wait_for_end(PATIENCE).unwrap();
     drop(filler);
     scene.clear(&["stuck", "other", "filler"]);
+    scene.daemon.stop().unwrap();
+}
+
+/// The kernel lets those die that cgroup v2 has frozen.
+#[test]
+fn a_frozen_victim_dies_as_others_do() {
+    let mut scene = Scene::open("eviction-frozen");
+    let mut frozen = scene.hold("frozen", -10, "", "", "300Mi");
+    let folder = scene.folder("frozen").unwrap();
+    fs::write(folder.join("cgroup.freeze"), "1").unwrap();
+    wait_until("the frost", || scene.file("frozen", "cgroup.events").unwrap().contains("frozen 1"));
+    let mut filler = scene.fill(&to_leave(THRESHOLD_BYTES - 50 * MIB));
+    let decided = scene.wait("eviction.decided", "frozen");
+    scene.wait("eviction.completed", "frozen");
+    frozen.wait_for_end(PATIENCE).unwrap();
+    assert!(filler.lives().unwrap(), "{decided}");
+    drop(filler);
+    scene.clear(&["frozen", "filler"]);
     scene.daemon.stop().unwrap();
 }
