@@ -229,14 +229,7 @@ impl Fields {
     pub(super) fn inner(&mut self, field: &'static str) -> Option<Inner> {
         let Taken { file, line, node } = self.take(field)?;
         match node.value {
-            Value::Map(entries) => Some(Inner {
-                field: field.to_owned(),
-                file,
-                line,
-                named: Vec::new(),
-                asked: Vec::new(),
-                entries,
-            }),
+            Value::Map(entries) => Some(Inner::new(field.to_owned(), file, line, entries)),
             other => {
                 let found = describe(&other);
                 self.problem(&file, line, field, &format!("expected a mapping, found {found}"));
@@ -351,6 +344,10 @@ pub(super) struct Inner {
 }
 
 impl Inner {
+    fn new(field: String, file: String, line: u64, entries: Vec<Entry>) -> Self {
+        Self { field, file, line, named: Vec::new(), asked: Vec::new(), entries }
+    }
+
     /// Whether it had that field.
     pub(super) fn has(&self, name: &str) -> bool {
         self.named.contains(&name)

@@ -49,7 +49,7 @@ pub struct Candidate {
     pub(super) counted: Vec<OwnedFd>,
     /// `cpu.max` and `memory.high` of the pod and its containers, as far as they are there.
     pub(super) brakes: Vec<OwnedFd>,
-    /// The pod's `cpu.weight`; none where it has none.
+    /// The pod's `cpu.weight`; none where it has none, or where the pod outlives the kill: nobody would give it back.
     pub(super) weight: Option<OwnedFd>,
     pub(super) targets: Vec<Target>,
     /// The ids of those that are not its own cgroup or within it, for the intent page.
@@ -120,7 +120,7 @@ impl Candidate {
             }
         }
         let weight = match dir.open_change("cpu.weight") {
-            Ok(fd) => Some(fd),
+            Ok(fd) => targets.contains(&plan.cgroup.path).then_some(fd),
             Err(error) if error.is_gone() => None,
             Err(error) => return Err(error.into()),
         };

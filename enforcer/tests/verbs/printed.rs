@@ -57,7 +57,6 @@ fn each_event_is_a_line() {
     assert_eq!(sequences, (1..=count).collect::<Vec<_>>());
 }
 
-/// Whoever is asked for by an order that is not there, or twice, is told so too.
 #[test]
 fn orders_and_what_came_of_them() {
     let protect = json!({"order": "protect", "namespace": "default", "name": "billing", "uid": 1_000,

@@ -56,14 +56,7 @@ impl Fields {
     fn inner_from(&mut self, outer: &Inner, name: &str, node: Node) -> Option<Inner> {
         let field = format!("{}.{name}", outer.field);
         match node.value {
-            Value::Map(entries) => Some(Inner {
-                field,
-                file: outer.file.clone(),
-                line: node.line,
-                named: Vec::new(),
-                asked: Vec::new(),
-                entries,
-            }),
+            Value::Map(entries) => Some(Inner::new(field, outer.file.clone(), node.line, entries)),
             other => {
                 let found = describe(&other);
                 self.problem(&outer.file, node.line, &field, &format!("expected a mapping, found {found}"));

@@ -70,6 +70,7 @@ fn beside_a_kubelet_only_the_targets_are_killed() {
     executor::signal(&candidate).unwrap();
     assert_eq!(node.read("a", "app/cgroup.kill"), "1");
     assert!(!node.killed("a"));
+    assert_eq!(node.read("a", "cpu.weight"), "1");
     // The sandbox lives on; the victim is dead all the same.
     node.write("a", "app/cgroup.events", "populated 0\n");
     let mut buffer = [0; stat::BUFFER_BYTES];

@@ -1,3 +1,4 @@
+//! What is told at once of a kill, and what waits.
 use std::{
     sync::{Arc, mpsc},
     thread,
@@ -9,10 +10,7 @@ use super::{
     node::{MIB, Node, Pod},
 };
 use crate::{
-    evict::{
-        Listener, Report, listener,
-        queue::{Sender, queue},
-    },
+    evict::{Listener, Report, listener, queue::queue},
     policy::{pressure::Conditions, threshold::Signal},
 };
 
@@ -52,14 +50,13 @@ fn noted(held_back: Duration, reports: Vec<Report>, between: usize) -> Vec<(&'st
     let (log, noted) = mpsc::channel();
     let thread =
         thread::spawn(move || listener::run(&receiver, Notes(log), held_back, None, |_| unreachable!()));
-    let send = |sender: &Sender<Report>, report| drop(sender.offer(report));
     let mut all = Vec::new();
     let count = reports.len();
     for (index, report) in reports.into_iter().enumerate() {
         if index + 1 == count {
             all.extend(noted.iter().take(between));
         }
-        send(&sender, report);
+        assert!(sender.offer(report).is_ok());
     }
     drop(sender);
     thread.join().unwrap();
