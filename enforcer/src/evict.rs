@@ -21,6 +21,7 @@ mod executor;
 mod failure;
 mod gentle;
 mod hook;
+mod lent;
 mod levels;
 mod listener;
 mod observer;
@@ -39,6 +40,7 @@ mod teller;
 mod tests;
 mod turn;
 
+pub(crate) use self::teller::shortage_data;
 pub use self::{
     brake::BrakeBook,
     by_hand::{ByHand, Operator},

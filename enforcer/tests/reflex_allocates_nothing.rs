@@ -3,6 +3,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
+    clippy::panic,
     reason = "a test's helpers may panic like the test itself"
 )]
 
@@ -26,15 +27,15 @@ use std::{
 
 use counting::{COUNT, WATCHED};
 use enforcer::{
-    cgroup::CgroupDir,
+    cgroup::{CgroupDir, Throttled},
     config::PreKillHook,
-    evict::{Alarm, Candidate, HookProgram, Pledges, Reflex, ReflexConfig, Report, Scheduling},
+    evict::{Alarm, BrakeBook, Candidate, HookProgram, Pledges, Reflex, ReflexConfig, Report, Scheduling},
     journal::Intents,
     model::{CgroupPath, PodName, PodUid, QosClass},
     policy::{
         CgroupPlan, PodPlan,
         admission::Admission,
-        engine::{EngineSettings, HookPlan, Mode, followed},
+        engine::{EngineSettings, FailureReason, HookPlan, Mode, Refusal, followed},
         flight::{Recording, replay},
         message::Requests,
         threshold::{Signal, Threshold, ThresholdValue},
@@ -55,7 +56,10 @@ fn pod(root: &Path, name: &str, used_bytes: u64) -> PodPlan {
         ("cgroup.events", String::from("populated 1\nfrozen 0\n")),
         ("cpu.max", String::from("20000 100000")),
         ("cpu.weight", String::from("1")),
-        ("memory.current", format!("{used_bytes}\n")),
+        ("cgroup.procs", String::new()),
+        ("memory.current", format!("{used_bytes:012}\n")),
+        ("memory.high", String::from("max\n")),
+        ("pids.current", String::from("3\n")),
         ("memory.stat", format!("anon {used_bytes}\nfile 0\nshmem 0\ninactive_file 0\n")),
     ] {
         fs::write(dir.join(file), text).unwrap();
@@ -79,11 +83,19 @@ fn pod(root: &Path, name: &str, used_bytes: u64) -> PodPlan {
     }
 }
 
+/// Exchanged as a whole, under the same inode: the reflex has it open.
+fn exchange(path: &Path, text: &str) {
+    let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(path).unwrap();
+    file.write_all_at(text.as_bytes(), 0).unwrap();
+}
+
 fn set_available(meminfo: &Path, bytes: u64) {
     let text = format!("MemTotal: 8388608 kB\nMemFree: 1 kB\nMemAvailable: {:>12} kB\n", bytes / 1024);
-    // Exchanged as a whole, under the same inode: the reflex has it open.
-    let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(meminfo).unwrap();
-    file.write_all_at(text.as_bytes(), 0).unwrap();
+    exchange(meminfo, &text);
+}
+
+fn set_tasks(proc: &Path, count: u64) {
+    exchange(&proc.join("loadavg"), &format!("0.20 0.18 0.12 1/{count:05} 11206\n"));
 }
 
 /// A process file system with few processes in it.
@@ -92,7 +104,7 @@ fn process_ids(folder: &Path) -> PathBuf {
     fs::create_dir_all(proc.join("sys/kernel")).unwrap();
     fs::write(proc.join("sys/kernel/pid_max"), "32768\n").unwrap();
     fs::write(proc.join("sys/kernel/threads-max"), "15000\n").unwrap();
-    fs::write(proc.join("loadavg"), "0.20 0.18 0.12 1/80 11206\n").unwrap();
+    set_tasks(&proc, 80);
     proc
 }
 
@@ -137,115 +149,266 @@ impl EdgeSource for Bell {
     }
 }
 
+fn amount(signal: Signal, amount: u64) -> Threshold {
+    Threshold::hard(signal, ThresholdValue::Amount(amount))
+}
+
+/// A node with a hundred pods, of which each uses more than the one before it, and the reflex on it.
+struct Scene {
+    folder: tempfile::TempDir,
+    settings: EngineSettings,
+    reflex: Reflex,
+    reports: mpsc::Receiver<Report>,
+    recorder: Recorder,
+    plans: Vec<PodPlan>,
+    /// Whether who looks ahead was woken.
+    rung: Arc<AtomicBool>,
+    /// Whether decisions last.
+    lasts: Arc<AtomicBool>,
+}
+
+impl Scene {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (meminfo, cgroups) = (folder.path().join("meminfo"), folder.path().join("cgroups"));
+        set_available(&meminfo, 1024 * MIB);
+        fs::create_dir(&cgroups).unwrap();
+        let plans: Vec<_> =
+            (0..100).map(|number| pod(&cgroups, &format!("pod{number}"), (100 + number) * MIB)).collect();
+        let settings = EngineSettings {
+            mode: Mode::Enforce,
+            thresholds: followed(&[
+                amount(Signal::MemoryAvailable, 200 * MIB),
+                amount(Signal::AllocatableMemoryAvailable, 200 * MIB),
+                amount(Signal::PidAvailable, 100),
+            ]),
+            max_pod_grace_period_ns: 30_000_000_000,
+            ..EngineSettings::default()
+        };
+        let rung = Arc::new(AtomicBool::new(false));
+        let config = ReflexConfig {
+            settings,
+            meminfo,
+            root_stat: None,
+            scheduling: Scheduling::Normal,
+            proc: process_ids(folder.path()),
+            lock_memory: false,
+            cpus: 2,
+            past: Vec::new(),
+            hook: None,
+            alarm: Some(Alarm::new(std::thread::current(), Arc::clone(&rung))),
+        };
+        let intents = Intents::open(folder.path(), "boot").unwrap();
+        let book = BrakeBook::new(intents.brakes, Throttled::default());
+        let pledges = Pledges::new(intents.reflex, Arc::new(AtomicU64::new(0))).braking(book);
+        let (recorder, tap) =
+            Recorder::start(folder.path(), Provenance::default(), |message| panic!("{message}")).unwrap();
+        let lasts = Arc::new(AtomicBool::new(true));
+        let does_last = Arc::clone(&lasts);
+        let (sender, reports) = mpsc::channel();
+        let forward = move |report| {
+            if !matches!(report, Report::Conditions(_)) {
+                sender.send(report).unwrap();
+            }
+            does_last.load(Ordering::Acquire)
+        };
+        let reflex = Reflex::spawn(&config, Some(pledges), Vec::new(), Some(tap), forward).unwrap();
+        Self { folder, settings, reflex, reports, recorder, plans, rung, lasts }
+    }
+
+    fn cgroups(&self) -> PathBuf {
+        self.folder.path().join("cgroups")
+    }
+
+    fn set_candidates(&self) {
+        let root = CgroupDir::unchecked(&self.cgroups()).unwrap();
+        let open = |plan| Arc::new(Candidate::open(&root, plan).unwrap());
+        self.reflex.set_candidates(self.plans.iter().map(open).collect());
+        std::thread::sleep(Duration::from_millis(500));
+    }
+
+    fn set_available(&self, bytes: u64) {
+        set_available(&self.folder.path().join("meminfo"), bytes);
+    }
+
+    fn set_tasks(&self, count: u64) {
+        set_tasks(&self.folder.path().join("proc"), count);
+    }
+
+    fn set_used(&self, pod: &str, bytes: u64) {
+        exchange(&self.cgroups().join(pod).join("memory.current"), &format!("{bytes:012}\n"));
+    }
+
+    fn end(&self, pod: &str) {
+        self.set_used(pod, 0);
+        fs::write(self.cgroups().join(pod).join("pids.current"), "0\n").unwrap();
+        fs::write(self.cgroups().join(pod).join("cgroup.events"), "populated 0\n").unwrap();
+    }
+
+    fn configure(&self, mode: Mode, threshold: Threshold) {
+        let thresholds = followed(&[threshold]);
+        self.reflex.configure(EngineSettings { mode, thresholds, ..self.settings });
+    }
+
+    fn next(&self) -> Report {
+        self.reports.recv_timeout(Duration::from_secs(10)).expect("another report")
+    }
+
+    /// The next decision, which follows a crossing.
+    fn decided(&self) -> Report {
+        let crossed = self.next();
+        assert!(matches!(crossed, Report::Crossed { .. }), "{crossed:?}");
+        let decided = self.next();
+        assert!(matches!(decided, Report::Decided { .. }), "{decided:?}");
+        decided
+    }
+
+    /// Another set of candidates comes in, and the old one goes, while it is watched; so do the files of kubepods.
+    fn others_come(&self) {
+        self.set_candidates();
+        for _ in 0..3 {
+            let kubepods = kubepods(&self.cgroups());
+            self.reflex.set_kubepods(PodsMemory::open(&CgroupDir::unchecked(&kubepods).unwrap()).unwrap());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// An edge source comes, tells, and goes.
+    fn edges_come(&self) {
+        let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+        self.reflex.add_edges(Box::new(Bell(Arc::clone(&bell))));
+        for rings in [1_u64, 2, GONE] {
+            std::thread::sleep(Duration::from_millis(100));
+            rustix::io::write(&*bell, &rings.to_ne_bytes()).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        let stats = self.reflex.stats();
+        assert_eq!((stats.edges, stats.sources, Arc::strong_count(&bell)), (2, 0, 1), "{stats:?}");
+    }
+
+    /// It falls fast, and who looks ahead is woken.
+    fn falls_fast(&self) {
+        assert!(!self.rung.load(Ordering::Acquire));
+        self.set_available(600 * MIB);
+        std::thread::sleep(Duration::from_millis(800));
+        assert!(self.rung.load(Ordering::Acquire));
+    }
+
+    fn one_is_killed(&self) {
+        self.set_available(100 * MIB);
+        let decided = self.decided();
+        assert!(matches!(decided, Report::Decided { decision, .. } if decision.ranked_count == 100));
+        assert!(matches!(self.next(), Report::Signalled { .. }));
+        self.set_available(1024 * MIB);
+        self.end("pod99");
+        assert!(matches!(self.next(), Report::Completed { .. }));
+        assert!(matches!(self.next(), Report::Cleared { .. }));
+    }
+
+    /// A program is run before the next one is signalled. Nothing falls, so that there is time for it.
+    fn one_is_killed_after_a_hook(&self) {
+        let program =
+            HookProgram { path: Path::new("/usr/bin/true").canonicalize().unwrap(), args: Vec::new() };
+        self.reflex.set_hook(Some(&PreKillHook { program, timeout_ms: 30_000 }));
+        let thresholds = followed(&[amount(Signal::MemoryAvailable, 1100 * MIB)]);
+        let hook_timeout_ns = 30_000_000_000;
+        self.reflex.configure(EngineSettings { thresholds, hook_timeout_ns, ..self.settings });
+        let decided = self.decided();
+        let Report::Decided { decision, .. } = &decided else { panic!("{decided:?}") };
+        assert!(matches!(decision.hook, HookPlan::Awaited { .. }), "{decided:?}");
+        assert!(matches!(self.next(), Report::Hooked { .. }));
+        assert!(matches!(self.next(), Report::Signalled { .. }));
+        self.set_available(4096 * MIB);
+        self.end("pod98");
+        assert!(matches!(self.next(), Report::Completed { .. }));
+        assert!(matches!(self.next(), Report::Cleared { .. }));
+    }
+
+    fn one_would_be_killed(&self) {
+        self.configure(Mode::DryRun, amount(Signal::MemoryAvailable, 1200 * MIB));
+        self.set_available(1100 * MIB);
+        let decided = self.decided();
+        assert!(matches!(decided, Report::Decided { decision, .. } if decision.dry_run));
+        self.set_available(4096 * MIB);
+        assert!(matches!(self.next(), Report::Cleared { .. }));
+    }
+
+    fn process_ids_run_short(&self) {
+        fs::write(self.cgroups().join("pod50/pids.current"), "500\n").unwrap();
+        self.configure(Mode::Enforce, amount(Signal::PidAvailable, 100));
+        self.set_tasks(14_950);
+        let Report::Decided { decision, members, .. } = self.decided() else { unreachable!() };
+        assert_eq!(members[decision.index].identity().pod.name, "pod50");
+        assert!(matches!(self.next(), Report::Signalled { .. }));
+        self.set_tasks(80);
+        self.end("pod50");
+        assert!(matches!(self.next(), Report::Completed { .. }));
+        assert!(matches!(self.next(), Report::Cleared { .. }));
+    }
+
+    /// Below the soft threshold, but not as if all would be gone in a moment.
+    fn falls_slowly(&self) {
+        self.set_available(1600 * MIB);
+        std::thread::sleep(Duration::from_secs(1));
+        self.set_available(1490 * MIB);
+    }
+
+    /// It is given time to end, and the next in rank, which grows, is held back meanwhile.
+    fn one_is_asked_and_one_held_back(&self) {
+        let soft = Threshold { grace_period_ms: 100, ..amount(Signal::MemoryAvailable, 1500 * MIB) };
+        self.configure(Mode::Enforce, soft);
+        self.falls_slowly();
+        let Report::Decided { decision, members, .. } = self.decided() else { unreachable!() };
+        assert_eq!(members[decision.index].identity().pod.name, "pod97");
+        assert!(matches!(self.next(), Report::Terminated { .. }));
+        let held = (1..=200).find_map(|step| {
+            self.set_available((1490 - 5 * step) * MIB);
+            self.set_used("pod96", (196 + 5 * step) * MIB);
+            self.reports.recv_timeout(Duration::from_millis(50)).ok()
+        });
+        assert!(matches!(held, Some(Report::Contained { .. })), "{held:?}");
+        self.set_available(4096 * MIB);
+        self.end("pod97");
+        let ends = [self.next(), self.next(), self.next()];
+        let has = |is: fn(&Report) -> bool| ends.iter().any(is);
+        assert!(has(|report| matches!(report, Report::Completed { .. })), "{ends:?}");
+        assert!(has(|report| matches!(report, Report::Eased { .. })), "{ends:?}");
+        assert!(has(|report| matches!(report, Report::Cleared { .. })), "{ends:?}");
+    }
+
+    /// A decision that does not last is not carried out.
+    fn one_is_refused(&self) {
+        self.lasts.store(false, Ordering::Release);
+        self.falls_slowly();
+        assert!(matches!(self.decided(), Report::Decided { .. }));
+        let failed = self.next();
+        let Report::Failed { failure, .. } = &failed else { panic!("{failed:?}") };
+        assert_eq!(failure.reason, FailureReason::Refused(Refusal::Unrecorded));
+        self.set_available(4096 * MIB);
+    }
+}
+
 #[test]
 fn from_the_crossing_to_the_end_of_the_victim() {
-    let temp = tempfile::tempdir().unwrap();
-    let meminfo = temp.path().join("meminfo");
-    set_available(&meminfo, 1024 * MIB);
-    let cgroups = temp.path().join("cgroups");
-    fs::create_dir(&cgroups).unwrap();
-    let plans: Vec<_> =
-        (0..100).map(|number| pod(&cgroups, &format!("pod{number}"), (100 + number) * MIB)).collect();
-
-    let settings = EngineSettings {
-        mode: Mode::Enforce,
-        thresholds: followed(&[
-            Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(200 * MIB)),
-            Threshold::hard(Signal::AllocatableMemoryAvailable, ThresholdValue::Amount(200 * MIB)),
-            Threshold::hard(Signal::PidAvailable, ThresholdValue::Amount(100)),
-        ]),
-        ..EngineSettings::default()
-    };
-    let (sender, reports) = mpsc::channel();
-    let proc = process_ids(temp.path());
-    let rung = Arc::new(AtomicBool::new(false));
-    let config = ReflexConfig {
-        settings,
-        meminfo: meminfo.clone(),
-        root_stat: None,
-        scheduling: Scheduling::Normal,
-        proc,
-        lock_memory: false,
-        cpus: 2,
-        past: Vec::new(),
-        hook: None,
-        alarm: Some(Alarm::new(std::thread::current(), Arc::clone(&rung))),
-    };
-    let intents = Intents::open(temp.path(), "boot").unwrap();
-    let pledges = Pledges::new(intents.reflex, Arc::new(AtomicU64::new(0)));
-    let (recorder, tap) =
-        Recorder::start(temp.path(), Provenance::default(), |message| panic!("{message}")).unwrap();
-    let forward = move |report| {
-        if !matches!(report, Report::Conditions(_)) {
-            sender.send(report).unwrap();
-        }
-        true
-    };
-    let reflex = Reflex::spawn(&config, Some(pledges), Vec::new(), Some(tap), forward).unwrap();
-    let root = CgroupDir::unchecked(&cgroups).unwrap();
-    let open = || plans.iter().map(|plan| Arc::new(Candidate::open(&root, plan).unwrap())).collect();
-    reflex.set_candidates(open());
-    std::thread::sleep(Duration::from_millis(500));
+    let scene = Scene::start();
+    scene.set_candidates();
     WATCHED.store(reflex_thread(), Ordering::Relaxed);
-
-    // Another set comes in, and the old one goes, while it is watched.
-    reflex.set_candidates(open());
-    std::thread::sleep(Duration::from_millis(500));
-    // So do the files of kubepods.
-    for _ in 0..3 {
-        reflex.set_kubepods(PodsMemory::open(&CgroupDir::unchecked(&kubepods(&cgroups)).unwrap()).unwrap());
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    // An edge source comes, tells, and goes.
-    let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
-    reflex.add_edges(Box::new(Bell(Arc::clone(&bell))));
-    for rings in [1_u64, 2, GONE] {
-        std::thread::sleep(Duration::from_millis(100));
-        rustix::io::write(&*bell, &rings.to_ne_bytes()).unwrap();
-    }
-    std::thread::sleep(Duration::from_millis(200));
-    let stats = reflex.stats();
-    assert_eq!((stats.edges, stats.sources, Arc::strong_count(&bell)), (2, 0, 1), "{stats:?}");
-    // It falls fast, and who looks ahead is woken.
-    assert!(!rung.load(Ordering::Acquire));
-    set_available(&meminfo, 600 * MIB);
-    std::thread::sleep(Duration::from_millis(800));
-    assert!(rung.load(Ordering::Acquire));
-    set_available(&meminfo, 100 * MIB);
-    let next = || reports.recv_timeout(Duration::from_secs(10)).expect("another report");
-    assert!(matches!(next(), Report::Crossed { .. }));
-    assert!(matches!(next(), Report::Decided { decision, .. } if decision.ranked_count == 100));
-    assert!(matches!(next(), Report::Signalled { .. }));
-    set_available(&meminfo, 1024 * MIB);
-    fs::write(cgroups.join("pod99/memory.current"), "0\n").unwrap();
-    fs::write(cgroups.join("pod99/cgroup.events"), "populated 0\n").unwrap();
-    assert!(matches!(next(), Report::Completed { .. }));
-    assert!(matches!(next(), Report::Cleared { .. }));
-
-    // A program is run before the next one is signalled. Nothing falls, so that there is time for it.
-    let program = HookProgram { path: Path::new("/usr/bin/true").canonicalize().unwrap(), args: Vec::new() };
-    reflex.set_hook(Some(&PreKillHook { program, timeout_ms: 30_000 }));
-    let higher = Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(1100 * MIB));
-    let (thresholds, hook_timeout_ns) = (followed(&[higher]), 30_000_000_000);
-    reflex.configure(EngineSettings { thresholds, hook_timeout_ns, ..settings });
-    assert!(matches!(next(), Report::Crossed { .. }));
-    let decided = next();
-    let Report::Decided { decision, .. } = &decided else { panic!("{decided:?}") };
-    assert!(matches!(decision.hook, HookPlan::Awaited { .. }), "{decided:?}");
-    assert!(matches!(next(), Report::Hooked { .. }));
-    assert!(matches!(next(), Report::Signalled { .. }));
-    set_available(&meminfo, 2048 * MIB);
-    fs::write(cgroups.join("pod98/memory.current"), "0\n").unwrap();
-    fs::write(cgroups.join("pod98/cgroup.events"), "populated 0\n").unwrap();
-    assert!(matches!(next(), Report::Completed { .. }));
-    assert!(matches!(next(), Report::Cleared { .. }));
-
+    scene.others_come();
+    scene.edges_come();
+    scene.falls_fast();
+    scene.one_is_killed();
+    scene.one_is_killed_after_a_hook();
+    scene.one_would_be_killed();
+    scene.process_ids_run_short();
+    scene.one_is_asked_and_one_held_back();
+    scene.one_is_refused();
     WATCHED.store(0, Ordering::Relaxed);
     assert_eq!(COUNT.load(Ordering::Relaxed), 0, "allocations and frees on the reflex thread");
+    let Scene { reflex, recorder, .. } = scene;
     reflex.stop();
     // All of it was kept.
     let file = recorder.asker().snapshot();
     let account = replay(&Recording::read(&file).unwrap());
     assert_eq!((account.difference.as_ref(), account.unverified), (None, 0));
-    assert_eq!(account.decisions().count(), 2, "{account:?}");
+    assert!(account.decisions().count() >= 6, "{account:?}");
 }

@@ -21,28 +21,44 @@ const KEYS: [&str; 10] = [
     "predictedFreedBytes",
 ];
 
-/// Replays every decision of which there is a recording; how many there were. The daemon has ended.
+/// So many of the newest decisions have a recording, whatever else was decided.
+const KEPT: usize = 64;
+
+/// Replays every decision of which there is a recording; how many there were. The daemon has ended, and what it decided
+/// itself it must have recorded.
 ///
-/// Of what a daemon decided right before it was killed there may be none.
+/// Of what a daemon before it decided right before it was killed there may be no recording.
 pub fn check(daemon: &Daemon) -> anyhow::Result<usize> {
     let folder = daemon.folder().join("state/recordings");
-    if !folder.is_dir() {
-        return Ok(0);
-    }
     let output = daemon.verb(&["-o", "jsonl", "events"]).output().context("cannot read the events")?;
     let events: Vec<Value> = String::from_utf8(output.stdout)?
         .lines()
         .map(|line| serde_json::from_str(line).context("an event that is no JSON"))
         .collect::<Result<_, _>>()?;
     let decided: Vec<_> = of_type(&events, "eviction.decided").collect();
-    let files = std::fs::read_dir(&folder)?.map(|entry| Ok(entry?.path()));
-    let files: Vec<PathBuf> = files.collect::<std::io::Result<_>>()?;
+    let files: Vec<PathBuf> = match std::fs::read_dir(&folder) {
+        Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", folder.display())),
+    };
     let recordings: Vec<_> =
         files.iter().filter(|path| path.extension().is_some_and(|ending| ending == "rec")).collect();
-    for event in &decided {
+    let since = events.iter().rposition(|event| is(event, "config.loaded")).unwrap_or(0);
+    let events_since = events.get(since..).unwrap_or_default();
+    // Where the disk took none, or some are incomplete, that was told.
+    let was_hindered =
+        of_type(events_since, "degraded.entered").any(|event| event["data"]["what"] == "recorder");
+    let own = if was_hindered {
+        0
+    } else {
+        of_type(events_since, "eviction.decided").filter(|event| engines(event)).count()
+    };
+    for (newer, event) in decided.iter().rev().filter(|event| engines(event)).enumerate() {
         let id = text(event.pointer("/data/evictionId")).context("a decision without an id")?;
         if recordings.iter().any(|path| path.file_stem().is_some_and(|stem| stem == id)) {
             decision(daemon, event, &events).with_context(|| format!("the replay of {id}"))?;
+        } else {
+            ensure!(newer >= own.min(KEPT), "{id} was not recorded: {recordings:?}");
         }
     }
     ensure!(recordings.len() <= decided.len(), "more recordings than decisions: {recordings:?}");
@@ -99,6 +115,12 @@ fn decision(daemon: &Daemon, event: &Value, events: &[Value]) -> anyhow::Result<
         );
     }
     Ok(())
+}
+
+/// Whether the engine decided it: no operator, and no daemon that found it on the intent page.
+fn engines(event: &Value) -> bool {
+    let data = &event["data"];
+    data["decidedBy"] != "operator" && data["reconstructed"] != Value::Bool(true)
 }
 
 fn of_type<'a>(events: &'a [Value], kind: &'static str) -> impl Iterator<Item = &'a Value> {

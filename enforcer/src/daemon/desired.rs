@@ -46,6 +46,8 @@ use self::{alignment::Aligning, candidates::Standing, components::Looked, guarde
 /// It runs on change, and now and then. What may block is done on a thread that may.
 pub(super) struct Desired {
     config: Config,
+    /// What of a pod may be killed here.
+    open_candidate: candidates::Open,
     host: Host,
     journal: Journal,
     roster: Roster,
@@ -182,6 +184,7 @@ impl Desired {
         let components = Looked::new(&config.node_components, hierarchy.is_some(), &journal);
         let desired = Self {
             config,
+            open_candidate: if kubelets { candidates::open_apps } else { crate::evict::Candidate::open },
             host,
             journal,
             roster: Roster::new(),

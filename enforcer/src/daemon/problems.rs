@@ -27,7 +27,7 @@ impl Problems {
             } else if self.present.contains_key(&key) {
                 continue;
             } else {
-                telling::degraded(journal, what, &message);
+                telling::degraded_at(journal, what, Some(&key.1), &message);
                 message
             };
             self.present.insert(key, message);
@@ -62,6 +62,7 @@ mod tests {
             .iter()
             .map(|record| {
                 let event: serde_json::Value = serde_json::from_slice(&record.line).unwrap();
+                assert!(event["data"]["place"].is_string(), "what ends it finds it by its place: {event}");
                 (record.kind, event["data"]["message"].as_str().unwrap().to_owned())
             })
             .collect();

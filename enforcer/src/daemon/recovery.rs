@@ -24,9 +24,10 @@ use super::{
 use crate::{
     cgroup::{self, CgroupDir, Handles, Knob, Mark, PageSize, Sought, Throttled},
     config::{Config, Mode},
-    evict::{BrakeBook, Pledges},
+    evict::{BrakeBook, Pledges, shortage_data},
     journal::{Batch, Event, EventType, Filter, Intent, Intents, Journal, Subject},
     model::{CgroupId, CgroupPath, PodName},
+    policy::{engine::Shortage, threshold::Signal},
     source::{EndedPod, Why},
 };
 
@@ -63,7 +64,7 @@ pub(super) fn take_up(
         }
     };
     let left = intents.as_ref().map_or(&[][..], |intents| &intents.left);
-    knobs(left, journal);
+    let stuck = knobs(left, journal);
     unmarked(left, journal);
     let untold = |error: std::io::Error| {
         let message = format!("after a restart, pods that were evicted may come back: {error}");
@@ -85,7 +86,11 @@ pub(super) fn take_up(
     desired.remember(ended.clone());
     let intents = intents.map(|mut intents| {
         intents.forget_left();
-        let Intents { reflex, brakes, limits, making, left: _ } = intents;
+        let Intents { reflex, brakes, mut limits, making, left: _ } = intents;
+        for intent in &stuck {
+            // Never released: the next start tries again.
+            let _kept = limits.hold(intent);
+        }
         desired.set_intents(limits, making);
         (reflex, brakes)
     });
@@ -119,8 +124,10 @@ fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
             path,
             cgroup,
             elsewhere,
-            threshold_bytes,
-            observed_bytes,
+            signal,
+            hard,
+            threshold,
+            observed,
             decided_ns,
         } = intent
         else {
@@ -142,11 +149,10 @@ fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
             }
         };
         let mut decided = data.clone();
-        decided.extend([
-            (String::from("signal"), json!("memory.available")),
-            (String::from("thresholdBytes"), json!(threshold_bytes)),
-            (String::from("observedBytes"), json!(observed_bytes)),
-        ]);
+        // One that only another version knows is nothing to tell numbers of: their unit is not known.
+        decided.extend(Signal::from_name(signal).map_or_else(Map::new, |signal| {
+            shortage_data(&Shortage { signal, hard: *hard, threshold: *threshold, observed: *observed })
+        }));
         tell(EventType::EvictionDecided, &decided);
         let (kind, message, is_ended) = match holding {
             Holding::Nobody => (
@@ -188,7 +194,8 @@ fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
 /// Gives the files back what they held that were written for a while only.
 ///
 /// This is done in every mode: it undoes what a start before did, and never outlives it.
-fn knobs(left: &[Intent<'_>], journal: &Journal) {
+fn knobs<'a>(left: &[Intent<'a>], journal: &Journal) -> Vec<Intent<'a>> {
+    let mut stuck = Vec::new();
     for intent in left {
         let Intent::Knob { path, cgroup, file, old, new } = intent else { continue };
         let problem = match restore(path, *cgroup, file, (old, new)) {
@@ -200,12 +207,14 @@ fn knobs(left: &[Intent<'_>], journal: &Journal) {
         if let Some(error) = problem {
             let message = format!("{path}/{file} is still at {new}, and was {old}: {}", crate::chain(&error));
             telling::degraded(journal, "limits", &message);
+            stuck.push(intent.clone());
         } else {
             let files = json!([{"file": file, "old": new, "new": old}]);
             let data = json!({"cgroup": path, "reason": "interrupted", "files": files});
             journal.append(Event { kind: EventType::LimitsRestored, subject: Subject::Node, data });
         }
     }
+    stuck
 }
 
 /// Gives a cgroup its mark that was made right before the end: it goes when its pod does, as every other.

@@ -40,7 +40,8 @@ enum Refused {
     Fixed(Vec<&'static str>),
 }
 
-/// The configuration to go on with, if it is another one; what is wrong with it is told.
+/// The configuration to go on with; none if what there is must not be followed, and that is told. One that is as it was is
+/// gone on with too: that closes an open breaker.
 pub(super) fn reload(
     running: &Config,
     load: &Load,
@@ -51,7 +52,7 @@ pub(super) fn reload(
     match check(running, load, host, kubelets) {
         Ok(config) if config == *running => {
             tracing::info!("SIGHUP: the configuration is as it was");
-            None
+            Some(config)
         }
         Ok(config) => {
             tell(
@@ -117,7 +118,7 @@ mod tests {
             change(&mut config);
             reload(&running, &move || Ok(config.clone()), &host(), false, &journal)
         };
-        assert_eq!(with(|_| ()), None);
+        assert_eq!(with(|_| ()).as_ref(), Some(&running), "it closes an open breaker, and is no news");
         assert!(with(|config| config.on_drift = OnDrift::Report).is_some());
         assert_eq!(with(|config| config.mode = Mode::Enforce), None);
         let broken = || Config::parse("c.yaml", "kind: Other");

@@ -14,8 +14,16 @@ use crate::{
 
 /// Tells that something is missing here, or does not work, and what follows; once is enough.
 pub(super) fn degraded(journal: &Journal, what: &str, message: &str) {
+    degraded_at(journal, what, None, message);
+}
+
+/// The same of one place of several, by which its end is told too.
+pub(super) fn degraded_at(journal: &Journal, what: &str, place: Option<&str>, message: &str) {
     tracing::warn!("{message}");
-    let data = json!({"what": what, "message": message});
+    let mut data = json!({"what": what, "message": message});
+    if let Some(place) = place {
+        data["place"] = json!(place);
+    }
     journal.append(Event { kind: EventType::DegradedEntered, subject: Subject::Node, data });
 }
 

@@ -13,7 +13,7 @@ use crate::{
     cgroup::{self, CgroupDir, Forbidden, guard},
     model::{CgroupId, CgroupPath, PodName, PodUid, QosClass, ResourceName},
     policy::{
-        PodPlan,
+        ContainerPlan, PodPlan,
         engine::{CandidateFacts, PodKey, Reading, Resource, Usage},
         message::Requests,
     },
@@ -47,9 +47,9 @@ pub struct Candidate {
     pub(super) charged: Vec<ChargeFiles>,
     /// `pids.current` of the same cgroups, as far as it is there.
     pub(super) counted: Vec<OwnedFd>,
-    /// `cpu.max` and `memory.high` of the pod and its containers, as far as they are there.
-    pub(super) brakes: Vec<OwnedFd>,
-    /// The pod's `cpu.weight`; none where it has none, or where the pod outlives the kill: nobody would give it back.
+    /// `cpu.max` and `memory.high` of what is killed and its containers, as far as they are there.
+    pub(super) brakes: Vec<Brake>,
+    /// The pod's `cpu.weight`; none where it has none, or where its cgroup outlives the kill: nobody would give it back.
     pub(super) weight: Option<OwnedFd>,
     pub(super) targets: Vec<Target>,
     /// The ids of those that are not its own cgroup or within it, for the intent page.
@@ -58,6 +58,22 @@ pub struct Candidate {
     pub(super) requested: Requests,
     /// Where its containers are.
     pub(super) containers: Vec<(String, CgroupPath)>,
+}
+
+/// A file that slows a dying process down.
+#[derive(Debug)]
+pub(super) struct Brake {
+    pub(super) fd: OwnedFd,
+    /// Where it is, if its cgroup outlives the kill, and must have its value again.
+    pub(super) owner: Option<Owner>,
+}
+
+/// Where a file is.
+#[derive(Debug)]
+pub(super) struct Owner {
+    pub(super) path: CgroupPath,
+    pub(super) cgroup: CgroupId,
+    pub(super) file: &'static str,
 }
 
 /// A cgroup that is killed.
@@ -110,17 +126,21 @@ impl Candidate {
         targets: &[CgroupPath],
     ) -> Result<Self, OpenError> {
         let dir = open_allowed(root, &plan.cgroup.path)?;
+        let is_killed = targets.contains(&plan.cgroup.path);
         let mut brakes = Vec::new();
-        open_brakes(&dir, &mut brakes)?;
-        for container in &plan.containers {
+        if is_killed {
+            open_brakes(&dir, plan.adopted, &mut brakes)?;
+        }
+        let killed = |container: &&ContainerPlan| is_killed || targets.contains(&container.cgroup.path);
+        for container in plan.containers.iter().filter(killed) {
             match root.open(&container.cgroup.path) {
-                Ok(dir) => open_brakes(&dir, &mut brakes)?,
+                Ok(dir) => open_brakes(&dir, plan.adopted || container.adopted, &mut brakes)?,
                 Err(error) if error.is_gone() => {}
                 Err(error) => return Err(error.into()),
             }
         }
         let weight = match dir.open_change("cpu.weight") {
-            Ok(fd) => targets.contains(&plan.cgroup.path).then_some(fd),
+            Ok(fd) => (is_killed && !plan.adopted).then_some(fd),
             Err(error) if error.is_gone() => None,
             Err(error) => return Err(error.into()),
         };
@@ -289,10 +309,11 @@ fn open_count(dir: &CgroupDir, counted: &mut Vec<OwnedFd>) -> Result<(), cgroup:
     Ok(())
 }
 
-fn open_brakes(dir: &CgroupDir, brakes: &mut Vec<OwnedFd>) -> Result<(), cgroup::Error> {
+fn open_brakes(dir: &CgroupDir, outlives: bool, brakes: &mut Vec<Brake>) -> Result<(), cgroup::Error> {
     for file in ["cpu.max", "memory.high"] {
+        let owner = || Owner { path: dir.path().clone(), cgroup: dir.id(), file };
         match dir.open_change(file) {
-            Ok(fd) => brakes.push(fd),
+            Ok(fd) => brakes.push(Brake { fd, owner: outlives.then(owner) }),
             // Its controller is not enabled here: then there is no brake either.
             Err(error) if error.is_gone() => {}
             Err(error) => return Err(error),

@@ -25,7 +25,7 @@ const MOST_WEIGHT: &[u8] = b"10000";
 pub(super) struct Signalled {
     /// When the kernel had taken it: nanoseconds of `CLOCK_BOOTTIME`.
     pub(super) at_ns: u64,
-    /// How many files that slow a dying process down could not be raised.
+    /// How many files that slow a dying process down could not be raised, of those that go with it.
     pub(super) brakes_failed: usize,
 }
 
@@ -68,7 +68,9 @@ pub(super) fn signal(candidate: &Candidate) -> Result<Signalled, Refusal> {
         // Where it is idle by its own wish (`cpu.idle`) it has no weight, and dies as it lived.
         let _weighty = rustix::io::pwrite(weight, MOST_WEIGHT, 0);
     }
-    let brakes_failed = candidate.brakes.iter().filter(|brake| !is_released(brake)).count();
+    // What outlives it is lent.
+    let own = candidate.brakes.iter().filter(|brake| brake.owner.is_none());
+    let brakes_failed = own.filter(|brake| !is_released(&brake.fd)).count();
     Ok(Signalled { at_ns, brakes_failed })
 }
 

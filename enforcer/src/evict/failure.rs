@@ -31,6 +31,9 @@ pub(super) fn failure_reason(reason: FailureReason) -> Map<String, Value> {
             "unrecorded",
             String::from("the decision could not be written to the disk in time; it is tried again later"),
         ),
+        FailureReason::Refused(Refusal::Withdrawn) => {
+            ("withdrawn", String::from("it was spared for a while before it was asked to end: it was not"))
+        }
         FailureReason::Refused(Refusal::Kernel(errno)) => {
             data.insert("errno".into(), json!(errno));
             ("refused", std::io::Error::from_raw_os_error(errno).to_string())

@@ -34,9 +34,13 @@ const DEATH: Duration = Duration::from_secs(10);
 const BUFFER_BYTES: usize = 4096;
 
 /// Asks the victim of a soft eviction to end: SIGTERM to each of its processes. Nobody is asked whose decision is not
-/// recorded.
-pub(super) fn ask(number: u64, victim: &Candidate, is_recorded: bool) -> Outcome {
-    let asked = if is_recorded { try_ask(victim) } else { Err(Refusal::Unrecorded) };
+/// recorded, or withdrawn by now.
+pub(super) fn ask(number: u64, victim: &Candidate, is_recorded: bool, is_withdrawn: bool) -> Outcome {
+    let asked = match (is_withdrawn, is_recorded) {
+        (true, _) => Err(Refusal::Withdrawn),
+        (false, false) => Err(Refusal::Unrecorded),
+        (false, true) => try_ask(victim),
+    };
     let now_ns = now_ns(ClockId::Boottime);
     match asked {
         Ok(()) => Outcome::Terminated { number, now_ns },

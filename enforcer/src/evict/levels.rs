@@ -23,6 +23,9 @@ const PODS_KEEP_NS: u64 = 10_000 * MS;
 /// its threshold is no reason to gather its counters a thousand times a second.
 const PODS_PAUSE_NS: u64 = 10 * MS;
 
+/// How long it stands where kubepods could not be read: the threshold is not met meanwhile, whatever becomes of it.
+const PODS_RETRY_NS: u64 = 100 * MS;
+
 /// The part of what is left to the pods by which the node's memory may fall before they are looked at again.
 const FELL_SHARE: u64 = 4;
 
@@ -55,6 +58,8 @@ struct PodsRead {
     level: Option<Level>,
     /// What the node had then.
     node_bytes: u64,
+    /// Whether it failed.
+    has_failed: bool,
 }
 
 impl Levels {
@@ -108,7 +113,7 @@ impl Levels {
             Err(missing) => (None, Some(missing)),
         };
         self.blind[0].0 = missing;
-        self.pods_read = Some(PodsRead { at_ns: now_ns, level, node_bytes });
+        self.pods_read = Some(PodsRead { at_ns: now_ns, level, node_bytes, has_failed: missing.is_some() });
         level
     }
 
@@ -165,7 +170,7 @@ impl Levels {
 impl PodsRead {
     fn is_due(&self, now_ns: u64, node_bytes: u64, threshold: u64) -> bool {
         let age_ns = now_ns.saturating_sub(self.at_ns);
-        if age_ns >= PODS_KEEP_NS {
+        if age_ns >= PODS_KEEP_NS || self.has_failed && age_ns >= PODS_RETRY_NS {
             return true;
         }
         let Some(level) = self.level else { return false };

@@ -6,11 +6,10 @@ use std::{
 };
 
 use super::{
-    gentle,
+    candidate::Candidate,
     queue::{Next, Receiver},
     report::Report,
 };
-use crate::policy::engine::Outcome;
 
 /// Of a victim that is killed at once it is told so much later at the most: it needs the CPUs to die, and for what came
 /// before it is early enough. Where an eviction is to be found within 100 ms, it leaves the journal time.
@@ -41,14 +40,15 @@ impl<F: FnMut(Report) -> bool + Send + 'static> Listener for F {
     }
 }
 
-/// Tells the listener, until the reflex is gone; and has those victims asked to end that wait for their decision to last.
+/// Tells the listener, until the reflex is gone; and has those victims asked to end that wait for their decision to last:
+/// by number, and with whether it does.
 /// What [may wait](Report::may_wait) is told so much later, or with the next that may not.
 pub(super) fn run(
     reports: &Receiver<Report>,
     mut listener: impl Listener,
     held_back: Duration,
     ended: Option<&AtomicU64>,
-    answer: impl Fn(Outcome),
+    ask: impl Fn(u64, &Candidate, bool),
 ) {
     // The latest eviction that is recorded where it lasts.
     let mut recorded = 0;
@@ -76,7 +76,7 @@ pub(super) fn run(
                 ended.fetch_max(number, Ordering::Release);
             }
             if let Some((number, victim)) = soft {
-                answer(gentle::ask(number, &victim, recorded == number));
+                ask(number, &victim, recorded == number);
             }
         }
         if is_over {

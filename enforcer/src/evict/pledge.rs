@@ -11,7 +11,11 @@ use std::{
 
 use ulid::Ulid;
 
-use super::{brake::BrakeBook, candidate::Candidate};
+use super::{
+    brake::BrakeBook,
+    candidate::{Candidate, Owner},
+    lent::{self, Lent},
+};
 use crate::{
     journal::{Intent, Slot, Slots},
     policy::engine::Decision,
@@ -25,6 +29,8 @@ const MOST: usize = 14;
 pub struct Pledges {
     slots: Slots,
     held: [Option<(u64, Slot)>; MOST],
+    /// Of what victims were lent.
+    lent: [Option<Slot>; lent::MOST],
     recorded: Arc<AtomicU64>,
     ended: Arc<AtomicU64>,
     brakes: Option<BrakeBook>,
@@ -34,7 +40,14 @@ impl Pledges {
     /// `recorded` is the number of the latest eviction that is known on the disk with all before it; others raise it.
     #[must_use]
     pub fn new(slots: Slots, recorded: Arc<AtomicU64>) -> Self {
-        Self { slots, held: [const { None }; MOST], recorded, ended: Arc::default(), brakes: None }
+        Self {
+            slots,
+            held: [const { None }; MOST],
+            lent: [const { None }; lent::MOST],
+            recorded,
+            ended: Arc::default(),
+            brakes: None,
+        }
     }
 
     /// Where the number is raised of the latest eviction whose end is told.
@@ -64,11 +77,29 @@ impl Pledges {
             path: Cow::Borrowed(candidate.identity.cgroup.as_str()),
             cgroup: decision.cgroup,
             elsewhere: Cow::Borrowed(&candidate.elsewhere),
-            threshold_bytes: decision.shortage.threshold,
-            observed_bytes: decision.shortage.observed,
+            signal: Cow::Borrowed(decision.shortage.signal.as_str()),
+            hard: decision.shortage.hard,
+            threshold: decision.shortage.threshold,
+            observed: decision.shortage.observed,
             decided_ns: decision.decided_ns,
         };
         *free = self.slots.hold(&intent).map(|slot| (decision.number, slot));
+    }
+
+    /// Writes down that a file holds another value until the victim is dead; whether there was room for it.
+    pub(super) fn lend(&mut self, lent: &Lent, owner: &Owner) -> bool {
+        let Some(free) = self.lent.iter_mut().find(|lent| lent.is_none()) else { return false };
+        *free = self.slots.hold(&lent.intent(owner));
+        free.is_some()
+    }
+
+    /// Takes back what was lent: it is given back.
+    pub(super) fn given_back(&mut self) {
+        for lent in &mut self.lent {
+            if let Some(slot) = lent.take() {
+                self.slots.release(slot);
+            }
+        }
     }
 
     /// Takes back what did not come to a signal.
@@ -96,8 +127,10 @@ impl Pledges {
 }
 
 impl Drop for Pledges {
-    /// Whoever stops in order has told everything.
+    /// What is told stays told: whoever stops in order writes it all down. An eviction whose end is not told is taken up by
+    /// the next start.
     fn drop(&mut self) {
-        self.release_if(|_| true);
+        let ended = self.ended.load(Ordering::Acquire);
+        self.release_if(|held| held <= ended);
     }
 }

@@ -3,7 +3,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc::{self, RecvTimeoutError},
     },
     thread::{self, JoinHandle},
@@ -15,6 +15,7 @@ use rustix::{event::EventfdFlags, io::Errno, mm::MlockAllFlags, rand::GetRandomF
 use super::{
     brake::{self, Braking},
     candidate::Candidate,
+    gentle,
     hook::{self, HookProgram, Hooks, Job},
     levels::Levels,
     listener::{self, HELD_BACK, Listener},
@@ -173,6 +174,8 @@ pub(super) struct Shared {
     pub(super) mail: Mutex<Mail>,
     pub(super) bell: rustix::fd::OwnedFd,
     pub(super) stop: AtomicBool,
+    /// The latest eviction for which nobody is to be asked to end any more; 0 if there was none.
+    pub(super) withdrawn: AtomicU64,
     pub(super) counters: Counters,
 }
 
@@ -182,6 +185,7 @@ impl Shared {
             mail: Mutex::default(),
             bell: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             stop: AtomicBool::new(false),
+            withdrawn: AtomicU64::new(0),
             counters: Counters::default(),
         })
     }
@@ -290,7 +294,10 @@ impl Reflex {
             for report in rehearsed {
                 listener.rehearse(report);
             }
-            listener::run(&told, listener, HELD_BACK, ended.as_deref(), |outcome| mail.answer(outcome));
+            listener::run(&told, listener, HELD_BACK, ended.as_deref(), |number, victim, is_recorded| {
+                let is_withdrawn = mail.withdrawn.load(Ordering::Acquire) == number;
+                mail.answer(gentle::ask(number, victim, is_recorded, is_withdrawn));
+            });
         })?;
         reflex.start("enforcer-reap", move || reap::run(&work))?;
         let mail = Arc::clone(&reflex.shared);

@@ -14,7 +14,7 @@ use rustix::fs::MemfdFlags;
 
 use super::{
     brake::Braking,
-    candidate::{Candidate, Identity, Target},
+    candidate::{Brake, Candidate, Identity, Target},
     hook::{Hooks, Job},
     levels::Levels,
     onset::Onset,
@@ -156,7 +156,7 @@ fn decoy() -> io::Result<Candidate> {
             stat: file("anon 4096\nfile 0\nshmem 0\ninactive_file 0\n")?,
         }],
         counted: vec![file("1\n")?],
-        brakes: vec![file("")?],
+        brakes: vec![Brake { fd: file("")?, owner: None }],
         weight: Some(file("")?),
         targets: vec![Target { dir: open()?, kill: file("")?, events: file("populated 1\n")? }],
         elsewhere: Vec::new(),

@@ -167,7 +167,9 @@ impl Teller {
         let identity = |index: usize| members.get(index).map(|member| member.identity());
         let ranking: Vec<_> = (1_u32..)
             .zip(decision.ranking.iter())
-            .filter_map(|(rank, ranked)| Some(ranked_data(rank, ranked, identity(ranked.index)?)))
+            .filter_map(|(rank, ranked)| {
+                Some(ranked_data(rank, ranked, identity(ranked.index)?, decision.decided_ns))
+            })
             .collect();
         let excluded: Vec<_> = decision
             .excluded
@@ -304,8 +306,8 @@ pub(super) fn victim_data(victim: &Candidate, reading: &Reading, growth_bytes_pe
     data
 }
 
-fn ranked_data(rank: u32, ranked: &Ranked, identity: &Identity) -> Value {
-    let Ranked { index: _, cgroup: _, standing } = ranked;
+fn ranked_data(rank: u32, ranked: &Ranked, identity: &Identity, decided_ns: u64) -> Value {
+    let Ranked { index: _, cgroup: _, standing, read_ns } = ranked;
     let mut data = names(identity);
     data.insert("rank".into(), json!(rank));
     data.insert("evictable".into(), json!(true));
@@ -328,6 +330,9 @@ fn ranked_data(rank: u32, ranked: &Ranked, identity: &Identity) -> Value {
             }
         }
     }
+    if *read_ns < decided_ns {
+        data.insert("readAgoMs".into(), milliseconds(*read_ns, decided_ns));
+    }
     Value::Object(data)
 }
 
@@ -349,7 +354,7 @@ pub(super) fn names(identity: &Identity) -> Map<String, Value> {
 }
 
 /// A threshold and what was observed of it; amounts of memory are bytes, others are counts.
-fn shortage_data(shortage: &Shortage) -> Map<String, Value> {
+pub(crate) fn shortage_data(shortage: &Shortage) -> Map<String, Value> {
     let Shortage { signal, hard, threshold, observed } = shortage;
     let (threshold_key, observed_key) = match shortage.resource() {
         Resource::Memory => ("thresholdBytes", "observedBytes"),

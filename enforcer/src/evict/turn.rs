@@ -24,6 +24,7 @@ use super::{
     core::Core,
     executor,
     hook::Hooks,
+    lent::Loan,
     levels::Levels,
     observer::Counters,
     onset::Onset,
@@ -100,6 +101,9 @@ pub(super) struct Turn {
     set: PreparedSet,
     /// An old set that found no room in the reaper's queue; until it has gone no newer one is taken.
     retired: Option<Box<PreparedSet>>,
+    /// What the latest victim was lent, until it is dead; and what is to be given back, and found no room in that queue.
+    loan: Option<(Arc<Candidate>, Loan)>,
+    due: Option<(Arc<Candidate>, Loan)>,
     /// The same for the files of a kubepods that there was before.
     retired_pods: Option<Box<PodsMemory>>,
     braked: Option<Braked>,
@@ -153,6 +157,8 @@ impl Turn {
             sampler,
             set: PreparedSet::default(),
             retired: None,
+            loan: None,
+            due: None,
             retired_pods: None,
             braked: None,
             uneased: None,
@@ -280,6 +286,7 @@ impl Turn {
         }
         self.edges_wait = !mail.edges.is_empty();
         drop(mail);
+        self.withdraw();
         self.retire();
         for outcome in outcomes.iter() {
             self.heard(*outcome);
@@ -339,6 +346,7 @@ impl Turn {
             self.take_mail();
         }
         self.ease_again();
+        self.give_back();
         if let Some(pledges) = &mut self.wiring.pledges {
             pledges.settle();
         }
@@ -351,6 +359,7 @@ impl Turn {
         };
         let actions = self.core.step(Input::Node(node));
         self.carry_out(&actions);
+        self.withdraw();
         self.looked();
         let engine = self.core.engine();
         self.wiring.onset.look(&node, |signal| engine.next_threshold(signal));
@@ -471,6 +480,13 @@ impl Turn {
                     }
                 }
             }
+        }
+    }
+
+    /// Says for which eviction nobody is to be asked to end any more.
+    fn withdraw(&self) {
+        if let Some(number) = self.core.engine().withdrawn() {
+            self.wiring.shared.withdrawn.store(number, Ordering::Release);
         }
     }
 

@@ -76,10 +76,14 @@ pub enum Intent<'a> {
         cgroup: CgroupId,
         /// The ids of the cgroups that its containers took elsewhere; of many the first 16.
         elsewhere: Cow<'a, [CgroupId]>,
-        /// The threshold that was met, in bytes.
-        threshold_bytes: u64,
-        /// What was available, in bytes.
-        observed_bytes: u64,
+        /// The signal whose threshold was met, as events name it.
+        signal: Cow<'a, str>,
+        /// Whether that is a hard one.
+        hard: bool,
+        /// The threshold, in the base unit of what was short: bytes, or process ids.
+        threshold: u64,
+        /// What was available of that.
+        observed: u64,
         /// When it was decided: nanoseconds of `CLOCK_BOOTTIME`.
         decided_ns: u64,
     },
@@ -236,8 +240,8 @@ fn read(page: &SharedWords, slot: usize) -> Option<Intent<'static>> {
 }
 
 const KNOB: u8 = 1;
-const EVICTION: u8 = 2;
 const CGROUP: u8 = 3;
+const EVICTION: u8 = 4;
 
 /// Writes into a buffer until it is full.
 struct Encoder<'a> {
@@ -285,16 +289,18 @@ fn encode(intent: &Intent<'_>, bytes: &mut [u8]) -> Option<usize> {
             path,
             cgroup,
             elsewhere,
-            threshold_bytes,
-            observed_bytes,
+            signal,
+            hard,
+            threshold,
+            observed,
             decided_ns,
         } => {
-            to.put(&[EVICTION])?;
+            to.put(&[EVICTION, u8::from(*hard)])?;
             to.put(&id.to_le_bytes())?;
-            for number in [cgroup.0, *threshold_bytes, *observed_bytes, *decided_ns] {
+            for number in [cgroup.0, *threshold, *observed, *decided_ns] {
                 to.number(number)?;
             }
-            for text in [pod, uid, path] {
+            for text in [signal, pod, uid, path] {
                 to.text(text)?;
             }
             let written = elsewhere.get(..MOST_ELSEWHERE).unwrap_or(elsewhere);
@@ -348,11 +354,13 @@ fn decode(bytes: &[u8]) -> Option<Intent<'static>> {
             }
         }
         [EVICTION] => Intent::Eviction {
+            hard: from.array()? == [1],
             id: from.array().map(u128::from_le_bytes)?,
             cgroup: CgroupId(from.number()?),
-            threshold_bytes: from.number()?,
-            observed_bytes: from.number()?,
+            threshold: from.number()?,
+            observed: from.number()?,
             decided_ns: from.number()?,
+            signal: from.text()?,
             pod: from.text()?,
             uid: from.text()?,
             path: from.text()?,
@@ -390,8 +398,10 @@ mod tests {
             path: "/kubepods/besteffort/pod6c1a4e95".into(),
             cgroup: CgroupId(7),
             elsewhere: vec![CgroupId(8), CgroupId(u64::MAX)].into(),
-            threshold_bytes: 1,
-            observed_bytes: 2,
+            signal: "pid.available".into(),
+            hard: true,
+            threshold: 1,
+            observed: 2,
             decided_ns: 3,
         }
     }

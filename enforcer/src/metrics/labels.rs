@@ -104,6 +104,8 @@ words! {
         Refused = "refused",
         /// The decision could not be recorded.
         Unrecorded = "unrecorded",
+        /// It was spared before it could be asked to end.
+        Withdrawn = "withdrawn",
         /// It does not die.
         StillPopulated = "stillPopulated",
         /// An operator protects it since.

@@ -104,14 +104,18 @@ pub struct Engine {
     /// One for each threshold.
     episodes: [Option<Episode>; MAX_THRESHOLDS],
     conditions: Conditions,
-    /// What was told last of why nothing is done, as long as anything is short.
-    told: Option<Suppression>,
+    /// What was told last of why nothing is done, of each resource, as long as anything is short.
+    told: [Option<Suppression>; Resource::COUNT],
     victim: Option<Victim>,
     decision: Option<Decision>,
     decided: u64,
     quiet_until_ns: u64,
     /// The same for soft thresholds alone.
     soft_quiet_until_ns: u64,
+    /// The same for each resource for which there was nobody to evict: another may run short meanwhile.
+    nobody_until_ns: [u64; Resource::COUNT],
+    /// Whether a shortage was forgotten with its threshold since the last look.
+    is_forgotten: bool,
     baseline_due_ns: u64,
     /// What usages were asked for last.
     asked_for: Option<Resource>,
@@ -137,12 +141,14 @@ impl Engine {
             pressure: pressure(settings),
             episodes: [None; MAX_THRESHOLDS],
             conditions: Conditions::default(),
-            told: None,
+            told: [None; Resource::COUNT],
             victim: None,
             decision: None,
             decided: 0,
             quiet_until_ns: 0,
             soft_quiet_until_ns: 0,
+            nobody_until_ns: [0; Resource::COUNT],
+            is_forgotten: false,
             baseline_due_ns: 0,
             asked_for: None,
             brakes: Brakes::default(),
@@ -174,10 +180,13 @@ impl Engine {
             let mut before = self.settings.thresholds.iter().zip(&self.episodes);
             *episode = before.find(|(known, _)| *known == threshold).and_then(|(_, episode)| *episode);
         }
+        let open = |episodes: &[Option<Episode>]| episodes.iter().flatten().count();
+        self.is_forgotten |= open(&episodes) < open(&self.episodes);
         self.pressure = pressure;
         self.episodes = episodes;
         self.mode = settings.mode;
         self.quiet_until_ns = 0;
+        self.nobody_until_ns = [0; Resource::COUNT];
         self.settings = *settings;
     }
 
@@ -185,10 +194,8 @@ impl Engine {
     #[must_use = "the old set is returned so that it is not freed here"]
     pub fn replace(&mut self, mut candidates: Candidates) -> Candidates {
         candidates.inherit(&self.candidates);
-        if self.told == Some(Suppression::NoCandidate) {
-            // Now there may be somebody.
-            self.quiet_until_ns = 0;
-        }
+        // Now there may be somebody.
+        self.nobody_until_ns = [0; Resource::COUNT];
         std::mem::replace(&mut self.candidates, candidates)
     }
 
@@ -220,6 +227,14 @@ impl Engine {
     #[must_use]
     pub fn victim(&self) -> Option<(u64, CgroupId)> {
         self.victim.map(|victim| (victim.number, victim.cgroup))
+    }
+
+    /// The eviction for which nobody is to be asked to end any more, if there is one: its victim is spared since it was
+    /// decided, and has not been asked as far as is known. Whoever asks answers with `Refusal::Withdrawn`.
+    #[must_use]
+    pub fn withdrawn(&self) -> Option<u64> {
+        let victim = self.victim.filter(Victim::is_to_be_asked)?;
+        self.spared(victim.cgroup).map(|_| victim.number)
     }
 
     /// When the victim was asked to end, if it was.
@@ -311,9 +326,12 @@ impl Engine {
                 (None, _) => {}
             }
         }
-        if self.episodes.iter().all(Option::is_none) && (self.told.is_some() || !actions.is_empty()) {
-            self.told = None;
+        let is_forgotten = std::mem::take(&mut self.is_forgotten);
+        let was_short = is_forgotten || self.told.iter().any(Option::is_some) || !actions.is_empty();
+        if was_short && self.episodes.iter().all(Option::is_none) {
+            self.told = [None; Resource::COUNT];
             self.quiet_until_ns = 0;
+            self.nobody_until_ns = [0; Resource::COUNT];
             self.candidates.forgive();
         }
         if verdict.conditions != self.conditions {
@@ -380,6 +398,9 @@ impl Engine {
                 return false;
             }
             let resource = Resource::of(reclaim.threshold.signal);
+            if resource.is_some_and(|resource| now_ns < self.nobody_until_ns[resource.place()]) {
+                return false;
+            }
             let credit = self.victim.zip(resource).map_or(0, |(victim, resource)| victim.credit(resource));
             let coming = credit.saturating_add(self.on_free_lists(now_ns, reclaim));
             reclaim.available.saturating_add(coming) < reclaim.target
@@ -448,12 +469,13 @@ impl Engine {
             self.suppress(now_ns, &reclaim, Suppression::BreakerOpen, actions);
         }
         let Some(decision) = self.draw_up(now_ns, reclaim) else {
-            self.quiet_until_ns = now_ns.saturating_add(NOBODY_PAUSE_NS);
+            let place = shortage(&reclaim).resource().place();
+            self.nobody_until_ns[place] = now_ns.saturating_add(NOBODY_PAUSE_NS);
             self.suppress(now_ns, &reclaim, Suppression::NoCandidate, actions);
             return;
         };
         self.decided = decision.number;
-        self.told = None;
+        self.told[decision.shortage.resource().place()] = None;
         self.decision = Some(decision);
         if decision.dry_run {
             self.quiet_until_ns = now_ns.saturating_add(self.settings.dry_run_cool_down_ns);
@@ -521,8 +543,9 @@ impl Engine {
     }
 
     fn suppress(&mut self, now_ns: u64, reclaim: &Reclaim, reason: Suppression, actions: &mut Actions) {
-        if self.told != Some(reason) {
-            self.told = Some(reason);
+        let told = &mut self.told[shortage(reclaim).resource().place()];
+        if *told != Some(reason) {
+            *told = Some(reason);
             push(actions, Action::Suppressed { now_ns, signal: reclaim.threshold.signal, reason });
         }
     }
@@ -573,6 +596,6 @@ fn push<T: Copy, const N: usize>(few: &mut Few<T, N>, value: T) {
 wire!(struct Episode { crossed_ns, met, last_met_ns });
 wire!(struct Engine {
     settings, mode, candidates, breaker, pressure, episodes, conditions, told, victim, decision, decided,
-    quiet_until_ns, soft_quiet_until_ns, baseline_due_ns, asked_for, brakes,
+    quiet_until_ns, soft_quiet_until_ns, nobody_until_ns, is_forgotten, baseline_due_ns, asked_for, brakes,
     back_offs, exhausted_in_ns, died_ns, free_lists_bytes,
 });

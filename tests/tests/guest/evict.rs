@@ -1,5 +1,9 @@
 //! Real pressure, real cgroups, real kills: the reflex alone, without the daemon around it.
-#![expect(clippy::unwrap_used, reason = "a scenario's helpers may panic like the scenario itself")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a scenario's helpers may panic like the scenario itself"
+)]
 
 use std::{
     collections::BTreeMap,
@@ -16,9 +20,11 @@ use enforcer::{
         CgroupPlan, PodPlan,
         admission::Admission,
         engine::{EngineSettings, Mode, followed},
+        flight::{Recording, replay},
         message::Requests,
         threshold::{Signal, Threshold, ThresholdValue},
     },
+    recorder::{Provenance, Recorder},
     sense::{Meminfo, PROC_MEMINFO},
 };
 use enforcer_tests::{
@@ -53,28 +59,56 @@ fn plan(name: &str, path: &str, request_bytes: u64) -> PodPlan {
     }
 }
 
-fn reflex(mode: Mode, threshold_bytes: u64, pods: &[PodPlan]) -> (Reflex, mpsc::Receiver<Report>) {
-    let settings = EngineSettings {
-        mode,
-        thresholds: followed(&[Threshold::hard(
-            Signal::MemoryAvailable,
-            ThresholdValue::Amount(threshold_bytes),
-        )]),
-        ..EngineSettings::default()
-    };
-    let (sender, reports) = mpsc::channel();
-    let forward = move |report| {
-        // The scenario may end before the last report. Which conditions follow is not looked at here.
-        if !matches!(report, Report::Conditions(_)) {
-            drop(sender.send(report));
-        }
-        true
-    };
-    let config = ReflexConfig { settings, ..ReflexConfig::default() };
-    let reflex = Reflex::spawn(&config, None, Vec::new(), None, forward).unwrap();
-    let root = CgroupDir::mount(Path::new(ROOT)).unwrap();
-    reflex.set_candidates(pods.iter().map(|pod| Arc::new(Candidate::open(&root, pod).unwrap())).collect());
-    (reflex, reports)
+/// The reflex, and what it went through.
+struct Watch {
+    reflex: Reflex,
+    reports: mpsc::Receiver<Report>,
+    recorder: Recorder,
+    _folder: tempfile::TempDir,
+}
+
+impl Watch {
+    fn begin(mode: Mode, threshold_bytes: u64, pods: &[PodPlan]) -> Self {
+        let settings = EngineSettings {
+            mode,
+            thresholds: followed(&[Threshold::hard(
+                Signal::MemoryAvailable,
+                ThresholdValue::Amount(threshold_bytes),
+            )]),
+            ..EngineSettings::default()
+        };
+        let (sender, reports) = mpsc::channel();
+        let forward = move |report| {
+            // The scenario may end before the last report. Which conditions follow is not looked at here.
+            if !matches!(report, Report::Conditions(_)) {
+                drop(sender.send(report));
+            }
+            true
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let (recorder, tap) =
+            Recorder::start(folder.path(), Provenance::default(), |message| panic!("{message}")).unwrap();
+        let config = ReflexConfig { settings, ..ReflexConfig::default() };
+        let reflex = Reflex::spawn(&config, None, Vec::new(), Some(tap), forward).unwrap();
+        let root = CgroupDir::mount(Path::new(ROOT)).unwrap();
+        let open = |pod| Arc::new(Candidate::open(&root, pod).unwrap());
+        reflex.set_candidates(pods.iter().map(open).collect());
+        Self { reflex, reports, recorder, _folder: folder }
+    }
+
+    fn next(&self) -> Report {
+        self.reports.recv_timeout(Duration::from_mins(1)).unwrap()
+    }
+
+    /// Run again over what it was given, the engine does what it did: so many decisions.
+    fn end(self, decisions: usize) {
+        let asker = self.recorder.asker();
+        self.reflex.stop();
+        let file = asker.snapshot();
+        let account = replay(&Recording::read(&file).unwrap());
+        assert_eq!((account.difference.as_ref(), account.unverified, asker.lost()), (None, 0, 0));
+        assert_eq!(account.decisions().count(), decisions, "{account:?}");
+    }
 }
 
 fn ms(from_ns: u64, to_ns: Option<u64>) -> f64 {
@@ -92,13 +126,13 @@ fn a_hog_is_killed_and_the_modest_pod_lives() {
 
     let threshold_bytes = available_bytes() - 500 * MIB;
     let pods = [plan("modest", "evict/modest", 300 * MIB), plan("hog", "evict/hog", 0)];
-    let (reflex, reports) = reflex(Mode::Enforce, threshold_bytes, &pods);
-    reflex.memory_locked().unwrap();
+    let watch = Watch::begin(Mode::Enforce, threshold_bytes, &pods);
+    watch.reflex.memory_locked().unwrap();
     let mut load = Load::start(&hog, &["spike", "--size", "900Mi"]).unwrap();
 
     let mut told = Vec::new();
     let completion = loop {
-        let report = reports.recv_timeout(Duration::from_mins(1)).unwrap();
+        let report = watch.next();
         if let Report::Completed { completion, candidate, .. } = &report {
             assert_eq!(candidate.identity().pod.name, "hog");
             break *completion;
@@ -125,10 +159,11 @@ fn a_hog_is_killed_and_the_modest_pod_lives() {
     assert_eq!(hog.number("memory.events", "oom_kill").unwrap(), 0);
 
     // One was enough: the other lives, and nobody else is decided on.
-    assert!(matches!(reports.recv_timeout(Duration::from_secs(10)), Ok(Report::Cleared { .. })));
-    assert!(reports.recv_timeout(Duration::from_millis(500)).is_err());
+    assert!(matches!(watch.reports.recv_timeout(Duration::from_secs(10)), Ok(Report::Cleared { .. })));
+    assert!(watch.reports.recv_timeout(Duration::from_millis(500)).is_err());
     steady.end().unwrap();
-    assert_eq!(reflex.stats().reports_dropped, 0);
+    assert_eq!(watch.reflex.stats().reports_dropped, 0);
+    watch.end(1);
 }
 
 #[test]
@@ -141,10 +176,10 @@ fn a_victim_with_next_to_no_cpu_dies_at_full_speed() {
     let used_usec = || hog.number("cpu.stat", "usage_usec").unwrap();
     let before_usec = used_usec();
     // Short from the start.
-    let (_reflex, reports) =
-        reflex(Mode::Enforce, available_bytes() + 100 * MIB, &[plan("throttled", "evict/throttled", 0)]);
+    let pods = [plan("throttled", "evict/throttled", 0)];
+    let watch = Watch::begin(Mode::Enforce, available_bytes() + 100 * MIB, &pods);
     let completion = loop {
-        if let Report::Completed { completion, .. } = reports.recv_timeout(Duration::from_mins(1)).unwrap() {
+        if let Report::Completed { completion, .. } = watch.next() {
             break completion;
         }
     };
@@ -155,6 +190,7 @@ fn a_victim_with_next_to_no_cpu_dies_at_full_speed() {
     // At its quota the same work takes fifty times as long as it takes the CPU.
     assert!(took_ns < cpu_ns * QUOTA_SHARE / 4, "dead after {took_ns} ns for {cpu_ns} ns of CPU time");
     assert!(hog.read("cpu.max").unwrap().starts_with("max "));
+    watch.end(1);
 }
 
 #[test]
@@ -162,11 +198,11 @@ fn a_dry_run_names_the_victim_and_spares_it() {
     let hog = Cgroup::create("evict/spared").unwrap();
     hog.write("cpu.max", "50000 100000").unwrap();
     let threshold_bytes = available_bytes() - 200 * MIB;
-    let (_reflex, reports) = reflex(Mode::DryRun, threshold_bytes, &[plan("spared", "evict/spared", 0)]);
+    let watch = Watch::begin(Mode::DryRun, threshold_bytes, &[plan("spared", "evict/spared", 0)]);
     let mut load = Load::start(&hog, &["spike", "--size", "300Mi"]).unwrap();
     load.wait_for("ready").unwrap();
     let decided = loop {
-        if let Report::Decided { decision, .. } = reports.recv_timeout(Duration::from_mins(1)).unwrap() {
+        if let Report::Decided { decision, .. } = watch.next() {
             break decision;
         }
     };
@@ -174,6 +210,7 @@ fn a_dry_run_names_the_victim_and_spares_it() {
     load.wait_for("running").unwrap();
     load.end().unwrap();
     assert_eq!(hog.read("cpu.max").unwrap(), "50000 100000");
+    watch.end(1);
 }
 
 #[test]
@@ -182,11 +219,11 @@ fn a_pod_that_is_gone_is_passed_over() {
     let gone = Cgroup::create("evict/gone").unwrap();
     let threshold_bytes = available_bytes() - 200 * MIB;
     let pods = [plan("gone", "evict/gone", 0), plan("next", "evict/next", 0)];
-    let (_reflex, reports) = reflex(Mode::Enforce, threshold_bytes, &pods);
+    let watch = Watch::begin(Mode::Enforce, threshold_bytes, &pods);
     drop(gone);
     let mut load = Load::start(&victim, &["spike", "--size", "400Mi"]).unwrap();
     loop {
-        match reports.recv_timeout(Duration::from_mins(1)).unwrap() {
+        match watch.next() {
             Report::Completed { candidate, .. } => {
                 assert_eq!(candidate.identity().pod.name, "next");
                 break;
@@ -196,4 +233,5 @@ fn a_pod_that_is_gone_is_passed_over() {
         }
     }
     load.wait().unwrap();
+    watch.end(1);
 }

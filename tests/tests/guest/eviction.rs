@@ -21,6 +21,7 @@ mod allocatable;
 mod asked;
 mod calm;
 mod contain;
+mod disk;
 mod foretold;
 mod hook;
 mod metrics;

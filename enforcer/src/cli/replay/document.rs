@@ -255,6 +255,7 @@ impl<'a> Teller<'a> {
                     FailureReason::Refused(Refusal::Empty) => String::from("empty"),
                     FailureReason::Refused(Refusal::Replaced) => String::from("replaced"),
                     FailureReason::Refused(Refusal::Unrecorded) => String::from("unrecorded"),
+                    FailureReason::Refused(Refusal::Withdrawn) => String::from("withdrawn"),
                     FailureReason::Refused(Refusal::Kernel(errno)) => {
                         std::io::Error::from_raw_os_error(errno).to_string()
                     }

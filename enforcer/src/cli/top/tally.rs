@@ -12,8 +12,14 @@ pub(super) const WINDOW_MS: i64 = 24 * 3_600 * 1_000;
 const MAX_PROBLEMS: usize = 64;
 
 /// The types that it is made of.
-pub(super) const KINDS: [&str; 5] =
-    ["eviction.decided", "eviction.completed", "oom.incident", "degraded.entered", "degraded.left"];
+pub(super) const KINDS: [&str; 6] = [
+    "config.loaded",
+    "eviction.decided",
+    "eviction.completed",
+    "oom.incident",
+    "degraded.entered",
+    "degraded.left",
+];
 
 /// What happened in the last day, and what is missing now.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]

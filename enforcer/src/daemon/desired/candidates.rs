@@ -12,10 +12,13 @@ use crate::{
     cgroup::{self, CgroupDir},
     daemon::lookout::{Kubepods, Sights, Suspect},
     evict::{self, Candidate, OpenError},
-    model::{CgroupId, CgroupPath, PodUid, QosClass},
+    model::{CgroupId, CgroupPath, ContainerKind, PodUid, QosClass},
     policy::{CgroupPlan, ContainerPlan, Plan, PodPlan, admission::Rejection},
     source::State,
 };
+
+/// Opens a pod with what of it may be killed.
+pub(super) type Open = fn(&CgroupDir, &PodPlan) -> Result<Candidate, OpenError>;
 
 /// A candidate, and what it was opened for.
 pub(super) struct Standing {
@@ -37,6 +40,14 @@ fn as_held(plan: &PodPlan, holders: &BTreeMap<CgroupPath, PodUid>) -> Option<Pod
     let mut held = may(plan.adopted, &plan.cgroup.path).then(|| plan.clone())?;
     held.containers.retain(|container| may(container.adopted, &container.cgroup.path));
     Some(held)
+}
+
+/// Beside a kubelet the app containers alone, as far as they are there: never the sandbox, whose cgroup lies in the pod's too.
+pub(super) fn open_apps(root: &CgroupDir, plan: &PodPlan) -> Result<Candidate, OpenError> {
+    let apps = plan.containers.iter().filter(|container| container.kind == ContainerKind::App);
+    let paths = apps.map(|container| &container.cgroup.path);
+    let there = paths.filter(|path| !root.open(path).is_err_and(|error| error.is_gone()));
+    Candidate::open_with_targets(root, plan, &there.cloned().collect::<Vec<_>>())
 }
 
 fn keep_leaving(kept: &mut BTreeMap<PodUid, PodPlan>, before: &Plan, leaving: &BTreeSet<&PodUid>) {
@@ -168,7 +179,7 @@ impl Desired {
     }
 
     fn open(&mut self, root: &CgroupDir, plan: &PodPlan) -> Option<Arc<Candidate>> {
-        match Candidate::open(root, plan) {
+        match (self.open_candidate)(root, plan) {
             Ok(candidate) => Some(Arc::new(candidate.protected(self.protected.contains(&plan.name)))),
             Err(OpenError::Cgroup(error)) if error.is_gone() => None,
             Err(error) => {

@@ -11,8 +11,10 @@ fn an_eviction_is_told_once_and_its_pod_stays_evicted() {
         path: "/no/such/cgroup".into(),
         cgroup: CgroupId(1),
         elsewhere: Vec::new().into(),
-        threshold_bytes: 10,
-        observed_bytes: 9,
+        signal: "pid.available".into(),
+        hard: true,
+        threshold: 10,
+        observed: 9,
         decided_ns: 0,
     }];
     for _ in 0..2 {
@@ -26,6 +28,13 @@ fn an_eviction_is_told_once_and_its_pod_stays_evicted() {
         kinds,
         [EventType::EvictionDecided, EventType::EvictionCompleted],
         "the second start tells nothing"
+    );
+    let decided: Value = serde_json::from_slice(&records[0].line).unwrap();
+    let data = &decided["data"];
+    assert_eq!(
+        (&data["signal"], &data["thresholdCount"], &data["observedCount"], &data["hard"]),
+        (&json!("pid.available"), &json!(10), &json!(9), &json!(true)),
+        "{decided}"
     );
     assert_eq!(records[0].pod.as_ref().map(ToString::to_string).as_deref(), Some("default/hog"));
 }
@@ -47,8 +56,10 @@ fn one_whose_signal_was_told_counts_once_and_one_whose_was_not_is_made_up_for() 
             path: "/no/such/cgroup".into(),
             cgroup: CgroupId(1),
             elsewhere: Vec::new().into(),
-            threshold_bytes: 10,
-            observed_bytes: 9,
+            signal: "pid.available".into(),
+            hard: true,
+            threshold: 10,
+            observed: 9,
             decided_ns: 5_000_000,
         }];
         evictions(&left, &journal);

@@ -14,7 +14,7 @@ use crate::{
         engine::{
             Action, BrakeCause, BrakeRefusal, Candidates, Completion, Containment, Engine, EngineSettings,
             Failure, FailureReason, Input, KillReason, Mode, Moments, NodeSample, Outcome, Reading, Refusal,
-            Resource, Shortage, Suppression, followed,
+            Resource, Shortage, Suppression, Usage, followed,
         },
         threshold::{Signal, Threshold, ThresholdValue},
     },
@@ -57,6 +57,14 @@ fn teller() -> Teller {
 
 /// A decision against the second of the candidates.
 pub(super) fn decided(members: Arc<[Arc<Candidate>]>) -> Report {
+    let mut buffer = [0; crate::evict::stat::BUFFER_BYTES];
+    let readings: Vec<Reading> =
+        members.iter().map(|member| member.read_usage(Resource::Memory, &mut buffer)).collect();
+    decided_by(members, &[(2_345_678, &readings)])
+}
+
+/// The decision by these readings, each at its time; before the last, memory was not short.
+fn decided_by(members: Arc<[Arc<Candidate>]>, readings: &[(u64, &[Reading])]) -> Report {
     let mut engine = Engine::new(&EngineSettings {
         mode: Mode::Enforce,
         thresholds: followed(&[Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(200 * MIB))]),
@@ -64,13 +72,15 @@ pub(super) fn decided(members: Arc<[Arc<Candidate>]>) -> Report {
     });
     let facts: Vec<_> = members.iter().map(|member| member.facts()).collect();
     drop(engine.replace(Candidates::new(&facts)));
-    let mut buffer = [0; crate::evict::stat::BUFFER_BYTES];
-    let readings: Vec<Reading> =
-        members.iter().map(|member| member.read_usage(Resource::Memory, &mut buffer)).collect();
-    let node = NodeSample::memory(MS, 203_776 * 1024, 8 << 30);
+    let (last, before) = readings.split_last().unwrap();
+    for (now_ns, readings) in before {
+        let node = NodeSample::memory(*now_ns, 4 << 30, 8 << 30);
+        engine.step(Input::Usages { node, readings });
+    }
+    let (now_ns, readings) = *last;
+    let node = NodeSample::memory(now_ns / MS * MS - MS, 203_776 * 1024, 8 << 30);
     engine.step(Input::Node(node));
-    let actions =
-        engine.step(Input::Usages { node: NodeSample { now_ns: 2_345_678, ..node }, readings: &readings });
+    let actions = engine.step(Input::Usages { node: NodeSample { now_ns, ..node }, readings });
     assert!(actions.iter().any(|action| *action == Action::Evict));
     let decision = *engine.decision().unwrap();
     engine.step(Input::Outcome(Outcome::Refused { number: 1, now_ns: 0, reason: Refusal::Gone }));
@@ -81,6 +91,25 @@ pub(super) fn decided(members: Arc<[Arc<Candidate>]>) -> Report {
 fn decided_carries_the_whole_decision() {
     let (_node, members) = candidates();
     insta::assert_snapshot!(show(&teller().event(&decided(members)).unwrap()));
+}
+
+#[test]
+fn an_old_reading_that_stands_in_for_one_that_failed_is_told_as_such() {
+    let (_node, members) = candidates();
+    let using = |mib| {
+        let (current_bytes, working_set_bytes) = (mib * MIB, mib * MIB);
+        Reading::Usage(Usage { current_bytes, working_set_bytes, ..Usage::default() })
+    };
+    let all = [using(50), using(1250), using(80)];
+    let one_failed = [using(50), Reading::Missing, using(90)];
+    let told = teller().event(&decided_by(members, &[(100 * MS, &all), (3_100 * MS, &one_failed)])).unwrap();
+    let ranking = told.data["ranking"].as_array().unwrap();
+    let shown = |ranked: &Value| {
+        (ranked["name"].clone(), ranked["usageBytes"].clone(), ranked.get("readAgoMs").cloned())
+    };
+    let expected =
+        [(json!("hog"), json!(1250 * MIB), Some(json!(3_000.0))), (json!("web"), json!(90 * MIB), None)];
+    assert_eq!(ranking.iter().map(shown).collect::<Vec<_>>(), expected);
 }
 
 /// As the kubelet's, by what each uses at that moment.

@@ -165,6 +165,12 @@ fn at_rest_the_pods_share_is_read_seldom_and_close_to_its_threshold_always() {
         [(Signal::AllocatableMemoryAvailable, Some(Missing::Malformed))]
     );
     assert!(levels.news().is_empty(), "told once");
+    node.set_pods(950 * MIB, "1073741824\n");
+    let mut read = |now_ns| {
+        levels.pods(now_ns, 3900 * MIB, &engine, false, &mut buffer()).map(|level| level.available / MIB)
+    };
+    assert_eq!(read(40 * SECOND + 99 * MS), None, "not a thousand times a second");
+    assert_eq!(read(40 * SECOND + 100 * MS), Some(74), "a shortage goes on while nobody sees it");
 }
 
 #[test]

@@ -48,8 +48,9 @@ fn crossed(hard: bool) -> Report {
 fn noted(held_back: Duration, reports: Vec<Report>, between: usize) -> Vec<(&'static str, &'static str)> {
     let (sender, receiver) = queue::<Report>(64).unwrap();
     let (log, noted) = mpsc::channel();
-    let thread =
-        thread::spawn(move || listener::run(&receiver, Notes(log), held_back, None, |_| unreachable!()));
+    let thread = thread::spawn(move || {
+        listener::run(&receiver, Notes(log), held_back, None, |_, _, _| unreachable!());
+    });
     let mut all = Vec::new();
     let count = reports.len();
     for (index, report) in reports.into_iter().enumerate() {

@@ -2,6 +2,7 @@
 
 use std::{
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -14,10 +15,11 @@ use rustix::time::ClockId;
 
 use super::node::{MIB, Node, Pod};
 use crate::{
-    evict::{Pledges, Reflex, ReflexConfig, Report, Scheduling, Teller, turn::now_ns},
+    evict::{Candidate, Pledges, Reflex, ReflexConfig, Report, Scheduling, Teller, turn::now_ns},
     journal::{Intent, Intents},
     policy::{
-        engine::{EngineSettings, Exclusion, Mode, Past, PodKey, followed},
+        PodPlan,
+        engine::{EngineSettings, Exclusion, FailureReason, Mode, Past, PodKey, Spared, followed},
         threshold::{Signal, Threshold, ThresholdValue},
     },
     sense::{Edge, EdgeKind, EdgeSource, Readiness, SourceState},
@@ -367,6 +369,116 @@ fn its_reports_make_the_events_of_an_eviction() {
     assert_eq!([told(), told()], ["eviction.completed", "pressure.cleared"]);
 }
 
+/// An adopted cgroup is another's, and goes on after the pod in it.
+#[test]
+fn what_an_adopted_cgroup_held_is_put_back_once_its_processes_are_dead() {
+    let node = Node::new(1024 * MIB);
+    let pod = Pod::new("lent");
+    node.add(&pod, 600 * MIB);
+    // Whose line is as long whatever is written over its beginning.
+    node.write("lent", "memory.high", "1073741824");
+    let run_dir = tempfile::tempdir().unwrap();
+    let intents = || Intents::open(run_dir.path(), "b").unwrap();
+    let pledges = Pledges::new(intents().reflex, Arc::new(AtomicU64::new(0)));
+    let (sender, reports) = mpsc::channel();
+    let forward = move |report| sender.send(report).is_ok();
+    let reflex =
+        Reflex::spawn(&config(&node, Mode::Enforce), Some(pledges), Vec::new(), None, forward).unwrap();
+    let adopted = PodPlan { adopted: true, ..pod.plan() };
+    reflex.set_candidates(vec![Arc::new(Candidate::open(&node.root(), &adopted).unwrap())]);
+    node.set_available(199 * MIB);
+    signalled(&reports);
+    let begin = Instant::now();
+    while !["cpu.max", "memory.high", "app/cpu.max"]
+        .iter()
+        .all(|file| node.read("lent", file).starts_with("max"))
+    {
+        assert!(begin.elapsed() < Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(node.read("lent", "cpu.weight"), "1", "nobody would put it back");
+    // Were we killed now, the next start would.
+    let copy = tempfile::tempdir().unwrap();
+    std::fs::copy(run_dir.path().join("intent"), copy.path().join("intent")).unwrap();
+    let left = Intents::open(copy.path(), "b").unwrap().left;
+    let knobs: Vec<_> = left
+        .iter()
+        .filter_map(|intent| match intent {
+            Intent::Knob { path, file, old, new, .. } => {
+                Some((path.as_ref(), file.as_ref(), old.as_ref(), new.as_ref()))
+            }
+            _ => None,
+        })
+        .collect();
+    let path = "/kubepods/besteffort/podlent";
+    assert!(knobs.contains(&(path, "cpu.max", "20000 100000", "max 100000")), "{knobs:?}");
+    assert!(knobs.contains(&(path, "memory.high", "1073741824", "max")), "{knobs:?}");
+
+    node.write("lent", "memory.current", "0\n");
+    node.write("lent", "cgroup.events", "populated 0\nfrozen 0\n");
+    let held = || (node.read("lent", "cpu.max"), node.read("lent", "memory.high"));
+    let expected = (String::from("20000 100000"), String::from("1073741824"));
+    let begin = Instant::now();
+    while held() != expected {
+        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", held());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    reflex.stop();
+    assert!(!intents().left.iter().any(|intent| matches!(intent, Intent::Knob { .. })));
+}
+
+/// What another process would find on the intent page, without taking it away.
+fn left(run_dir: &Path) -> Vec<String> {
+    let copy = tempfile::tempdir().unwrap();
+    std::fs::copy(run_dir.join("intent"), copy.path().join("intent")).unwrap();
+    let left = Intents::open(copy.path(), "b").unwrap().left;
+    left.into_iter()
+        .map(|intent| match intent {
+            Intent::Eviction { pod, .. } => pod.into_owned(),
+            other @ (Intent::Knob { .. } | Intent::Cgroup { .. }) => panic!("{other:?}"),
+        })
+        .collect()
+}
+
+/// A reflex that writes evictions down in that folder.
+fn start_pledged(node: &Node, run_dir: &Path, recorded: &Arc<AtomicU64>) -> (Reflex, mpsc::Receiver<Report>) {
+    let pledges = Pledges::new(Intents::open(run_dir, "b").unwrap().reflex, Arc::clone(recorded));
+    let (sender, reports) = mpsc::channel();
+    let forward = move |report| {
+        if !matches!(report, Report::Conditions(_)) {
+            drop(sender.send(report));
+        }
+        true
+    };
+    let config = config(node, Mode::Enforce);
+    (Reflex::spawn(&config, Some(pledges), Vec::new(), None, forward).unwrap(), reports)
+}
+
+fn signalled(reports: &mpsc::Receiver<Report>) -> (u64, String) {
+    loop {
+        if let Report::Signalled { number, candidate, .. } = next(reports) {
+            return (number, candidate.identity().pod.name.clone());
+        }
+    }
+}
+
+/// The next start tells what became of it.
+#[test]
+fn an_eviction_under_way_outlives_an_end_in_order_on_the_intent_page() {
+    let node = Node::new(1024 * MIB);
+    let pod = Pod::new("first");
+    node.add(&pod, 600 * MIB);
+    let run_dir = tempfile::tempdir().unwrap();
+    let recorded = Arc::new(AtomicU64::new(0));
+    let (reflex, reports) = start_pledged(&node, run_dir.path(), &recorded);
+    reflex.set_candidates(vec![node.candidate(&pod)]);
+    node.set_available(199 * MIB);
+    let (number, _) = signalled(&reports);
+    recorded.store(number, Ordering::Release);
+    reflex.stop();
+    assert_eq!(left(run_dir.path()), ["default/first"]);
+}
+
 /// Between the signal and its being recorded the eviction is on the intent page, for a start that finds us killed.
 #[test]
 fn an_eviction_is_written_down_until_it_is_recorded() {
@@ -376,36 +488,11 @@ fn an_eviction_is_written_down_until_it_is_recorded() {
     node.add(&second, 500 * MIB);
     let run_dir = tempfile::tempdir().unwrap();
     let recorded = Arc::new(AtomicU64::new(0));
-    let pledges = || Pledges::new(Intents::open(run_dir.path(), "b").unwrap().reflex, Arc::clone(&recorded));
-    // What another process would find, without taking it away.
-    let left = || {
-        let copy = tempfile::tempdir().unwrap();
-        std::fs::copy(run_dir.path().join("intent"), copy.path().join("intent")).unwrap();
-        let left = Intents::open(copy.path(), "b").unwrap().left;
-        left.into_iter()
-            .map(|intent| match intent {
-                Intent::Eviction { pod, .. } => pod.into_owned(),
-                other @ (Intent::Knob { .. } | Intent::Cgroup { .. }) => panic!("{other:?}"),
-            })
-            .collect::<Vec<_>>()
-    };
-    let (sender, reports) = mpsc::channel();
-    let forward = move |report| {
-        if !matches!(report, Report::Conditions(_)) {
-            drop(sender.send(report));
-        }
-        true
-    };
-    let reflex =
-        Reflex::spawn(&config(&node, Mode::Enforce), Some(pledges()), Vec::new(), None, forward).unwrap();
+    let left = || left(run_dir.path());
+    let (reflex, reports) = start_pledged(&node, run_dir.path(), &recorded);
     reflex.set_candidates(vec![node.candidate(&first), node.candidate(&second)]);
     assert_eq!(left(), Vec::<String>::new());
     node.set_available(199 * MIB);
-    let signalled = |reports: &mpsc::Receiver<Report>| loop {
-        if let Report::Signalled { number, candidate, .. } = next(reports) {
-            return (number, candidate.identity().pod.name.clone());
-        }
-    };
     let (number, name) = signalled(&reports);
     assert_eq!((number, name.as_str()), (1, "first"));
     assert_eq!(left(), ["default/first"]);
@@ -435,4 +522,56 @@ fn an_eviction_is_written_down_until_it_is_recorded() {
     until_left(&[]);
     drop(reflex);
     assert_eq!(left(), Vec::<String>::new(), "an end in order leaves nothing");
+}
+
+/// The order is acknowledged, and then the disk answers: nobody gets SIGTERM any more.
+#[test]
+fn whoever_is_spared_while_its_decision_is_written_down_is_not_asked_to_end() {
+    let node = Node::new(1024 * MIB);
+    let pod = Pod::new("soft");
+    node.add(&pod, 600 * MIB);
+    let mut process = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    node.write("soft", "cgroup.procs", &format!("{}\n", process.id()));
+    let soft = Threshold {
+        grace_period_ms: 1,
+        ..Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(800 * MIB))
+    };
+    let mut config = config(&node, Mode::Enforce);
+    config.settings.thresholds = followed(&[soft]);
+    config.settings.max_pod_grace_period_ns = 10_000_000_000;
+    let (sender, reports) = mpsc::channel();
+    let (written, disk) = mpsc::channel::<()>();
+    let forward = move |report| {
+        let is_decision = matches!(report, Report::Decided { .. });
+        drop(sender.send(report));
+        if is_decision {
+            // Later ones are only told.
+            let _written = disk.recv();
+        }
+        true
+    };
+    let reflex = Reflex::spawn(&config, None, Vec::new(), None, forward).unwrap();
+    reflex.set_candidates(vec![node.candidate(&pod)]);
+    // Not so fast that there would be no time to ask.
+    node.set_available(900 * MIB);
+    std::thread::sleep(Duration::from_secs(1));
+    node.set_available(790 * MIB);
+    while !matches!(next(&reports), Report::Decided { .. }) {}
+    reflex.configure(EngineSettings { paused: true, ..config.settings });
+    std::thread::sleep(Duration::from_millis(200));
+    written.send(()).unwrap();
+    let failure = loop {
+        match next(&reports) {
+            Report::Failed { failure, .. } => break failure,
+            Report::Terminated { .. } | Report::Signalled { .. } => panic!("it was signalled"),
+            _ => {}
+        }
+    };
+    assert_eq!(failure.reason, FailureReason::Spared(Spared::Paused));
+    // As in a pause: the next decision is told only, and needs no disk.
+    drop(written);
+    assert!(process.try_wait().unwrap().is_none());
+    process.kill().unwrap();
+    process.wait().unwrap();
+    drop(reflex);
 }

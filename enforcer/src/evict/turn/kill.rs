@@ -9,7 +9,13 @@ use rustix::{
 
 use super::{Current, Turn, VICTIM, now_ns};
 use crate::{
-    evict::{candidate::Candidate, executor, reap::Work, report::Report},
+    evict::{
+        candidate::Candidate,
+        executor,
+        lent::{self, Lent, Loan},
+        reap::Work,
+        report::Report,
+    },
     policy::engine::{Actions, Decision, Input, KillReason, Moments, Outcome},
 };
 
@@ -35,7 +41,7 @@ impl Turn {
                     dead_ns: None,
                     memory_back_ns: None,
                 };
-                let brakes_failed = signalled.brakes_failed;
+                let brakes_failed = signalled.brakes_failed + self.lend(&candidate);
                 // Reaping only makes it faster: if there is no room, the victim frees its memory itself.
                 let bytes = decision.reading.usage().map_or(u64::MAX, |usage| usage.current_bytes);
                 let _queued = self.wiring.reaper.offer(Work::Reap(Arc::clone(&candidate), bytes));
@@ -61,6 +67,44 @@ impl Turn {
         Some(self.core.step(Input::Outcome(outcome)))
     }
 
+    /// Raises what slows the victim down in cgroups that outlive it, once it is written down what they held; how many could
+    /// not be raised.
+    fn lend(&mut self, victim: &Arc<Candidate>) -> usize {
+        let (mut loan, mut failed) = (Loan::new(), 0);
+        for (place, brake) in victim.brakes.iter().enumerate() {
+            let Some(owner) = &brake.owner else { continue };
+            let lent = match Lent::look(place, brake) {
+                Ok(Some(lent)) => lent,
+                Ok(None) => continue,
+                Err(_) => {
+                    failed += 1;
+                    continue;
+                }
+            };
+            let is_kept = match &mut self.wiring.pledges {
+                Some(pledges) => pledges.lend(&lent, owner),
+                // Nothing is written down, as after a kill nobody takes it up.
+                None => true,
+            };
+            let is_raised = is_kept && loan.push(lent) && rustix::io::pwrite(&brake.fd, b"max", 0).is_ok();
+            failed += usize::from(!is_raised);
+        }
+        if !loan.is_empty() {
+            self.loan = Some((Arc::clone(victim), loan));
+        }
+        failed
+    }
+
+    /// Has what a victim was lent put back, which has ended or was given up.
+    pub(super) fn give_back(&mut self) {
+        let Some((victim, loan)) = self.due.take() else { return };
+        if let Err(Work::GiveBack(victim, loan)) = self.wiring.reaper.offer(Work::GiveBack(victim, loan)) {
+            self.due = Some((victim, loan));
+        } else if let Some(pledges) = &mut self.wiring.pledges {
+            pledges.given_back();
+        }
+    }
+
     /// Wakes us when the victim's last process is gone. A file that cannot be waited on is looked at by the timer.
     ///
     /// Once for each change: the file of a target that is gone stays ready, and would keep us awake until the last
@@ -81,6 +125,13 @@ impl Turn {
         let current = self.current.take_if(|current| current.number == number)?;
         for target in &current.candidate.targets {
             let _unwatched = epoll::delete(&self.epoll, &target.events);
+        }
+        if let Some(loan) = self.loan.take() {
+            if let Some((victim, loan)) = self.due.replace(loan) {
+                // That of before still waits for the helper: then it is done here.
+                lent::give_back(&victim, &loan);
+            }
+            self.give_back();
         }
         Some(current)
     }

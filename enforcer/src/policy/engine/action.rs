@@ -53,6 +53,8 @@ pub struct Ranked {
     pub cgroup: CgroupId,
     /// The keys.
     pub standing: Standing,
+    /// When its usage was read: well before the decision where reading it failed since.
+    pub read_ns: u64,
 }
 
 impl Ranked {
@@ -417,7 +419,7 @@ pub enum Action {
 pub type Actions = Few<Action, 16>;
 
 wire!(enum Standing { 0 => Memory(standing: MemoryStanding), 1 => Pids(standing: PidStanding) });
-wire!(struct Ranked { index, cgroup, standing });
+wire!(struct Ranked { index, cgroup, standing, read_ns });
 wire!(enum Exclusion { 0 => Critical, 1 => Protected, 2 => Gone, 3 => Empty, 4 => WithinRequest, 5 => PassedOver });
 wire!(struct Excluded { index, cgroup, reason });
 wire!(struct Shortage { signal, hard, threshold, observed });

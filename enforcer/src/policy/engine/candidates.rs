@@ -240,7 +240,7 @@ impl Slot {
                 order,
             }),
         };
-        Ranked { index, cgroup: self.facts.cgroup, standing }
+        Ranked { index, cgroup: self.facts.cgroup, standing, read_ns: self.read_ns }
     }
 }
 

@@ -203,6 +203,8 @@ pub enum Refusal {
     Replaced,
     /// A soft eviction could not be recorded where it lasts, and so was not begun.
     Unrecorded,
+    /// Nobody is to be asked to end for it any more: the victim was spared before it could be.
+    Withdrawn,
     /// The kernel refused, with this error number (`EOPNOTSUPP` for a threaded cgroup).
     Kernel(i32),
 }
@@ -323,7 +325,9 @@ wire!(struct Usage { current_bytes, working_set_bytes, anon_bytes, file_bytes, s
 wire!(enum Reading { 0 => Missing, 1 => Gone, 2 => Usage(usage: Usage) });
 wire!(struct Level { available, capacity });
 wire!(struct NodeSample { now_ns, memory, allocatable, pids, fill_bytes_per_second, free_lists_bytes });
-wire!(enum Refusal { 0 => Gone, 1 => Empty, 2 => Replaced, 3 => Unrecorded, 4 => Kernel(errno: i32) });
+wire!(enum Refusal {
+    0 => Gone, 1 => Empty, 2 => Replaced, 3 => Unrecorded, 4 => Kernel(errno: i32), 5 => Withdrawn,
+});
 wire!(enum BrakeRefusal {
     0 => Gone, 1 => Absent, 2 => Lower, 3 => Forbidden, 4 => Unwritten, 5 => Busy, 6 => Kernel(errno: i32),
 });

@@ -78,8 +78,13 @@ impl Engine {
     fn refused(&mut self, mut victim: Victim, now_ns: u64, reason: Refusal, actions: &mut Actions) {
         let is_gone = matches!(reason, Refusal::Gone | Refusal::Empty);
         if victim.terminated_ns().is_some() && is_gone {
-            // It ended by itself while it was given the time to. What it used may still be coming back.
-            let look = victim.look(now_ns, false, None, None);
+            // It ended by itself while it was given the time to. What it used may still be coming back, unless its cgroup is
+            // gone too.
+            let (bytes, processes) = match reason {
+                Refusal::Empty => victim.last_seen(),
+                _ => (None, None),
+            };
+            let look = victim.look(now_ns, false, bytes, processes);
             self.died_ns = victim.dead_ns().or(self.died_ns);
             self.victim = match look {
                 Look::Wait => Some(victim),
@@ -95,8 +100,14 @@ impl Engine {
             return;
         }
         self.victim = None;
-        push(actions, Action::Failed(victim.failure(now_ns, FailureReason::Refused(reason))));
+        let why = match self.spared(victim.cgroup) {
+            Some(spared) if reason == Refusal::Withdrawn => FailureReason::Spared(spared),
+            _ => FailureReason::Refused(reason),
+        };
+        push(actions, Action::Failed(victim.failure(now_ns, why)));
         match reason {
+            // Whoever is spared is no candidate.
+            Refusal::Withdrawn => {}
             // It is not the candidate's fault. A hard threshold waits for nobody's disk.
             Refusal::Unrecorded => {
                 self.soft_quiet_until_ns = now_ns.saturating_add(UNRECORDED_PAUSE_NS);

@@ -49,6 +49,17 @@ pub enum Resource {
 }
 
 impl Resource {
+    /// How many there are.
+    pub(super) const COUNT: usize = 2;
+
+    /// Its place among them.
+    pub(super) fn place(self) -> usize {
+        match self {
+            Self::Memory => 0,
+            Self::Pids => 1,
+        }
+    }
+
     /// What a signal is about; none if pods are not evicted for it here.
     #[must_use]
     pub fn of(signal: Signal) -> Option<Self> {

@@ -222,6 +222,11 @@ impl Victim {
         self.stage == Stage::Deciding
     }
 
+    /// Whether it is to be asked to end, and has not been as far as is known.
+    pub(super) fn is_to_be_asked(&self) -> bool {
+        self.stage == Stage::Deciding && self.grace_ns > 0
+    }
+
     /// Whether an answer of the executor is awaited.
     pub(super) fn is_undecided(&self) -> bool {
         matches!(self.stage, Stage::Deciding | Stage::Killing)
@@ -245,13 +250,21 @@ impl Victim {
                 if let Some(spared) = spared {
                     return Next::Spare(FailureReason::Spared(spared));
                 }
-                match (is_too_late, self.clock_ns < until_ns && !is_halved) {
-                    (true, _) => Next::Kill(KillReason::Exhausting),
-                    (false, true) => return Next::Wait,
-                    (false, false) if !short => return Next::Spare(FailureReason::Relieved),
-                    (false, false) if self.grace_ns == 0 => Next::Kill(KillReason::HookOver),
-                    (false, false) if hard => Next::Kill(KillReason::HardThreshold),
-                    (false, false) => Next::Ask,
+                if self.clock_ns < until_ns && !is_halved && !is_too_late {
+                    return Next::Wait;
+                }
+                if !short {
+                    // Also where another resource runs out: it was not chosen for that.
+                    return Next::Spare(FailureReason::Relieved);
+                }
+                if is_too_late {
+                    Next::Kill(KillReason::Exhausting)
+                } else if self.grace_ns == 0 {
+                    Next::Kill(KillReason::HookOver)
+                } else if hard {
+                    Next::Kill(KillReason::HardThreshold)
+                } else {
+                    Next::Ask
                 }
             }
             // What asks it waits for the disk, and what is urgent waits for none.
@@ -338,6 +351,12 @@ impl Victim {
             | Stage::Dying { .. }
             | Stage::Settling { .. } => Look::Wait,
         }
+    }
+
+    /// What it was charged for when it was last looked at: bytes, and processes.
+    pub(super) fn last_seen(&self) -> (Option<u64>, Option<u64>) {
+        let left = |release: &Release| Some(release.before?.saturating_sub(release.freed.unwrap_or(0)));
+        (left(&self.memory), left(&self.pids))
     }
 
     /// How much of its way it has come, in 64ths.

@@ -1,11 +1,14 @@
 //! Cgroups outside of kubepods.
 use std::{
+    ffi::OsStr,
     fs,
+    os::unix::ffi::OsStrExt as _,
+    path::Path,
     process::{Command, Stdio},
 };
 
 use enforcer_tests::{
-    cgroup::Cgroup,
+    cgroup::{Cgroup, ROOT},
     process::Process,
     wait::{PATIENCE, wait_until},
 };
@@ -63,6 +66,55 @@ fn spares_who_is_exempt() {
     drop(exempt.process);
     scene.close(0);
     drop((bystander.process.wait_for_end(PATIENCE), group));
+}
+
+/// The kernel takes any bytes as names, but for slash and line break in a cgroup's.
+#[test]
+fn names_that_are_meant_to_do_harm_break_no_line_and_reach_no_terminal() {
+    let mut scene = Scene::open("hostile-names", "");
+    // Made so that its parent has the controllers.
+    let _parent = Cgroup::create("ooms-hostile/ordinary").unwrap();
+    let group = Path::new(ROOT).join("ooms-hostile").join(OsStr::from_bytes(b"a\x1b[2J\r\xff\xe2\x80\xaeb"));
+    fs::create_dir(&group).unwrap();
+    fs::write(group.join("memory.max"), "33554432").unwrap();
+    // What a process is called is the first 15 bytes of its program's name.
+    let program = Path::new("/tmp").join(OsStr::from_bytes(b"\x1b[2J\n{\"x\":\xff\xe2"));
+    let script =
+        r#"cp "$(command -v workload)" "$1" && echo 0 > "$0/cgroup.procs" && exec "$1" spike --size 128Mi"#;
+    let mut hog = Process::new(
+        Command::new("sh")
+            .args(["-c", script])
+            .arg(&group)
+            .arg(&program)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
+    let incident = scene.incident_of_no_pod();
+    hog.wait_for_end(PATIENCE).unwrap();
+    fs::remove_dir(&group).unwrap();
+    fs::remove_file(&program).unwrap();
+    assert_eq!((&incident["scope"], victims(&incident)), (&json!("system"), vec![u64::from(hog.id())]));
+    let owner = incident["limitOwner"].as_str().unwrap();
+    assert!(owner.starts_with("/ooms-hostile/a\u{1b}[2J\r"), "{incident}");
+    assert!(incident["victims"][0]["comm"].as_str().unwrap().starts_with("\u{1b}[2J\n{\"x\":"), "{incident}");
+
+    let printed = |arguments: &[&str]| {
+        let output = scene.daemon.verb(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let lines = printed(&["-o", "jsonl", "events", "--type", "oom.incident"]);
+    assert_eq!(lines.lines().count(), 1, "{lines:?}");
+    let told: Value = serde_json::from_str(&lines).unwrap();
+    assert_eq!(told["data"], incident);
+    for arguments in [&["events"][..], &["-v", "events"], &["why", "latest"]] {
+        let shown = printed(arguments);
+        let harms = |char: &char| char.is_control() && *char != '\n' || *char == '\u{202e}';
+        assert_eq!(shown.chars().find(harms), None, "{arguments:?}: {shown:?}");
+        assert!(!shown.lines().any(|line| line.starts_with('{')), "{arguments:?}: {shown:?}");
+    }
+    scene.close(0);
 }
 
 #[test]

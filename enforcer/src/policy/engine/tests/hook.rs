@@ -6,8 +6,8 @@ use super::{
 };
 use crate::policy::{
     engine::{
-        Action, Candidates, EngineSettings, FailureReason, HookEnd, HookPlan, KillReason, Mode, Outcome,
-        Spared, followed,
+        Action, Candidates, EngineSettings, FailureReason, HookEnd, HookPlan, KillReason, Level, Mode,
+        NodeSample, Outcome, Spared, followed,
     },
     threshold::{Signal, Threshold, ThresholdValue},
 };
@@ -121,4 +121,24 @@ fn who_is_spared_meanwhile_is_not_signalled() {
         assert_eq!((failed_for(&told), killed_for(&told)), (Some(FailureReason::Spared(spared)), None));
         assert!(rig.engine.victim().is_none_or(|(_, cgroup)| cgroup != first));
     }
+}
+
+#[test]
+fn memory_that_runs_out_is_no_reason_to_kill_who_was_chosen_for_process_ids() {
+    let thresholds = followed(&[
+        Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(GIB / 4)),
+        Threshold::hard(Signal::PidAvailable, ThresholdValue::Amount(100)),
+    ]);
+    let mut rig = Rig::upstream(&EngineSettings { hook_timeout_ns: 5 * SECOND, thresholds, ..both() });
+    let node = |now_ns, pids, fill_bytes_per_second| NodeSample {
+        pids: Some(Level { available: pids, capacity: 1_000 }),
+        fill_bytes_per_second,
+        ..NodeSample::memory(now_ns, GIB, 16 * GIB)
+    };
+    let told = rig.see(node(rig.now_ns, 50, 0));
+    assert!(told.contains(&Action::Evict), "{told:?}");
+    rig.pass(MS);
+    let told = rig.see(node(rig.now_ns, 500, 100 * GIB));
+    assert_eq!(failed_for(&told), Some(FailureReason::Relieved), "{told:?}");
+    assert_eq!(killed_for(&told), None);
 }

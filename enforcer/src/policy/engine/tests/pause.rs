@@ -3,8 +3,8 @@ use super::rig::*;
 use crate::{
     model::CgroupId,
     policy::engine::{
-        Action, BreakerSettings, CandidateFacts, Candidates, EngineSettings, FailureReason, Mode, Outcome,
-        Reading, Spared, Suppression,
+        Action, BreakerSettings, CandidateFacts, Candidates, Decision, EngineSettings, FailureReason, Mode,
+        Outcome, Reading, Refusal, Spared, Suppression,
     },
 };
 
@@ -28,7 +28,10 @@ fn while_paused_the_same_is_decided_and_nothing_done_and_then_it_is() {
     assert!(evicts(&rig.pass(MS).look(MIB)));
     let done = *rig.engine.decision().unwrap();
     assert!(!done.dry_run && !done.paused);
-    assert_eq!((done.cgroup, done.ranking), (told.cgroup, told.ranking));
+    let order = |decision: &Decision| -> Vec<_> {
+        decision.ranking.iter().map(|ranked| (ranked.cgroup, ranked.standing)).collect()
+    };
+    assert_eq!((done.cgroup, order(&done)), (told.cgroup, order(&told)));
 }
 
 #[test]
@@ -170,4 +173,19 @@ fn who_is_spared_before_it_could_be_asked_is_not_killed() {
     let (number, now_ns) = (rig.number(), rig.now_ns);
     rig.hear(Outcome::Terminated { number, now_ns });
     assert_eq!(failures(&rig.pass(MS).look(GIB - 1)), [FailureReason::Spared(Spared::Paused)]);
+}
+
+/// As whoever asks sees it: the order was acknowledged, so SIGTERM must not follow it.
+#[test]
+fn who_is_spared_before_it_could_be_asked_is_not_asked() {
+    let mut rig = Rig::upstream(&super::soft::both());
+    rig.look(1_500 * MIB);
+    assert!(evicts(&rig.pass(MINUTE).look(1_500 * MIB)));
+    assert_eq!(rig.engine.withdrawn(), None);
+    rig.engine.configure(&paused(&super::soft::both()));
+    assert_eq!(rig.engine.withdrawn(), Some(rig.number()));
+    let (number, now_ns) = (rig.number(), rig.now_ns);
+    let told = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Withdrawn });
+    assert_eq!(failures(&told), [FailureReason::Spared(Spared::Paused)]);
+    assert_eq!(rig.engine.withdrawn(), None);
 }

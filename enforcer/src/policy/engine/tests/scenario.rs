@@ -474,3 +474,22 @@ fn per_cpu_lists_count_for_a_while_after_a_death_and_otherwise_not() {
     assert!(evicts(&first.see(node)), "nobody has died");
     assert!(!first.engine.counts_free_lists(first.now_ns));
 }
+
+/// Whoever did not die is tried again in the next shortage, also where the threshold of this one is no more.
+#[test]
+fn a_shortage_that_ends_with_its_threshold_is_over_for_who_was_passed_over_too() {
+    let mut rig = Rig::upstream(&enforcing(GIB, 0));
+    assert!(evicts(&rig.look(MIB)));
+    assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(5));
+    rig.signalled();
+    let failed = (0..100).any(|_| {
+        rig.pass(SECOND);
+        let told = rig.progress(true, 100 * MIB);
+        told.iter().any(|action| matches!(action, Action::Failed(_)))
+    });
+    assert!(failed, "it dies for ever");
+    rig.engine.configure(&enforcing(2 * GIB, 0));
+    rig.pass(MS).look(8 * GIB);
+    assert!(evicts(&rig.pass(SECOND).look(MIB)));
+    assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(5));
+}

@@ -423,3 +423,40 @@ fn process_ids_that_run_short_while_memory_is_read_wait_for_their_own_reading() 
     assert!(told.iter().any(|action| *action == Action::Evict));
     assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(2));
 }
+
+/// Its memory may still be on its way back, and is no reason to take a second pod.
+#[test]
+fn who_ends_right_before_its_kill_is_counted_on_until_its_memory_is_back() {
+    let mut rig = asked();
+    assert_eq!(killed_for(&rig.pass(MS).look(GIB - 1)), Some(KillReason::HardThreshold));
+    let (number, now_ns) = (rig.number(), rig.now_ns);
+    let told = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Empty });
+    assert!(!told.iter().any(|action| matches!(action, Action::Completed(_))), "{told:?}");
+    assert!(!evicts(&rig.pass(MS).look(2 * GIB - 50 * MIB)), "twice of that is still to come back");
+    rig.pass(MS);
+    let [Action::Completed(completion)] = rig.progress(false, 0)[..] else { panic!("not completed") };
+    assert_eq!((completion.freed_bytes, completion.moments.signalled_ns), (Some(100 * MIB), None));
+}
+
+#[test]
+fn nobody_to_evict_for_memory_keeps_nobody_from_being_evicted_for_process_ids() {
+    let settings = EngineSettings {
+        thresholds: followed(&[
+            threshold(Signal::MemoryAvailable, GIB, 0),
+            threshold(Signal::PidAvailable, 100, 0),
+        ]),
+        evict_within_request: false,
+        ..both()
+    };
+    let mut rig = Rig::new(&settings, &[(candidate(1, 0, GIB), using(900 * MIB))]);
+    let node = |now_ns| NodeSample {
+        pids: Some(Level { available: 50, capacity: 1_000 }),
+        ..NodeSample::memory(now_ns, MIB, 16 * GIB)
+    };
+    let told = rig.see(node(rig.now_ns));
+    assert!(!evicts(&told), "it is within its request");
+    rig.pass(MS);
+    let told = rig.see(node(rig.now_ns));
+    assert!(evicts(&told), "{told:?}");
+    assert_eq!(rig.engine.decision().unwrap().shortage.signal, Signal::PidAvailable);
+}

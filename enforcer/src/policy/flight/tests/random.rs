@@ -71,6 +71,7 @@ fn outcome() -> impl Strategy<Value = Outcome> {
         Just(Refusal::Empty),
         Just(Refusal::Replaced),
         Just(Refusal::Unrecorded),
+        Just(Refusal::Withdrawn),
         any::<i32>().prop_map(Refusal::Kernel),
     ];
     let number = || 0_u64..4;

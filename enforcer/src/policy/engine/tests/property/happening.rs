@@ -122,6 +122,7 @@ pub(super) fn refusal() -> impl Strategy<Value = Refusal> {
         Just(Refusal::Empty),
         Just(Refusal::Replaced),
         Just(Refusal::Unrecorded),
+        Just(Refusal::Withdrawn),
         Just(Refusal::Kernel(95)),
     ]
 }

@@ -1,0 +1,133 @@
+//! What slowed a victim down in a cgroup that outlives its eviction, as one that a pod adopted does: raised so that it dies
+//! at full speed, and put back as it was once it is dead.
+
+use std::{
+    borrow::Cow,
+    io::{self, Write as _},
+};
+
+use super::{
+    candidate::{Brake, Candidate, Owner},
+    stat,
+};
+use crate::{journal::Intent, policy::engine::Few};
+
+/// So many files of a victim are lent; of more the others slow it down.
+pub(super) const MOST: usize = 8;
+
+/// The longest content: `cpu.max` with two numbers of 20 digits.
+const CONTENT_BYTES: usize = 48;
+
+/// The files of a victim that hold another value until it is dead.
+pub(super) type Loan = Few<Lent, MOST>;
+
+/// A file that holds another value for a while.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Lent {
+    /// Its place among the candidate's brakes.
+    place: usize,
+    old: Content,
+    new: Content,
+}
+
+/// A line of a file.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Content {
+    bytes: [u8; CONTENT_BYTES],
+    length: usize,
+}
+
+impl Content {
+    /// These words as a line; none if it is too long.
+    fn of(words: &[&[u8]]) -> Option<Self> {
+        let mut content = Self { bytes: [0; CONTENT_BYTES], length: 0 };
+        let mut rest = &mut content.bytes[..];
+        for word in words {
+            rest.write_all(word).ok()?;
+        }
+        let left = rest.len();
+        content.length = CONTENT_BYTES - left;
+        Some(content)
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or_default()
+    }
+
+    fn text(&self) -> &str {
+        std::str::from_utf8(self.bytes()).unwrap_or_default()
+    }
+}
+
+impl Lent {
+    /// What that brake holds, if it holds anybody back; the error is that it cannot be read, or kept in mind.
+    pub(super) fn look(place: usize, brake: &Brake) -> io::Result<Option<Self>> {
+        let mut buffer = [0_u8; 2 * CONTENT_BYTES];
+        let text = stat::read_into(&brake.fd, &mut buffer)?.trim_ascii();
+        let mut words = text.split(|byte| *byte == b' ');
+        let (limit, period) = (words.next().unwrap_or_default(), words.next());
+        if limit == b"max" {
+            return Ok(None);
+        }
+        let too_long = || io::Error::from(io::ErrorKind::InvalidData);
+        let old = Content::of(&[text]).ok_or_else(too_long)?;
+        // The kernel keeps the period, and shows it.
+        let new = match period {
+            Some(period) => Content::of(&[b"max ", period]),
+            None => Content::of(&[b"max"]),
+        };
+        Ok(Some(Self { place, old, new: new.ok_or_else(too_long)? }))
+    }
+
+    /// For a start that finds us killed meanwhile.
+    pub(super) fn intent<'a>(&'a self, owner: &'a Owner) -> Intent<'a> {
+        Intent::Knob {
+            path: Cow::Borrowed(owner.path.as_str()),
+            cgroup: owner.cgroup,
+            file: Cow::Borrowed(owner.file),
+            old: Cow::Borrowed(self.old.text()),
+            new: Cow::Borrowed(self.new.text()),
+        }
+    }
+}
+
+/// Puts everything back that nobody has changed since.
+pub(super) fn give_back(candidate: &Candidate, loan: &Loan) {
+    for lent in loan.iter() {
+        let Some(brake) = candidate.brakes.get(lent.place) else { continue };
+        let mut buffer = [0_u8; 2 * CONTENT_BYTES];
+        let given = match stat::read_into(&brake.fd, &mut buffer) {
+            Ok(text) if !text.starts_with(b"max") => continue,
+            Ok(_) => rustix::io::pwrite(&brake.fd, lent.old.bytes(), 0).map(drop),
+            Err(errno) => Err(errno),
+        };
+        // Its owner may have removed it.
+        if let Err(error) = given {
+            let pod = &candidate.identity.pod;
+            tracing::warn!(%pod, %error, "a limit that was raised for its death is not put back");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(text: &str) -> io::Result<Option<(String, String)>> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let brake = Brake { fd: file.reopen().unwrap().into(), owner: None };
+        let lent = Lent::look(0, &brake)?;
+        Ok(lent.map(|lent| (lent.old.text().to_owned(), lent.new.text().to_owned())))
+    }
+
+    #[test]
+    fn what_holds_nobody_back_is_not_touched_and_what_does_is_kept_in_mind() {
+        assert_eq!(look("max\n").unwrap(), None);
+        assert_eq!(look("max 100000\n").unwrap(), None);
+        let expected = |old: &str, new: &str| Some((old.to_owned(), new.to_owned()));
+        assert_eq!(look("1048576\n").unwrap(), expected("1048576", "max"));
+        assert_eq!(look("20000 50000\n").unwrap(), expected("20000 50000", "max 50000"));
+        assert!(look(&"9".repeat(CONTENT_BYTES + 1)).is_err());
+    }
+}

@@ -1,0 +1,135 @@
+//! A disk that takes nothing costs no eviction, and none of what is told as long as the daemon lives.
+
+use std::{
+    fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use enforcer_tests::{stream::is, wait::PATIENCE};
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
+use serde_json::Value;
+
+use super::{MIB, Scene, to_leave};
+
+/// A state directory on a disk of its own.
+struct State(PathBuf);
+
+impl State {
+    fn mount(scene: &str) -> Self {
+        let path = Path::new("/tmp").join(scene).join("state");
+        fs::create_dir_all(&path).unwrap();
+        mount("state", &path, "tmpfs", MountFlags::empty(), c"size=6m,mode=0750").unwrap();
+        Self(path)
+    }
+
+    /// Takes all the room that there is.
+    fn fill(&self) -> PathBuf {
+        let ballast = self.0.join("ballast");
+        let mut file = fs::File::create(&ballast).unwrap();
+        while file.write_all(&[7; 4_096]).is_ok() {}
+        ballast
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        let _busy = unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+/// What the kernel's log tells of the disk in that folder, or of that eviction.
+fn in_kernel_log(of: &str) -> usize {
+    let log = Command::new("dmesg").output().unwrap().stdout;
+    let log = String::from_utf8_lossy(&log);
+    log.lines().filter(|line| line.contains("the journal's disk takes nothing") && line.contains(of)).count()
+}
+
+fn entered(scene: &mut Scene) -> Value {
+    let journals = |event: &Value| is(event, "degraded.entered") && event["data"]["what"] == "journal";
+    scene.stream.wait_for("the disk's trouble", PATIENCE, journals).unwrap()
+}
+
+/// Waits until the disk takes everything again.
+fn left(scene: &mut Scene) {
+    let journals = |event: &Value| is(event, "degraded.left") && event["data"]["what"] == "journal";
+    let left = scene.stream.wait_for("the end of it", PATIENCE, journals).unwrap();
+    assert_eq!(left["data"]["lostEvents"], 0, "{left}");
+}
+
+/// The ids of all events, in their order, without a gap.
+fn ids(scene: &Scene) -> Vec<String> {
+    let output = scene.daemon.verb(&["-o", "jsonl", "events"]).output().unwrap();
+    let events: Vec<Value> = String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let sequences: Vec<u64> =
+        events.iter().map(|event| event["sequence"].as_str().unwrap().parse().unwrap()).collect();
+    assert!(sequences.windows(2).all(|pair| pair[1] == pair[0] + 1), "{sequences:?}");
+    events.iter().map(|event| event["id"].as_str().unwrap().to_owned()).collect()
+}
+
+const SETTINGS: &str = "evictionHard: {memory.available: 200Mi}\njournalMaxBytes: 4Mi";
+
+fn evict(scene: &mut Scene) -> Value {
+    let filler = scene.fill(&to_leave(500 * MIB));
+    let mut hog = scene.start("hog", &["workload", "ramp", "--rate", "200Mi"]);
+    let signalled = scene.wait("eviction.signalled", "hog");
+    scene.wait("eviction.completed", "hog");
+    hog.wait_for_end(PATIENCE).unwrap();
+    drop(filler);
+    signalled
+}
+
+#[test]
+fn that_is_full_hinders_no_hard_eviction_and_gets_what_was_told_once_there_is_room() {
+    let name = "eviction-full-disk";
+    let state = State::mount(name);
+    let ballast = state.fill();
+    let mut scene = Scene::open_with(name, SETTINGS);
+    let told = entered(&mut scene);
+    assert!(told["data"]["message"].as_str().unwrap().contains("No space left on device"), "{told}");
+    assert_eq!(in_kernel_log(name), 1, "one line, however often it is tried");
+    let signalled = evict(&mut scene);
+    assert_eq!(in_kernel_log(signalled["data"]["evictionId"].as_str().unwrap()), 1);
+    assert_eq!(in_kernel_log(name), 1);
+
+    fs::remove_file(ballast).unwrap();
+    left(&mut scene);
+    let before = ids(&scene);
+    assert!(before.contains(&signalled["id"].as_str().unwrap().to_owned()));
+    scene.daemon.stop().unwrap();
+
+    let mut scene = Scene::open_with(name, SETTINGS);
+    let after = ids(&scene);
+    assert_eq!(after.get(..before.len()), Some(&before[..]), "what was told is on the disk");
+    scene.clear(&["filler", "hog"]);
+    scene.daemon.stop().unwrap();
+}
+
+#[test]
+fn that_is_read_only_from_the_start_hinders_no_hard_eviction_and_is_read_from() {
+    let name = "eviction-read-only-disk";
+    let state = State::mount(name);
+    let scene = Scene::open_with(name, SETTINGS);
+    let before = ids(&scene);
+    assert!(!before.is_empty());
+    scene.daemon.stop().unwrap();
+
+    mount_remount(&state.0, MountFlags::RDONLY, "").unwrap();
+    let mut scene = Scene::open_with(name, SETTINGS);
+    let told = entered(&mut scene);
+    assert!(told["data"]["message"].as_str().unwrap().contains("Read-only file system"), "{told}");
+    assert_eq!(in_kernel_log(name), 1);
+    let signalled = evict(&mut scene);
+    assert_eq!(in_kernel_log(signalled["data"]["evictionId"].as_str().unwrap()), 1);
+    assert_eq!(ids(&scene).get(..before.len()), Some(&before[..]), "what it held before can be read");
+
+    mount_remount(&state.0, MountFlags::empty(), "").unwrap();
+    left(&mut scene);
+    scene.clear(&["filler", "hog"]);
+    scene.daemon.stop().unwrap();
+}
