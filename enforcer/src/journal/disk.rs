@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    ops::Range,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     thread::JoinHandle,
@@ -10,9 +11,10 @@ use std::{
 use ulid::Ulid;
 
 use super::{
-    Journal, Record,
+    Journal,
     log::Start,
     medium::{Folder, Medium},
+    record::Kept,
     retention::{Clock, Limits},
     store::{Recovered, Segments, Store, StoreError, Unsynced},
     tail::{self, Left, Tail},
@@ -164,25 +166,14 @@ pub(super) fn open(
         Some(_) | None => (0, Vec::new()),
     };
     let began = store.next();
-    let mut pending = Vec::new();
-    let mut next = began;
-    for record in records {
-        if record.sequence < next {
-            continue;
-        }
-        // Behind one that found no room here and had not reached its segment, nothing was shown to anybody; but for
-        // what is marked, and where a segment is damaged nobody knows.
-        if record.sequence > next && record.sequence > mark + 1 && is_same_log {
-            break;
-        }
-        recovered.lost += record.sequence - next;
-        next = record.sequence + 1;
-        pending.push(record);
-    }
-    if mark >= next {
-        recovered.lost += mark + 1 - next;
-        next = mark + 1;
-    }
+    // What a full disk keeps readers from finding in a segment, they find in memory.
+    let unreadable = store.unreadable();
+    let mut readable: Vec<Kept> =
+        records.iter().filter(|kept| is_same_log && unreadable.contains(&kept.sequence)).cloned().collect();
+    let Inherited { mut pending, next, lost } = inherit(records, mark, began, is_same_log);
+    recovered.lost = lost.iter().map(|lost| lost.end - lost.start).sum();
+    // It is told by the start, and is no loss of the present process.
+    store.set_told_lost(lost);
     recovered.from_tail = u64::try_from(pending.len()).unwrap_or(u64::MAX);
     // Before the sign of an orderly end is taken away, the tail says where this log goes on: a kill in between must not
     // find neither.
@@ -203,14 +194,49 @@ pub(super) fn open(
     }
     take_over(&mut store, &mut pending, &mut recovered);
     let written = if pending.is_empty() { next - 1 } else { store.next() - 1 };
-    // What is told here is no loss of the present process.
-    store.take_lost();
     store.skip_to(written + 1);
     let (unsynced, durable) = store.unsynced();
     let epoch = store.epoch();
+    readable.append(&mut pending);
+    let pending = readable;
     let disk = Disk { segments: store.segments(), began, writer: Mutex::new(None) };
     let start = Start { epoch, next, written, durable, pending, tail, limits };
     Ok(Opened { journal: Journal::on_disk(node, boot_id, start, disk), store, unsynced, recovered })
+}
+
+/// What of a tail the log goes on with.
+struct Inherited {
+    /// In order; there may be holes.
+    pending: Vec<Kept>,
+    /// The sequence of the next event.
+    next: u64,
+    /// What is missing before that.
+    lost: Vec<Range<u64>>,
+}
+
+/// Takes from a tail what no segment has: those of `next` and later, up to what nobody can have seen.
+fn inherit(records: Vec<Kept>, mark: u64, mut next: u64, is_same_log: bool) -> Inherited {
+    let (mut pending, mut lost) = (Vec::new(), Vec::new());
+    for record in records {
+        if record.sequence < next {
+            continue;
+        }
+        // Behind one that found no room here and had not reached its segment, nothing was shown to anybody; but for
+        // what is marked, and where a segment is damaged nobody knows.
+        if record.sequence > next && record.sequence > mark + 1 && is_same_log {
+            break;
+        }
+        if record.sequence > next {
+            lost.push(next..record.sequence);
+        }
+        next = record.sequence + 1;
+        pending.push(record);
+    }
+    if mark >= next {
+        lost.push(next..mark + 1);
+        next = mark + 1;
+    }
+    Inherited { pending, next, lost }
 }
 
 /// Keeps a tail that could be written.
@@ -228,10 +254,10 @@ fn keep(tail: Tail, written: io::Result<()>) -> Option<Tail> {
 }
 
 /// Writes what the tail held, in runs without a hole; what the disk does not take stays.
-fn take_over(store: &mut Store, records: &mut Vec<Record>, recovered: &mut Recovered) {
+fn take_over(store: &mut Store, records: &mut Vec<Kept>, recovered: &mut Recovered) {
     let written = store.next();
     records.retain(|record| record.sequence >= written);
-    for run in records.chunk_by(|one, next| one.sequence + 1 == next.sequence) {
+    for run in records.chunk_by(Kept::is_before) {
         if let Err(error) = store.append(run) {
             recovered.refused.get_or_insert_with(|| crate::chain(&error));
             break;

@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{EventType, Record};
+use super::{EventType, record::Kept};
 
 /// So many lines at once, and one more in each of these times. The kernel's own bound for others is ten in 5 s.
 const BURST: u32 = 10;
@@ -65,22 +65,22 @@ impl Kmsg {
     }
 
     /// Writes a line for each of those that is worth one, if it has not looked at it before.
-    pub(super) fn tell(&mut self, records: &[Record], now: Instant) {
+    pub(super) fn tell(&mut self, records: &[Kept], now: Instant) {
         for record in records {
             if record.sequence <= self.seen {
                 continue;
             }
             self.seen = record.sequence;
-            if !matches!(record.kind, EventType::EvictionSignalled | EventType::OomIncident) {
+            let Some(kind @ (EventType::EvictionSignalled | EventType::OomIncident)) = record.kind else {
                 continue;
-            }
+            };
             self.refill(now);
             if self.allowed == 0 {
                 self.left_out += 1;
                 continue;
             }
             self.allowed -= 1;
-            let line = line(record, std::mem::take(&mut self.left_out));
+            let line = line(record, kind, std::mem::take(&mut self.left_out));
             self.put(&line);
         }
     }
@@ -101,11 +101,11 @@ impl Kmsg {
     }
 }
 
-fn line(record: &Record, left_out: u64) -> String {
+fn line(record: &Kept, kind: EventType, left_out: u64) -> String {
     let event: Value = serde_json::from_slice(&record.line).unwrap_or_default();
     let data = &event["data"];
     let subject = event["subject"].as_str().unwrap_or_default();
-    let mut text = format!("{} {subject} sequence={}", record.kind, record.sequence);
+    let mut text = format!("{kind} {subject} sequence={}", record.sequence);
     for field in ["evictionId", "incidentId", "sent", "scope", "kills"] {
         match &data[field] {
             Value::String(value) => text.push_str(&format!(" {field}={value}")),
@@ -136,11 +136,11 @@ mod tests {
 
     use super::*;
     use crate::{
-        journal::{Batch, Event, Filter, Journal, Subject},
+        journal::{Event, Journal, Subject},
         model::PodName,
     };
 
-    fn records(kinds: &[EventType]) -> Vec<Record> {
+    fn records(kinds: &[EventType]) -> Vec<Kept> {
         let journal = Journal::new("n1", "b1");
         for &kind in kinds {
             let pod = PodName { namespace: "default".into(), name: "web\n<0>panic".into() };
@@ -148,8 +148,7 @@ mod tests {
                 serde_json::json!({"evictionId": "x", "sent": "SIGKILL", "message": "y".repeat(3_000)});
             journal.append(Event { kind, subject: Subject::Pod(pod), data });
         }
-        let Some(Batch::Records(records)) = journal.reader(None, Filter::default()).read() else { panic!() };
-        records
+        journal.shared.behind(0)
     }
 
     #[test]
@@ -184,6 +183,7 @@ mod tests {
     #[test]
     fn what_was_left_out_is_counted() {
         let all = records(&[EventType::OomIncident]);
+        let line = |record: &Kept, left_out| line(record, EventType::OomIncident, left_out);
         assert!(!line(&all[0], 0).contains("left out"));
         let mut short = all[0].clone();
         short.line = bytes::Bytes::from_static(b"{}\n");

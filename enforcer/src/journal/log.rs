@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use ulid::{Generator, Ulid};
 
 use super::{
-    Cursor, Event, EventType, Filter, Record, Subject, disk::Disk, retention::Limits, tail::Tail,
+    Cursor, Event, EventType, Filter, Subject, disk::Disk, record::Kept, retention::Limits, tail::Tail,
     trouble::Trouble,
 };
 use crate::metrics::Counts;
@@ -70,16 +70,16 @@ pub(super) struct Start {
     pub(super) written: u64,
     /// The newest event that a power cut cannot take.
     pub(super) durable: u64,
-    /// What no segment has yet.
-    pub(super) pending: Vec<Record>,
+    /// What no segment has yet, or readers cannot get from one. There may be holes in it: what no tail had room for.
+    pub(super) pending: Vec<Kept>,
     pub(super) tail: Option<Tail>,
     pub(super) limits: Limits,
 }
 
 /// What there is for the writer.
 pub(super) enum Work {
-    /// These are to be written.
-    Records(Vec<Record>),
+    /// These are to be written: one follows the other.
+    Records(Vec<Kept>),
     /// Nothing, but something was appended or some time went by.
     Nothing,
     /// The log is closed, and all is written.
@@ -87,7 +87,8 @@ pub(super) enum Work {
 }
 
 pub(super) struct Log {
-    records: VecDeque<Record>,
+    /// In order, with holes where a process before lost some.
+    records: VecDeque<Kept>,
     bytes: usize,
     next: u64,
     ids: Generator,
@@ -213,7 +214,8 @@ impl Journal {
         };
         let (source, subject) = (shared.source.as_str(), subject.as_str());
         let line = Envelope { id, kind, sequence, source, subject, time: now }.line(&payload);
-        let record = Record { sequence, time_ms: now.as_millisecond(), kind, pod, line: Bytes::from(line) };
+        let (kind, line) = (Some(kind), Bytes::from(line));
+        let record = Kept { sequence, time_ms: now.as_millisecond(), kind, pod, line };
         log.push(record);
         let visible = log.visible;
         drop(log);
@@ -368,9 +370,10 @@ impl Shared {
         Work::Nothing
     }
 
-    /// Up to `most` events behind that one, as far as they are in memory.
-    pub(super) fn behind(&self, sequence: u64, most: usize) -> Vec<Record> {
-        self.log().behind(sequence, most)
+    /// All events behind that one that are in memory.
+    pub(super) fn behind(&self, sequence: u64) -> Vec<Kept> {
+        let log = self.log();
+        log.records.range(log.place_behind(sequence)..).cloned().collect()
     }
 
     /// The newest event that the writer needs not care for any more.
@@ -452,7 +455,7 @@ impl Log {
         self.closing = true;
     }
 
-    fn push(&mut self, record: Record) {
+    fn push(&mut self, record: Kept) {
         let settled = self.settled();
         let pushed = self.tail.as_mut().map(|tail| tail.push(&record, settled));
         match pushed {
@@ -522,9 +525,24 @@ impl Log {
         self.records.front().map_or(self.next, |record| record.sequence)
     }
 
-    fn behind(&self, sequence: u64, most: usize) -> Vec<Record> {
-        let skip = self.records.partition_point(|record| record.sequence <= sequence);
-        self.records.iter().skip(skip).take(most).cloned().collect()
+    /// Where the first event behind that one is in memory.
+    fn place_behind(&self, sequence: u64) -> usize {
+        self.records.partition_point(|record| record.sequence <= sequence)
+    }
+
+    /// The first event in memory of that one and those behind it, as far as readers see. What is missing before it is
+    /// in the segments, or nowhere.
+    fn first_from(&self, sequence: u64) -> u64 {
+        let first = self.records.get(self.place_behind(sequence.saturating_sub(1)));
+        first.map_or(self.next, |record| record.sequence).min(self.visible.saturating_add(1))
+    }
+
+    /// Up to `most` of the events in memory behind that one: those that follow one another. Behind a hole others go on.
+    fn behind(&self, sequence: u64, most: usize) -> Vec<Kept> {
+        let run = self.records.range(self.place_behind(sequence)..);
+        let first = run.clone().next().map_or(0, |record| record.sequence);
+        let run = run.zip(first..).take_while(|(record, place)| record.sequence == *place);
+        run.take(most).map(|(record, _)| record.clone()).collect()
     }
 }
 

@@ -145,13 +145,17 @@ impl Folder {
                 format!("see who put it there, then chown {own} {shown}"),
             );
         }
-        if stat.st_mode & 0o002 != 0 {
-            return refused(
-                format!("may be written to by everybody (mode {:o})", stat.st_mode & 0o7777),
-                format!("see what is in it, then chmod o-w {shown}"),
-            );
-        }
-        Ok(())
+        // The group reads what is told; it has nothing to write there either.
+        let (whom, change) = match stat.st_mode & 0o022 {
+            0 => return Ok(()),
+            0o020 => ("its group", "g-w"),
+            0o002 => ("everybody", "o-w"),
+            _ => ("everybody and its group", "o-w,g-w"),
+        };
+        refused(
+            format!("may be written to by {whom} (mode {:o})", stat.st_mode & 0o7777),
+            format!("see what is in it, then chmod {change} {shown}"),
+        )
     }
 
     fn file(&self, name: &str, flags: OFlags) -> io::Result<File> {

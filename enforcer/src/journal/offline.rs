@@ -8,6 +8,7 @@ use super::{
     Cursor, Filter, Range, Record, Stale,
     disk::look_into,
     log::read_segments,
+    record::Kept,
     store::{self, Segments, StoreError},
 };
 
@@ -70,7 +71,12 @@ impl Iterator for Offline {
             }
             let read = read_segments(&self.segments, self.next, u64::MAX, BATCH_RECORDS);
             self.next = read.last()?.sequence + 1;
-            self.pending.extend(read.into_iter().filter(|record| self.filter.takes(record)));
+            let wanted: Vec<_> = read.into_iter().filter(|record| self.filter.takes(record)).collect();
+            let strange = wanted.iter().filter(|record| record.kind.is_none()).count();
+            if strange > 0 {
+                tracing::warn!("{strange} events are left out: this version does not know their types");
+            }
+            self.pending.extend(wanted.into_iter().filter_map(Kept::known));
         }
     }
 }

@@ -20,6 +20,19 @@ pub struct Record {
     pub line: Bytes,
 }
 
+/// An event as the log holds it, also one of a type that only a newer version knows: that one wrote it before somebody
+/// went back to this one, and takes it up again.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    /// See [`Record`].
+    pub(super) sequence: u64,
+    pub(super) time_ms: i64,
+    /// None for a type that this version does not know.
+    pub(super) kind: Option<EventType>,
+    pub(super) pod: Option<PodName>,
+    pub(super) line: Bytes,
+}
+
 /// The members of an event that the log itself needs to know.
 #[derive(serde::Deserialize)]
 struct Envelope<'line> {
@@ -33,10 +46,30 @@ struct Envelope<'line> {
     sequence: Cow<'line, str>,
 }
 
+/// The only one that says which event stands in a line.
+#[derive(serde::Deserialize)]
+struct Place<'line> {
+    #[serde(borrow)]
+    sequence: Cow<'line, str>,
+}
+
+/// The sequence of the event in a line of the log; none if it does not say.
+pub(super) fn sequence(line: &[u8]) -> Option<u64> {
+    let place: Place<'_> = serde_json::from_slice(line.strip_suffix(b"\n")?).ok()?;
+    place.sequence.parse().ok()
+}
+
 impl Record {
-    /// Reads a line of the log; none if it is not a whole event.
+    /// Reads a line of the log; none if it is not a whole event, or one of a type that this version does not know.
     #[must_use]
     pub fn from_line(line: &[u8]) -> Option<Self> {
+        Kept::from_line(line)?.known()
+    }
+}
+
+impl Kept {
+    /// Reads a line of the log; none if it is not a whole event.
+    pub(super) fn from_line(line: &[u8]) -> Option<Self> {
         let envelope: Envelope<'_> = serde_json::from_slice(line.strip_suffix(b"\n")?).ok()?;
         let time: jiff::Timestamp = envelope.time.parse().ok()?;
         // A node's name is a host's, which has no slash; a pod's subject is its namespace and name.
@@ -47,10 +80,21 @@ impl Record {
         Some(Self {
             sequence: envelope.sequence.parse().ok()?,
             time_ms: time.as_millisecond(),
-            kind: EventType::parse(&envelope.kind)?,
+            kind: EventType::parse(&envelope.kind),
             pod,
             line: Bytes::copy_from_slice(line),
         })
+    }
+
+    /// The event, if this version knows its type.
+    pub(super) fn known(self) -> Option<Record> {
+        let Self { sequence, time_ms, kind, pod, line } = self;
+        Some(Record { sequence, time_ms, kind: kind?, pod, line })
+    }
+
+    /// Whether that one comes right behind it.
+    pub(super) fn is_before(&self, next: &Self) -> bool {
+        self.sequence.checked_add(1) == Some(next.sequence)
     }
 }
 
@@ -75,11 +119,10 @@ impl Filter {
         kinds.is_empty() && namespace.is_none() && pod.is_none() && since_ms.is_none()
     }
 
-    /// Whether the reader wants it.
-    #[must_use]
-    pub fn takes(&self, record: &Record) -> bool {
+    /// Whether the reader wants it. Who wants some types wants none that has no name here.
+    pub(super) fn takes(&self, record: &Kept) -> bool {
         let Self { kinds, namespace, pod, since_ms } = self;
-        let kind = kinds.is_empty() || kinds.contains(&record.kind);
+        let kind = kinds.is_empty() || record.kind.is_some_and(|kind| kinds.contains(&kind));
         let namespace = namespace
             .as_ref()
             .is_none_or(|namespace| record.pod.as_ref().is_some_and(|pod| pod.namespace == *namespace));

@@ -17,8 +17,8 @@ use zerocopy::{FromZeros as _, IntoBytes as _};
 
 use self::format::{ENTRY_BYTES, Entry, HEADER_BYTES, RawHeader, Read};
 use super::{
-    Record,
     medium::{Access, Medium, MediumFile},
+    record::{self, Kept},
 };
 
 /// So much is read at once when a file is gone through.
@@ -125,14 +125,17 @@ impl Segment {
         Self { header, data_path, data, index, is_named: AtomicBool::new(is_named) }
     }
 
-    /// Gives the events of a segment whose index is lost or damaged a new one, as yet without entries.
+    /// Gives the events of a segment whose index is lost or damaged a new one.
     pub(super) fn reindex(medium: &dyn Medium, header: Header) -> io::Result<Self> {
         let (data_name, index_name) = names(header.first);
         let data = medium.open(&data_name, Access::Write)?;
         let index = medium.open(&index_name, Access::Make)?;
         index.set_len(0)?;
-        index.write_all_at(RawHeader::new(&header).as_bytes(), 0)?;
-        Ok(Self::from_parts(medium, header, data, index, false))
+        let segment = Self::from_parts(medium, header, data, index, false);
+        segment.recover(true)?;
+        // At the end: without it the next start begins anew, as it must where this one could not end.
+        segment.index.write_all_at(RawHeader::new(&segment.header).as_bytes(), 0)?;
+        Ok(segment)
     }
 
     /// Opens the files.
@@ -178,8 +181,8 @@ impl Segment {
             let expected = self.header.first.saturating_add(extent.records);
             // An event that is far off stands in no line of ours: its place would make the index as large as it likes.
             let most = expected.saturating_add(data_len - from);
-            if let Some(record) = Record::from_line(line)
-                .filter(|record| record.sequence >= expected && record.sequence <= most)
+            if let Some(record) =
+                Kept::from_line(line).filter(|record| record.sequence >= expected && record.sequence <= most)
                 && let Some(entry) = Entry::new(offset, record.time_ms, line)
             {
                 let place = record.sequence - self.header.first;
@@ -204,7 +207,7 @@ impl Segment {
     }
 
     /// Writes events behind those that are there; a write that fails halfway is written over by the next.
-    pub(super) fn append(&self, extent: &mut Extent, records: &[Record]) -> io::Result<()> {
+    pub(super) fn append(&self, extent: &mut Extent, records: &[Kept]) -> io::Result<()> {
         let mut lines = Vec::with_capacity(records.iter().map(|record| record.line.len()).sum());
         let mut entries = Vec::with_capacity(records.len());
         for record in records {
@@ -253,7 +256,7 @@ impl Segment {
     }
 
     /// Reads up to `most` events with sequences of `from` and later, in order; damaged ones are left out.
-    pub(super) fn read(&self, from: u64, most: usize) -> io::Result<Vec<Record>> {
+    pub(super) fn read(&self, from: u64, most: usize) -> io::Result<Vec<Kept>> {
         let mut records = Vec::new();
         let entries = self.entries()?;
         let mut place = from.saturating_sub(self.header.first);
@@ -264,7 +267,7 @@ impl Segment {
             };
             let sequence = self.header.first.saturating_add(place);
             records.extend(
-                line.and_then(|line| Record::from_line(&line)).filter(|record| record.sequence == sequence),
+                line.and_then(|line| Kept::from_line(&line)).filter(|record| record.sequence == sequence),
             );
             place += 1;
         }
@@ -312,10 +315,16 @@ impl Segment {
         self.index.write_all_at(entry.as_bytes(), HEADER_BYTES + place * ENTRY_BYTES)
     }
 
-    /// Whether that line is the event of that place.
+    /// Whether that line is the event of that place. Its entry says that it is whole: whatever else a newer version has
+    /// written in it is none of ours to cut off.
     fn holds(&self, place: u64, line: &[u8]) -> bool {
         let sequence = self.header.first.checked_add(place);
-        Record::from_line(line).is_some_and(|record| Some(record.sequence) == sequence)
+        sequence.is_some() && record::sequence(line) == sequence
+    }
+
+    /// The sequence behind the last one that its index has room for.
+    pub(super) fn index_end(&self) -> io::Result<u64> {
+        Ok(self.header.first.saturating_add(self.entries()?))
     }
 
     /// The line of an entry, if it is the one that the entry was made for.
@@ -336,7 +345,7 @@ pub(super) fn newest(data: &dyn MediumFile) -> io::Result<(Option<u64>, bool)> {
     let mut has_content = false;
     lines(data, 0, data.size()?, |_, line| {
         has_content |= line.iter().any(|byte| *byte != 0);
-        newest = newest.max(Record::from_line(line).map(|record| record.sequence));
+        newest = newest.max(Kept::from_line(line).map(|record| record.sequence));
         Ok(())
     })?;
     Ok((newest, has_content))

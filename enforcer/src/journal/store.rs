@@ -5,6 +5,7 @@
 
 use std::{
     io,
+    ops::Range,
     path::PathBuf,
     sync::{Arc, PoisonError, RwLock},
 };
@@ -12,8 +13,8 @@ use std::{
 use ulid::Ulid;
 
 use super::{
-    Record,
     medium::{Access, Medium, MediumFile},
+    record::Kept,
     retention::{Clock, Limits, MAX_SEGMENTS, ages_ms},
     segment::{Extent, Found, Header, Segment, names},
 };
@@ -108,6 +109,12 @@ pub(super) struct Store {
     next: u64,
     /// How many events came never.
     lost: u64,
+    /// Events that will never come either, and that the start has told of.
+    told_lost: Vec<Range<u64>>,
+    /// The last segment of a process before, if its index could not be made whole: the disk was full.
+    unrepaired: Option<Arc<Segment>>,
+    /// Events of these sequences are in that one, and no reader finds them there.
+    unreadable: Range<u64>,
     /// Whether what a tail of this boot holds goes on where this ends.
     takes_tail: bool,
     /// Held while there is a writer; none where a disk refused it.
@@ -154,6 +161,16 @@ impl Store {
         self.next = self.next.max(next);
     }
 
+    /// Those will never come, and are no loss that [`Self::take_lost`] tells.
+    pub(super) fn set_told_lost(&mut self, lost: Vec<Range<u64>>) {
+        self.told_lost = lost;
+    }
+
+    /// Events that are on the disk, and that no reader finds there for now.
+    pub(super) fn unreadable(&self) -> Range<u64> {
+        self.unreadable.clone()
+    }
+
     /// Whether what a tail of this boot holds goes on where this ends.
     pub(super) fn takes_tail(&self) -> bool {
         self.takes_tail
@@ -176,12 +193,16 @@ impl Store {
         self.limits.max_bytes = max_bytes;
     }
 
-    /// Writes events. They outlive this process from then on, and a power cut once what is returned is synced.
-    pub(super) fn append(&mut self, records: &[Record]) -> Result<Option<Unsynced>, StoreError> {
+    /// Writes events, up to the first hole among them: those behind it are for another call. They outlive this process
+    /// from then on, and a power cut once what is returned is synced.
+    pub(super) fn append(&mut self, records: &[Kept]) -> Result<Option<Unsynced>, StoreError> {
+        // In a segment the place of an event says its sequence, so a segment has no hole.
+        let records = records.chunk_by(Kept::is_before).next().unwrap_or_default();
         let (Some(first), Some(last)) = (records.first(), records.last()) else { return Ok(None) };
         self.take_lock()?;
+        self.repair()?;
         let continues = self.current.as_ref().is_some_and(|(segment, extent)| {
-            // Events that were lost leave a hole: a segment has none.
+            // Events that were lost leave a hole too.
             first.sequence == segment.header.first + extent.records && !self.is_full(segment, extent)
         });
         if !continues {
@@ -194,10 +215,37 @@ impl Store {
         let written = segment.append(extent, records);
         written.map_err(failed("write", &*self.medium, &names(segment.header.first).0))?;
         let unsynced = Unsynced { segment: Arc::clone(segment), extent: *extent, newest: last.sequence };
-        self.lost += first.sequence.saturating_sub(self.next);
+        self.lost += self.lost_before(first.sequence);
         self.next = last.sequence + 1;
         self.retain();
         Ok(Some(unsynced))
+    }
+
+    /// How many events were given up before that one, which is the next, and nobody has told of.
+    fn lost_before(&self, first: u64) -> u64 {
+        let told = self.told_lost.iter().map(|told| {
+            let (from, to) = (told.start.max(self.next), told.end.min(first));
+            to.saturating_sub(from)
+        });
+        first.saturating_sub(self.next).saturating_sub(told.sum())
+    }
+
+    /// Makes the index whole that a start on a full disk could not. Later nobody would: a start looks at the last segment
+    /// alone.
+    fn repair(&mut self) -> Result<(), StoreError> {
+        let Some(segment) = &self.unrepaired else { return Ok(()) };
+        // Its index must not be behind what is written next when the power fails.
+        let repaired = segment.recover(true).and_then(|_extent| segment.sync(&*self.medium));
+        match repaired {
+            Err(error) if is_no_room(&error) => {
+                return Err(failed("repair", &*self.medium, &names(segment.header.first).1)(error));
+            }
+            // The log goes on without those events: all that comes is worth more.
+            Err(error) => tracing::warn!("cannot repair {}: {error}", segment.data_path().display()),
+            Ok(()) => {}
+        }
+        self.unrepaired = None;
+        Ok(())
     }
 
     fn is_full(&self, segment: &Segment, extent: &Extent) -> bool {
@@ -220,20 +268,30 @@ impl Store {
             begun_ms: now.wall_ms,
         };
         let name = names(first).0;
-        // One that was begun before, and holds nothing.
-        let mut segments = self.segments.write().unwrap_or_else(PoisonError::into_inner);
-        while let Some(empty) = segments.pop_if(|segment| segment.header.first >= first) {
+        // Ones that were begun before, and hold nothing. They stay in the list until their names are gone, so that a
+        // removal that fails is done again: whoever reads has their files open. The list is locked for no disk's time.
+        let listed = self.listed();
+        let whole = listed.partition_point(|segment| segment.header.first < first);
+        for empty in listed.iter().skip(whole) {
             empty.remove(&*self.medium).map_err(failed("remove", &*self.medium, &name))?;
         }
         let segment = Segment::create(&*self.medium, header);
         let segment = Arc::new(segment.map_err(failed("create", &*self.medium, &name))?);
+        let mut segments = self.segments.write().unwrap_or_else(PoisonError::into_inner);
+        segments.truncate(whole);
         segments.push(Arc::clone(&segment));
         Ok((segment, Extent::default()))
     }
 
-    /// Removes what is too much, or too old.
+    /// The segments as they are now: nobody else changes them. Of those that go this keeps the files open meanwhile: the
+    /// disk is at work when the last one closes them, too.
+    fn listed(&self) -> Vec<Arc<Segment>> {
+        self.segments.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Removes what is too much, or too old. As in [`Self::begin`], the list is locked for no disk's time.
     pub(super) fn retain(&mut self) {
-        let mut segments = self.segments.write().unwrap_or_else(PoisonError::into_inner);
+        let segments = self.listed();
         let ages_ms =
             ages_ms(segments.iter().map(|segment| &segment.header), &self.boot_id, self.clock.now());
         let open_bytes = self.current.as_ref().map_or(0, |(_, extent)| extent.bytes());
@@ -254,7 +312,9 @@ impl Store {
             self.closed_bytes = self.closed_bytes.saturating_sub(bytes);
             gone += 1;
         }
-        segments.drain(..gone);
+        if gone > 0 {
+            self.segments.write().unwrap_or_else(PoisonError::into_inner).drain(..gone);
+        }
     }
 
     /// Notes that the end is in order: everything that anybody saw is on the disk. Everything must be synced before.
@@ -279,6 +339,11 @@ impl Store {
         }
         Ok(())
     }
+}
+
+/// Whether that says that there is no room for now.
+fn is_no_room(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// The segments of a folder that a daemon may be writing, or has left: for reading only, in order.

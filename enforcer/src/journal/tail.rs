@@ -15,8 +15,8 @@ use zerocopy::{
 };
 
 use super::{
-    Record,
     medium::{Access, Medium, MediumFile},
+    record::Kept,
     store::{Hint, is_foreign, set_aside},
 };
 
@@ -85,7 +85,7 @@ pub(super) struct Left {
     /// How far readers may have seen.
     pub(super) mark: u64,
     /// In order.
-    pub(super) records: Vec<Record>,
+    pub(super) records: Vec<Kept>,
 }
 
 impl Tail {
@@ -126,7 +126,7 @@ impl Tail {
         if !is_ours {
             return Ok((tail, None));
         }
-        let mut records: Vec<Record> = Vec::new();
+        let mut records: Vec<Kept> = Vec::new();
         for half in 0..tail.halves.len() {
             records.extend(tail.read(half)?);
         }
@@ -196,7 +196,7 @@ impl Tail {
     }
 
     /// Copies an event in. `written` is the newest sequence that a segment holds. False if there was no room.
-    pub(super) fn push(&mut self, record: &Record, written: u64) -> io::Result<bool> {
+    pub(super) fn push(&mut self, record: &Kept, written: u64) -> io::Result<bool> {
         let len = u32::try_from(record.line.len()).map_err(io::Error::other)?;
         let frame = Frame {
             len: len.into(),
@@ -231,10 +231,10 @@ impl Tail {
     }
 
     /// Reads a half, and goes on behind what is in it.
-    fn read(&mut self, half: usize) -> io::Result<Vec<Record>> {
+    fn read(&mut self, half: usize) -> io::Result<Vec<Kept>> {
         let mut bytes = vec![0; usize::try_from(self.half_bytes).unwrap_or(0)];
         self.file.read_exact_at(&mut bytes, offset(half, self.half_bytes))?;
-        let mut records: Vec<Record> = Vec::new();
+        let mut records: Vec<Kept> = Vec::new();
         let mut rest = bytes.as_slice();
         let mut read_bytes = 0;
         while let Ok((frame, after)) = Frame::read_from_prefix(rest) {
@@ -245,7 +245,7 @@ impl Tail {
                 break;
             }
             let sequence = frame.sequence.get();
-            let Some(record) = Record::from_line(line).filter(|record| record.sequence == sequence) else {
+            let Some(record) = Kept::from_line(line).filter(|record| record.sequence == sequence) else {
                 break;
             };
             records.push(record);

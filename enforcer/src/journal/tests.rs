@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::json;
 
-use super::{Journal, Limits, Record, disk, medium, retention};
+use super::{Journal, Limits, Line, Passed, Reader, Record, disk, medium, record::Kept, retention};
 
 /// A log on a disk that never takes anything.
 pub(crate) fn stuck() -> Journal {
@@ -20,7 +20,7 @@ pub(crate) fn stuck() -> Journal {
 }
 
 /// A whole event of that sequence.
-pub(super) fn record(sequence: u64) -> Record {
+pub(super) fn record(sequence: u64) -> Kept {
     let line = json!({
         "specversion": "1.0",
         "id": "01ARZ3NDEKTSV4RRFFQ69G5FAV",
@@ -31,7 +31,49 @@ pub(super) fn record(sequence: u64) -> Record {
         "sequence": format!("{sequence:020}"),
         "data": {"n": sequence},
     });
-    Record::from_line(format!("{line}\n").as_bytes()).unwrap()
+    Kept::from_line(format!("{line}\n").as_bytes()).unwrap()
+}
+
+/// The same, of a type that only a newer version knows.
+pub(super) fn strange(sequence: u64) -> Kept {
+    let line = String::from_utf8(record(sequence).line.to_vec()).unwrap();
+    let strange = Kept::from_line(line.replace("pod.added", "pod.teleported").as_bytes()).unwrap();
+    assert_eq!(strange.kind, None);
+    strange
+}
+
+/// What a stream gets of all that is there.
+#[derive(Debug, Default)]
+pub(super) struct Streamed {
+    /// The lines by their sequences.
+    pub(super) lines: Vec<(u64, Vec<u8>)>,
+    /// The first and the last sequence of each gap.
+    pub(super) gaps: Vec<(u64, u64)>,
+}
+
+impl Streamed {
+    /// Goes on to the log's end. Each step leads on, so that nobody turns in circles.
+    pub(super) fn read(reader: &mut Reader) -> Self {
+        let mut streamed = Self::default();
+        loop {
+            let before = reader.position();
+            let mut take = |line: Line<'_>| streamed.lines.push((line.sequence, line.bytes.to_vec()));
+            let mut passed = reader.pass(1_000, &mut take);
+            if passed == Passed::Disk {
+                passed = reader.pass_from_disk(1_000, &mut take);
+            }
+            match passed {
+                Passed::End => return streamed,
+                Passed::Gap { from, to } => streamed.gaps.push((from, to)),
+                Passed::Some | Passed::Disk => {}
+            }
+            assert!(reader.position() > before, "it stays behind {before}: {passed:?}");
+        }
+    }
+
+    pub(super) fn sequences(&self) -> Vec<u64> {
+        self.lines.iter().map(|(sequence, _)| *sequence).collect()
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! soon as everything in it was told; what a process before left in it is read again by the next.
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Read, Write as _},
+    io::{self, Read, Seek as _, SeekFrom, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
@@ -56,7 +56,12 @@ impl Untold {
     /// They stay in there until [`settle`](Self::settle), so that another kill loses none of them.
     pub fn open(run_dir: &Path, boot_id: &str) -> io::Result<(Self, Vec<Vec<u8>>)> {
         let path = run_dir.join(FILE);
-        let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(&path)?;
+        let mut file = options().create(true).open(&path).map_err(|error| {
+            if error.raw_os_error() != Some(libc::ELOOP) {
+                return error;
+            }
+            io::Error::new(io::ErrorKind::InvalidData, format!("{} is a link: remove it", path.display()))
+        })?;
         let boot = crc32fast::hash(boot_id.as_bytes());
         let mut bytes = Vec::new();
         Read::by_ref(&mut file).take(MAX_BYTES + COMPACT_BYTES).read_to_end(&mut bytes)?;
@@ -103,7 +108,10 @@ impl Untold {
 
     /// Writes the file anew, without what must have been told by now.
     fn compact(&mut self, now_ns: u64) -> io::Result<()> {
-        let bytes = fs::read(&self.path)?;
+        let mut bytes = Vec::new();
+        // What is appended goes to the end wherever it stands.
+        self.file.seek(SeekFrom::Start(0))?;
+        self.file.read_to_end(&mut bytes)?;
         let mut young = Vec::new();
         for (kept_ns, record) in records(&bytes, self.boot).0 {
             if now_ns.saturating_sub(kept_ns) < TOLD_AFTER_NS {
@@ -118,14 +126,20 @@ impl Untold {
         {
             return Err(error);
         }
-        let mut file =
-            OpenOptions::new().read(true).append(true).create_new(true).mode(0o600).open(&fresh)?;
+        let mut file = options().create_new(true).open(&fresh)?;
         file.write_all(&young)?;
         fs::rename(&fresh, &self.path)?;
         self.file = file;
         self.bytes = u64::try_from(young.len()).map_err(io::Error::other)?;
         Ok(())
     }
+}
+
+/// For reading and appending, never through a link: this process may write everywhere.
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).append(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    options
 }
 
 fn framed(record: &[u8], boot: u32, kept_ns: u64) -> io::Result<Vec<u8>> {
@@ -186,6 +200,29 @@ mod tests {
         untold.settle().unwrap();
         drop(untold);
         assert_eq!(open(dir.path()).1, Vec::<Vec<u8>>::new());
+    }
+
+    #[test]
+    fn no_link_is_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let theirs = dir.path().join("theirs");
+        fs::write(&theirs, "theirs").unwrap();
+        std::os::unix::fs::symlink(&theirs, dir.path().join(FILE)).unwrap();
+        let refused = Untold::open(dir.path(), "boot").unwrap_err().to_string();
+        assert!(refused.contains("is a link"), "{refused}");
+        assert_eq!(fs::read_to_string(&theirs).unwrap(), "theirs");
+    }
+
+    /// Whatever stands under the name by then: what is kept is what was kept here.
+    #[test]
+    fn what_grew_is_read_from_the_file_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut untold, _) = open(dir.path());
+        untold.keep(b"young", 1).unwrap();
+        fs::write(dir.path().join("other"), "").unwrap();
+        fs::rename(dir.path().join("other"), dir.path().join(FILE)).unwrap();
+        untold.compact(2).unwrap();
+        assert_eq!(open(dir.path()).1, [b"young".to_vec()]);
     }
 
     #[test]

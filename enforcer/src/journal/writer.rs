@@ -12,10 +12,10 @@ use std::{
 };
 
 use super::{
-    Record,
     kmsg::Kmsg,
     log::{Shared, Work},
     medium::Medium,
+    record::Kept,
     retention::Limits,
     store::{Store, Unsynced},
     trouble::Part,
@@ -129,12 +129,12 @@ impl Writer {
         }
         if self.retry.is_some() {
             let from = self.kmsg.seen().max(self.shared.settled());
-            self.kmsg.tell(&self.shared.behind(from, usize::MAX), Instant::now());
+            self.kmsg.tell(&self.shared.behind(from), Instant::now());
         }
         true
     }
 
-    fn write(&mut self, records: &[Record]) -> anyhow::Result<()> {
+    fn write(&mut self, records: &[Kept]) -> anyhow::Result<()> {
         let Some(unsynced) = self.store.append(records)? else { return Ok(()) };
         self.shared.set_written(unsynced.newest);
         self.retry = None;

@@ -1,7 +1,10 @@
 use serde_json::json;
 
 use super::*;
-use crate::journal::{Batch, Event, EventType, Filter, Subject, tests::record};
+use crate::journal::{
+    Batch, Event, EventType, Filter, Offline, Subject,
+    tests::{Streamed, record, strange},
+};
 
 fn event(n: u64) -> Event {
     Event { kind: EventType::PodAdded, subject: Subject::Node, data: json!({"n": n, "pad": "x".repeat(400)}) }
@@ -53,13 +56,13 @@ fn the_log_is_read_without_its_writer() {
     journal.close();
     let state = dir.path().join("state");
     let read = |after: Option<&crate::journal::Cursor>| -> Vec<u64> {
-        let offline = crate::journal::Offline::open(&state, after, Filter::default()).unwrap().unwrap();
+        let offline = Offline::open(&state, after, Filter::default()).unwrap().unwrap();
         offline.map(|record| record.sequence).collect()
     };
     assert_eq!(read(None), (1..=600).collect::<Vec<_>>());
     assert_eq!(read(Some(&cursor)), [599, 600]);
     let other = crate::journal::Cursor { epoch: String::from("other"), sequence: 3 };
-    assert!(crate::journal::Offline::open(&state, Some(&other), Filter::default()).unwrap().is_err());
+    assert!(Offline::open(&state, Some(&other), Filter::default()).unwrap().is_err());
 }
 
 /// What found no room in the tail was in memory alone, and what came behind it was shown to nobody: the log goes on at
@@ -135,7 +138,7 @@ fn without_the_tail_a_kill_ends_the_epoch() {
     let state = dir.path().join("state");
     let copy = dir.path().join("copy");
     std::fs::create_dir(&copy).unwrap();
-    std::fs::create_dir_all(copy.join("state/journal")).unwrap();
+    drop(Folder::private(&copy.join("state"), FOLDER).unwrap());
     for entry in std::fs::read_dir(folder(&state)).unwrap() {
         let entry = entry.unwrap();
         std::fs::copy(entry.path(), copy.join("state/journal").join(entry.file_name())).unwrap();
@@ -146,6 +149,58 @@ fn without_the_tail_a_kill_ends_the_epoch() {
     assert_eq!(other.cursor(1).epoch, epoch);
     other.close();
     journal.close();
+}
+
+/// After a newer version that was killed: what it told is in the tail, and then in a segment, in either case for good.
+#[test]
+fn an_event_of_a_type_that_is_not_known_stays_and_is_passed_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, _) = open(dir.path());
+    journal.append(event(1));
+    journal.close();
+    drop(journal);
+    let run: Arc<dyn Medium> = Arc::new(Folder::open(dir.path()).unwrap());
+    let (mut tail, _) = Tail::open(&run, "b1", tail::HALF_BYTES).unwrap();
+    for kept in [strange(2), strange(3), record(4)] {
+        assert!(tail.push(&kept, 0).unwrap());
+    }
+    drop(tail);
+    for _ in 0..2 {
+        let (journal, recovered) = open(dir.path());
+        assert_eq!((recovered.lost, recovered.cut_bytes, journal.range().newest), (0, 0, 4));
+        let streamed = Streamed::read(&mut journal.reader(None, Filter::default()));
+        assert_eq!((streamed.sequences(), &streamed.gaps), (vec![1, 2, 3, 4], &vec![]));
+        assert_eq!(streamed.lines[1].1, strange(2).line);
+        let of_pod = Filter { pod: Some(String::from("default/web")), ..Filter::default() };
+        assert_eq!(Streamed::read(&mut journal.reader(None, of_pod)).sequences(), [2, 3, 4]);
+        let of_kind = Filter { kinds: vec![EventType::PodAdded], ..Filter::default() };
+        assert_eq!(Streamed::read(&mut journal.reader(None, of_kind.clone())).sequences(), [1, 4]);
+        assert_eq!(sequences_of(&journal, of_kind), [(1, 1), (4, 4)]);
+        assert_eq!(
+            sequences_of(&journal, Filter::default()),
+            [(1, 1), (2, 3), (4, 4)],
+            "it is told of a gap"
+        );
+        journal.close();
+        drop(journal);
+        let offline = Offline::open(&dir.path().join("state"), None, Filter::default()).unwrap().unwrap();
+        assert_eq!(offline.map(|record| record.sequence).collect::<Vec<_>>(), [1, 4]);
+    }
+}
+
+/// What is read: an event as its sequence twice, a gap as its first and last.
+fn sequences_of(journal: &Journal, filter: Filter) -> Vec<(u64, u64)> {
+    let mut reader = journal.reader(None, filter);
+    let mut read = Vec::new();
+    while let Some(batch) = reader.read() {
+        match batch {
+            Batch::Records(records) => {
+                read.extend(records.iter().map(|record| (record.sequence, record.sequence)));
+            }
+            Batch::Gap { from, to } => read.push((from, to)),
+        }
+    }
+    read
 }
 
 #[test]

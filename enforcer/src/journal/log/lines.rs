@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use ulid::Ulid;
 
 use super::{BATCH_RECORDS, Journal, Reader};
-use crate::journal::{EventType, Record, segment::Segment};
+use crate::journal::{EventType, Record, record::Kept, segment::Segment};
 
 /// One event of the log.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ pub struct Line<'line> {
 }
 
 impl Line<'_> {
-    /// What it tells of; none if the line does not say, which no line of the log does.
+    /// What it tells of; none if this version does not know its type.
     #[must_use]
     pub fn kind(&self) -> Option<EventType> {
         self.kind.or_else(|| Record::from_line(self.bytes).map(|record| record.kind))
@@ -66,18 +66,18 @@ impl Reader {
         if self.next > log.visible {
             return Passed::End;
         }
-        let oldest = log.oldest();
-        if self.next < oldest {
+        let first = log.first_from(self.next);
+        if self.next < first {
             if shared.disk.is_some() {
                 return Passed::Disk;
             }
-            let from = std::mem::replace(&mut self.next, oldest);
-            return Passed::Gap { from, to: oldest - 1 };
+            let from = std::mem::replace(&mut self.next, first);
+            return Passed::Gap { from, to: first - 1 };
         }
-        let skip = usize::try_from(self.next - oldest).unwrap_or(usize::MAX).min(log.records.len());
         let mut bytes = 0;
-        for record in log.records.range(skip..).take(BATCH_RECORDS) {
-            if record.sequence > log.visible {
+        for record in log.records.range(log.place_behind(self.next - 1)..).take(BATCH_RECORDS) {
+            // Behind a hole the next call goes on, with what it misses.
+            if record.sequence > log.visible || record.sequence != self.next {
                 break;
             }
             if self.filter.takes(record) {
@@ -89,7 +89,7 @@ impl Reader {
                     epoch: shared.epoch,
                     sequence: record.sequence,
                     bytes: &record.line,
-                    kind: Some(record.kind),
+                    kind: record.kind,
                 });
             }
             self.next = record.sequence + 1;
@@ -99,15 +99,15 @@ impl Reader {
 
     /// The same, from the disk alone, for as long as the disk takes: what [`pass`](Self::pass) asks for.
     pub fn pass_from_disk(&mut self, most_bytes: usize, mut take: impl FnMut(Line<'_>)) -> Passed {
-        let oldest_in_memory = self.journal.shared.log().oldest();
-        if self.next >= oldest_in_memory {
+        let in_memory = self.journal.shared.log().first_from(self.next);
+        if self.next >= in_memory {
             return Passed::Some;
         }
         for segment in self.segments_from(self.next) {
-            if segment.header.first >= oldest_in_memory {
+            if segment.header.first >= in_memory {
                 break;
             }
-            let block = match segment.block(self.next, oldest_in_memory, most_bytes) {
+            let block = match segment.block(self.next, in_memory, most_bytes) {
                 Ok(block) => block,
                 Err(error) => {
                     tracing::warn!("cannot read {}: {error}", segment.data_path().display());
@@ -121,17 +121,17 @@ impl Reader {
             }
             let wants_all = self.filter.is_empty();
             for (sequence, bytes) in block.lines() {
-                let record = if wants_all { None } else { Record::from_line(bytes) };
+                let record = if wants_all { None } else { Kept::from_line(bytes) };
                 if wants_all || record.as_ref().is_some_and(|record| self.filter.takes(record)) {
-                    let kind = record.map(|record| record.kind);
+                    let kind = record.and_then(|record| record.kind);
                     take(Line { epoch: segment.header.epoch, sequence, bytes, kind });
                 }
                 self.next = sequence + 1;
             }
             return Passed::Some;
         }
-        let from = std::mem::replace(&mut self.next, oldest_in_memory);
-        Passed::Gap { from, to: oldest_in_memory - 1 }
+        let from = std::mem::replace(&mut self.next, in_memory);
+        Passed::Gap { from, to: in_memory - 1 }
     }
 
     /// The segments in which that event and later ones are.

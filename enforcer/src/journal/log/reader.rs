@@ -5,14 +5,15 @@ use std::sync::{Arc, PoisonError};
 use tokio::sync::watch;
 
 use super::{BATCH_RECORDS, Journal};
-use crate::journal::{Filter, Record, segment::Segment, store::Segments};
+use crate::journal::{Filter, Record, record::Kept, segment::Segment, store::Segments};
 
 /// What a reader gets.
 #[derive(Debug)]
 pub enum Batch {
     /// The next events that it wants, in order; there may be none among those that it passed.
     Records(Vec<Record>),
-    /// Events that it had not read are kept no longer; it goes on behind them.
+    /// Events that it had not read are kept no longer, cannot be read, or are of a type that this version does not know;
+    /// it goes on behind them.
     Gap {
         /// The first sequence that it missed.
         from: u64,
@@ -34,36 +35,47 @@ impl Reader {
     /// The next events that are there already; none at the log's end. What is not in memory any more is read from the
     /// disk, in the calling thread.
     pub fn read(&mut self) -> Option<Batch> {
-        let (passed, oldest) = {
+        let (passed, in_memory) = {
             let log = self.journal.shared.log();
             if self.next > log.visible {
                 return None;
             }
-            let oldest = log.oldest();
+            let in_memory = log.first_from(self.next);
             let most =
                 usize::try_from(log.visible - self.next + 1).unwrap_or(BATCH_RECORDS).min(BATCH_RECORDS);
-            (if self.next >= oldest { log.behind(self.next - 1, most) } else { Vec::new() }, oldest)
+            (if self.next >= in_memory { log.behind(self.next - 1, most) } else { Vec::new() }, in_memory)
         };
-        let mut passed = if passed.is_empty() { self.segments(oldest) } else { passed };
+        let passed = if passed.is_empty() { self.segments(in_memory) } else { passed };
+        Some(self.batch(passed, in_memory))
+    }
+
+    /// Passes the first of those that can be handed over together, or what is missing before them; if there are none,
+    /// what is missing before `end`.
+    fn batch(&mut self, mut passed: Vec<Kept>, end: u64) -> Batch {
         // Behind a hole the next batch begins, with what it misses.
-        let first = passed.first().map_or(self.next, |record| record.sequence);
-        let whole =
-            passed.iter().zip(first..).take_while(|(record, place)| record.sequence == *place).count();
+        let whole = passed.chunk_by(Kept::is_before).next().map_or(0, <[Kept]>::len);
         passed.truncate(whole);
-        let first = passed.first().map_or(oldest, |record| record.sequence);
+        let behind = passed.last().map_or(end, |record| record.sequence + 1);
+        // What has no name here is no record: who wants it learns that it is missing, and it stays in the log.
+        let is_strange = |record: &Kept| record.kind.is_none() && self.filter.takes(record);
+        let strange = passed.iter().take_while(|record| is_strange(record)).count();
+        passed.drain(..strange);
+        let known = passed.iter().take_while(|record| !is_strange(record)).count();
+        passed.truncate(known);
+        let first = passed.first().map_or(behind, |record| record.sequence);
         if self.next < first {
             let from = std::mem::replace(&mut self.next, first);
-            self.journal.counts().lost_to_reader(first - from);
-            return Some(Batch::Gap { from, to: first - 1 });
+            return Batch::Gap { from, to: first - 1 };
         }
         self.next = passed.last().map_or(self.next, |record| record.sequence + 1);
-        Some(Batch::Records(passed.into_iter().filter(|record| self.filter.takes(record)).collect()))
+        let wanted = passed.into_iter().filter(|record| self.filter.takes(record));
+        Batch::Records(wanted.filter_map(Kept::known).collect())
     }
 
     /// The next events from the segments, up to those that are in memory.
-    fn segments(&self, oldest_in_memory: u64) -> Vec<Record> {
+    fn segments(&self, in_memory: u64) -> Vec<Kept> {
         let Some(disk) = &self.journal.shared.disk else { return Vec::new() };
-        read_segments(disk.segments(), self.next, oldest_in_memory, BATCH_RECORDS)
+        read_segments(disk.segments(), self.next, in_memory, BATCH_RECORDS)
     }
 
     /// Waits until there is something to read. Safe to cancel.
@@ -82,12 +94,7 @@ impl Reader {
 }
 
 /// Up to `most` events with sequences of `from` and later, below `end`. What cannot be read is passed over.
-pub(in crate::journal) fn read_segments(
-    segments: &Segments,
-    from: u64,
-    end: u64,
-    most: usize,
-) -> Vec<Record> {
+pub(in crate::journal) fn read_segments(segments: &Segments, from: u64, end: u64, most: usize) -> Vec<Kept> {
     let segments: Vec<Arc<Segment>> = {
         let segments = segments.read().unwrap_or_else(PoisonError::into_inner);
         let later = segments.partition_point(|segment| segment.header.first <= from);

@@ -12,9 +12,14 @@ fn a_folder_that_others_may_write_to_is_refused_with_what_to_do() {
     let state = dir.path().join("state");
     private(&state).unwrap();
     for path in [state.clone(), state.join("journal")] {
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
-        let refused = private(&state).unwrap_err().to_string();
-        assert!(refused.contains(&format!("chmod o-w {}", path.display())), "{refused}");
+        for (mode, whom, change) in
+            [(0o777, "everybody", "o-w,g-w"), (0o752, "everybody (", "o-w"), (0o2770, "its group (", "g-w")]
+        {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let refused = private(&state).unwrap_err().to_string();
+            assert!(refused.contains(whom), "{refused}");
+            assert!(refused.contains(&format!("chmod {change} {}", path.display())), "{refused}");
+        }
         fs::set_permissions(&path, fs::Permissions::from_mode(0o750)).unwrap();
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&path, Some(4_242), None).unwrap();
@@ -33,7 +38,8 @@ fn no_link_is_followed_below_the_state_directory() {
     fs::create_dir(&elsewhere).unwrap();
     fs::write(elsewhere.join("file"), "theirs").unwrap();
     let state = dir.path().join("state");
-    fs::create_dir(&state).unwrap();
+    // Whatever the umask of who runs this lets through.
+    fs::DirBuilder::new().mode(0o750).create(&state).unwrap();
     symlink(&elsewhere, state.join("journal")).unwrap();
     assert!(matches!(private(&state), Err(StoreError::Unsafe { .. })));
     fs::remove_file(state.join("journal")).unwrap();

@@ -1,5 +1,8 @@
 use super::*;
-use crate::journal::{medium::Folder, tests::record};
+use crate::journal::{
+    medium::Folder,
+    tests::{record, strange},
+};
 
 fn header() -> Header {
     Header {
@@ -124,6 +127,28 @@ fn events_that_the_index_knew_and_the_data_lacks_are_counted() {
     segment.data.set_len(2 * line).unwrap();
     let extent = segment.recover(true).unwrap();
     assert_eq!((extent.records, extent.gone), (2, 2));
+}
+
+/// Who goes back to an older version and takes up the newer one again has lost nothing by it.
+#[test]
+fn events_that_only_a_newer_version_knows_are_not_cut_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let (segment, mut extent) = filled(dir.path(), 2);
+    segment.append(&mut extent, &[strange(7), strange(8)]).unwrap();
+    let data = || std::fs::read(dir.path().join(names(5).0)).unwrap();
+    let before = data();
+    assert_eq!(segment.recover(true).unwrap(), extent);
+    segment.index.set_len(HEADER_BYTES + 2 * ENTRY_BYTES).unwrap();
+    let again = segment.recover(true).unwrap();
+    assert_eq!((again.records, again.reindexed, again.cut_bytes, again.gone), (4, 2, 0, 0));
+    assert_eq!(data(), before);
+    assert_eq!(sequences(&segment, 0), [5, 6, 7, 8]);
+    assert_eq!(segment.read(7, 1).unwrap()[0].line, strange(7).line);
+    // Even one that says nothing but its place, while it has an entry.
+    let bare = Kept { line: b"{\"sequence\":\"9\"}\n".as_slice().into(), ..strange(9) };
+    segment.append(&mut extent, &[bare]).unwrap();
+    assert_eq!(segment.recover(true).unwrap(), extent);
+    assert_eq!(sequences(&segment, 8), [8]);
 }
 
 /// After a sync that failed the bytes are written once more, and are the same.

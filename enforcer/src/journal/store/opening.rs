@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     io,
+    ops::Range,
     sync::{Arc, PoisonError, RwLock},
 };
 
@@ -38,6 +39,9 @@ struct Findings {
     end_is_damaged: bool,
     /// The last segment and how far it is whole, if it can be written on.
     last: Option<(Arc<Segment>, Extent)>,
+    /// See [`Store`].
+    unrepaired: Option<Arc<Segment>>,
+    unreadable: Range<u64>,
 }
 
 impl Store {
@@ -64,13 +68,17 @@ impl Store {
             findings.look_at(&**medium, first);
         }
         let next = findings.end();
-        let Findings { segments, mut recovered, last, end_is_damaged, beyond: _ } = findings;
+        let Findings { segments, mut recovered, last, end_is_damaged, unrepaired, unreadable, beyond: _ } =
+            findings;
         recovered.events = next - segments.first().map_or(next, |first| first.header.first);
         let newest = segments.last().map(|segment| &segment.header);
         let was_clean =
             clean.is_some() && clean == newest.map(|newest| (newest.epoch, next - 1)) && !end_is_damaged;
+        // One that was begun and holds nothing says nothing: who began it was killed before it took the tail over.
+        let written = segments.iter().rfind(|segment| segment.header.first < next);
         let hint = hint.filter(|hint| {
-            end_is_damaged || newest.is_none_or(|newest| newest.epoch == hint.epoch) || next <= hint.opened
+            let goes_on = written.is_none_or(|written| written.header.epoch == hint.epoch);
+            end_is_damaged || goes_on || next <= hint.opened
         });
         let takes_tail = hint.is_some();
         // One that began behind the damage knows all that was shown since.
@@ -96,6 +104,9 @@ impl Store {
             current,
             next,
             lost: 0,
+            told_lost: Vec::new(),
+            unrepaired,
+            unreadable,
             takes_tail,
             lock,
         };
@@ -154,13 +165,16 @@ impl Findings {
                 self.pass(first, newest);
                 self.set_aside(medium, first, &why);
             }
+            Ok(Opened::Refused { error, newest }) => {
+                self.pass(first, newest);
+                self.leave(medium, first, &error);
+            }
             Err(error) => {
                 self.pass(first, None);
                 if is_foreign(&error) {
                     self.set_aside(medium, first, &error.to_string());
                 } else {
-                    let why = format!("cannot be read, and is left where it is: {error}");
-                    self.recovered.set_aside.push((medium.path(&names(first).0), why));
+                    self.leave(medium, first, &error);
                 }
             }
         }
@@ -182,6 +196,10 @@ impl Findings {
                 self.recovered.cut_bytes = cut_bytes;
                 self.end_is_damaged |= gone > 0;
                 let end = first.saturating_add(records).saturating_add(gone);
+                if !is_repaired && reindexed > 0 {
+                    self.unreadable = last.index_end().unwrap_or(end).min(end)..end;
+                    self.unrepaired = Some(Arc::clone(&last));
+                }
                 if is_repaired && gone == 0 && end >= self.beyond {
                     self.last = Some((last, extent));
                 }
@@ -200,6 +218,11 @@ impl Findings {
         self.end_is_damaged = true;
         let newest = newest.unwrap_or(first).max(first);
         self.beyond = self.beyond.max(newest.saturating_add(1));
+    }
+
+    fn leave(&mut self, medium: &dyn Medium, first: u64, error: &io::Error) {
+        let why = format!("cannot be read, and is left where it is: {error}");
+        self.recovered.set_aside.push((medium.path(&names(first).0), why));
     }
 
     fn set_aside(&mut self, medium: &dyn Medium, first: u64, why: &str) {
@@ -224,6 +247,12 @@ enum Opened {
     Made(Segment),
     /// What a process that was killed, or the power, left of one that was just begun.
     Nothing,
+    /// Its index is lost, and none can be made for now: another start will.
+    Refused {
+        error: io::Error,
+        /// The newest event in it.
+        newest: Option<u64>,
+    },
     /// Nothing that is ours; not touched.
     Foreign {
         why: String,
@@ -278,9 +307,8 @@ fn open_segment(medium: &dyn Medium, first: u64) -> io::Result<Opened> {
                 begun_boot_ms: 0,
                 begun_ms: 0,
             };
-            let segment = Segment::reindex(medium, header)?;
-            segment.recover(true)?;
-            Ok(Opened::Made(segment))
+            let made = Segment::reindex(medium, header);
+            Ok(made.map_or_else(|error| Opened::Refused { error, newest }, Opened::Made))
         }
     }
 }

@@ -1,7 +1,12 @@
-use std::{fs, path::Path};
+use std::{fs, path::Path, sync::Mutex};
 
 use super::*;
-use crate::journal::{log::read_segments, medium::Folder, retention::Now, tests::record};
+use crate::journal::{
+    log::read_segments,
+    medium::{Folder, fake::Fake},
+    retention::Now,
+    tests::record,
+};
 
 const BOOT: &str = "boot-1";
 
@@ -75,6 +80,53 @@ fn after_a_power_cut_the_log_has_another_epoch() {
     assert_eq!(store.next(), 4);
     append(&mut store, 1);
     assert_eq!(sequences(&store.segments()), [1, 2, 3, 4]);
+}
+
+/// As of a start that could not go on with the log as it was, and was killed before it wrote anything.
+#[test]
+fn a_segment_of_another_epoch_that_holds_nothing_does_not_end_this_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut store, _) = open(dir.path(), BOOT);
+    let epoch = store.epoch();
+    append(&mut store, 3);
+    drop(store);
+    begin_empty(dir.path(), 4);
+    let (mut store, recovered) = reopen(dir.path(), epoch);
+    assert!(store.takes_tail() && !recovered.after_power_cut);
+    assert_eq!((store.epoch(), store.next()), (epoch, 4));
+    append(&mut store, 1);
+    assert_eq!(sequences(&store.segments()), [1, 2, 3, 4]);
+    assert_eq!(store.listed().len(), 2, "in its place is one of this epoch");
+}
+
+/// A segment that was begun, and holds nothing.
+fn begin_empty(dir: &Path, first: u64) {
+    let epoch = Ulid::generate();
+    let header = Header { epoch, first, boot_id: BOOT.into(), begun_boot_ms: 0, begun_ms: 0 };
+    Segment::create(&Folder::open(dir).unwrap(), header).unwrap();
+}
+
+/// After a power cut the index of one is lost, and the disk has no room for another: what can be read in the data stays
+/// what it is, and no other event gets its sequence.
+#[test]
+fn an_index_that_cannot_be_made_yet_is_made_later() {
+    let fake = Fake::new(1);
+    let medium: Arc<dyn Medium> = Arc::new(fake.clone());
+    let start = || Store::open(&medium, BOOT, None, Limits::default(), Clock::system()).unwrap();
+    let (mut store, _) = start();
+    append(&mut store, 5);
+    drop(store);
+    fake.remove(&names(1).1).unwrap();
+    fake.set_full(true);
+    let (mut store, recovered) = start();
+    assert_eq!((store.next(), recovered.set_aside.len()), (6, 1));
+    assert!(recovered.set_aside[0].1.contains("left where it is"), "{recovered:?}");
+    fake.set_full(false);
+    append(&mut store, 1);
+    drop(store);
+    let (store, recovered) = start();
+    assert_eq!((store.next(), recovered.set_aside.len()), (7, 0));
+    assert_eq!(sequences(&store.segments()), [1, 2, 3, 4, 5, 6]);
 }
 
 #[test]
@@ -249,9 +301,102 @@ fn a_lock_that_is_no_file_is_set_aside() {
     assert!(dir.path().join(CLEAN).is_file() && dir.path().join(LOCK).is_file());
 }
 
+#[test]
+fn a_hole_in_a_batch_begins_another_segment() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut store, _) = open(dir.path(), BOOT);
+    store.skip_to(5);
+    store.set_told_lost(vec![3..5, 6..7, 20..22]);
+    let records = [5, 8, 9].map(record);
+    let written = store.append(&records).unwrap().unwrap();
+    assert_eq!((written.newest, store.next()), (5, 6), "what is behind the hole is for another call");
+    store.append(&records[1..]).unwrap();
+    assert_eq!(sequences(&store.segments()), [5, 8, 9]);
+    let firsts: Vec<_> = store.listed().iter().map(|segment| segment.header.first).collect();
+    assert_eq!(firsts, [5, 8]);
+    assert_eq!(store.take_lost(), 1, "of two that are missing one was told");
+    store.append(&[record(21)]).unwrap();
+    assert_eq!(store.take_lost(), 10, "of eleven one was told");
+    drop(store);
+    let (store, recovered) = open(dir.path(), BOOT);
+    assert_eq!((recovered.damaged, recovered.cut_bytes, store.next()), (0, 0, 22));
+}
+
+/// Looks whether the list of segments is locked when the disk is given something to do.
+#[derive(Debug)]
+struct Watched {
+    folder: Folder,
+    segments: Mutex<Option<Segments>>,
+    removed: Mutex<Vec<String>>,
+}
+
+impl Watched {
+    fn look(&self) {
+        let segments = self.segments.lock().unwrap();
+        let is_free = segments.as_ref().is_none_or(|segments| segments.try_write().is_ok());
+        assert!(is_free, "the list is locked while the disk works");
+    }
+}
+
+impl Medium for Watched {
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path(name)
+    }
+
+    fn open(&self, name: &str, access: Access) -> io::Result<Box<dyn MediumFile>> {
+        self.look();
+        self.folder.open(name, access)
+    }
+
+    fn lock(&self, name: &str) -> io::Result<Box<dyn MediumFile>> {
+        self.folder.lock(name)
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        self.folder.names()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.folder.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.look();
+        self.removed.lock().unwrap().push(name.to_owned());
+        self.folder.remove(name)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.folder.sync()
+    }
+}
+
+/// Who asks how far the log goes back must not wait for a disk. And whoever reads a segment that goes reads on.
+#[test]
+fn the_list_of_segments_is_locked_for_no_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    begin_empty(dir.path(), 1);
+    let watched = Arc::new(Watched {
+        folder: Folder::open(dir.path()).unwrap(),
+        segments: Mutex::default(),
+        removed: Mutex::default(),
+    });
+    let medium: Arc<dyn Medium> = watched.clone();
+    let (mut store, _) = Store::open(&medium, BOOT, None, Limits::default(), Clock::system()).unwrap();
+    store.set_sizes(1_000, 4_500);
+    *watched.segments.lock().unwrap() = Some(store.segments());
+    append(&mut store, 1);
+    assert_eq!(*watched.removed.lock().unwrap(), [names(1).0, names(1).1], "it is begun anew");
+    let before = store.listed();
+    append(&mut store, 100);
+    assert!(watched.removed.lock().unwrap().len() > 20, "many went");
+    assert_eq!(before[0].read(1, 1).unwrap()[0].line, record(1).line);
+    assert!(sequences(&store.segments())[0] > 60);
+}
+
 /// The clock of the test, and of the store.
-fn clock() -> (Arc<std::sync::Mutex<Now>>, Clock) {
-    let now = Arc::new(std::sync::Mutex::new(Now { wall_ms: 1_000_000_000_000, boot_ms: 5_000 }));
+fn clock() -> (Arc<Mutex<Now>>, Clock) {
+    let now = Arc::new(Mutex::new(Now { wall_ms: 1_000_000_000_000, boot_ms: 5_000 }));
     let read = Arc::clone(&now);
     (now, Clock::new(move || *read.lock().unwrap()))
 }

@@ -6,7 +6,7 @@ use crate::journal::{medium::Folder, tests::record};
 const EPOCH: Ulid = Ulid::nil();
 
 /// Opens it as the next process does; one that finds nothing of ours begins it.
-fn open(dir: &Path, half_bytes: u64) -> (Tail, Vec<Record>) {
+fn open(dir: &Path, half_bytes: u64) -> (Tail, Vec<Kept>) {
     let medium: Arc<dyn Medium> = Arc::new(Folder::open(dir).unwrap());
     let (mut tail, left) = Tail::open(&medium, "boot", half_bytes).unwrap();
     if left.is_none() {
@@ -15,7 +15,7 @@ fn open(dir: &Path, half_bytes: u64) -> (Tail, Vec<Record>) {
     (tail, left.map(|left| left.records).unwrap_or_default())
 }
 
-fn sequences(records: &[Record]) -> Vec<u64> {
+fn sequences(records: &[Kept]) -> Vec<u64> {
     records.iter().map(|record| record.sequence).collect()
 }
 

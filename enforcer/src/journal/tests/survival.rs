@@ -19,11 +19,16 @@ use crate::journal::{
     },
     retention::{Clock, Now},
     store::Unsynced,
+    tail::{self, Tail},
+    tests::Streamed,
     writer::{Syncer, Writer},
 };
 
 const SEEDS: u64 = 300;
 const LIVES: u64 = 8;
+
+/// The tail's halves are small, so that many an event finds no room there.
+const HALF_BYTES: u64 = 2_000;
 
 /// What a seed allows to happen.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -34,6 +39,14 @@ enum Weather {
     BadSyncs,
     /// And a disk that is full now and then.
     Full,
+    /// And stays so while the process is killed and started again.
+    StaysFull,
+}
+
+impl Weather {
+    fn fills_the_disk(self) -> bool {
+        matches!(self, Self::Full | Self::StaysFull)
+    }
 }
 
 /// What is known from outside, over all lives.
@@ -69,12 +82,27 @@ fn number(line: &[u8]) -> Option<u64> {
     serde_json::from_slice::<Value>(line).ok()?["data"]["n"].as_u64()
 }
 
+fn boot_id(boot: u64) -> String {
+    format!("boot-{boot}")
+}
+
+/// What a kill left in the tail, of what readers may have seen: by sequence, the numbers.
+fn marked(run: &Fake, boot: u64) -> BTreeMap<u64, u64> {
+    // Where there is none, none is made.
+    if run.get(tail::NAME).is_none() {
+        return BTreeMap::new();
+    }
+    let run: Arc<dyn Medium> = Arc::new(run.clone());
+    let Some(left) = Tail::open(&run, &boot_id(boot), HALF_BYTES).unwrap().1 else { return BTreeMap::new() };
+    let shown = left.records.into_iter().filter(|record| record.sequence <= left.mark);
+    shown.filter_map(|record| Some((record.sequence, number(&record.line)?))).collect()
+}
+
 fn open<'a>(state: &'a Fake, run: &Fake, boot: u64, segment_bytes: u64) -> Option<Life<'a>> {
     let (state_dyn, run_dyn): (Arc<dyn Medium>, Arc<dyn Medium>) =
         (Arc::new(state.clone()), Arc::new(run.clone()));
     let clock = Clock::new(|| Now { wall_ms: 1, boot_ms: 1 });
-    let opened =
-        disk::open("n1", &format!("boot-{boot}"), &state_dyn, &run_dyn, Limits::default(), clock, 2_000);
+    let opened = disk::open("n1", &boot_id(boot), &state_dyn, &run_dyn, Limits::default(), clock, HALF_BYTES);
     let Opened { journal, mut store, unsynced, .. } = match opened {
         Ok(opened) => opened,
         Err(error) => {
@@ -120,11 +148,16 @@ impl Life<'_> {
     /// Reads what is there; everything that is read is remembered.
     fn read(&mut self, known: &mut Known) {
         let Some(reader) = &mut self.reader else { return };
+        // A process that ends in the step shows nothing any more.
+        let fuse = self.fake.arm(None);
+        let streamed = Streamed::read(&mut reader.clone());
+        let mut sequences = Vec::new();
         while let Some(batch) = reader.read() {
             // A process that was killed shows nothing any more.
             match batch {
                 Batch::Records(records) => {
                     for record in records {
+                        sequences.push(record.sequence);
                         let cursor = self.journal.cursor(record.sequence);
                         let n = number(&record.line).unwrap_or(u64::MAX);
                         let before = known.seen.insert((cursor.epoch.clone(), record.sequence), n);
@@ -142,6 +175,8 @@ impl Life<'_> {
                 }
             }
         }
+        self.fake.arm(fuse);
+        assert_eq!(sequences, streamed.sequences(), "a stream gets the same");
     }
 
     /// What a soft eviction waits for.
@@ -154,7 +189,15 @@ impl Life<'_> {
 }
 
 /// Reads the whole log, and holds it against what is known.
-fn check(life: &mut Life<'_>, known: &mut Known, was_cut: bool, weather: Weather) {
+fn check(
+    life: &mut Life<'_>,
+    known: &mut Known,
+    was_cut: bool,
+    weather: Weather,
+    marked: &BTreeMap<u64, u64>,
+) {
+    let streamed = Streamed::read(&mut life.journal.reader(None, Filter::default()));
+    let mut sequences = Vec::new();
     let mut reader = life.journal.reader(None, Filter::default());
     let mut all = BTreeMap::new();
     let mut numbers = BTreeSet::new();
@@ -166,6 +209,7 @@ fn check(life: &mut Life<'_>, known: &mut Known, was_cut: bool, weather: Weather
                 for record in records {
                     assert_eq!(record.sequence, last + 1, "the sequence is not in order");
                     last = record.sequence;
+                    sequences.push(last);
                     let Some(n) = number(&record.line) else { continue };
                     assert!(numbers.insert(n), "the event {n} is there twice");
                     all.insert(record.sequence, n);
@@ -178,13 +222,19 @@ fn check(life: &mut Life<'_>, known: &mut Known, was_cut: bool, weather: Weather
             }
         }
     }
+    assert_eq!(sequences, streamed.sequences(), "a stream gets the same");
+    let missing = |gaps: &[(u64, u64)]| gaps.iter().flat_map(|(from, to)| *from..=*to).collect::<Vec<_>>();
+    assert_eq!(missing(&gaps), missing(&streamed.gaps), "a stream misses the same");
+    for (sequence, n) in marked {
+        assert_eq!(all.get(sequence), Some(n), "the tail had the event {n} of sequence {sequence}");
+    }
     for (sequence, n) in &known.durable {
         assert_eq!(all.get(sequence), Some(n), "the durable event {n} of sequence {sequence} is not there");
     }
     if was_cut {
         known.safe.clear();
         known.had_cut = true;
-    } else if weather != Weather::Full {
+    } else if !weather.fills_the_disk() {
         for (sequence, n) in known.safe.iter().filter(|(_, n)| **n != u64::MAX) {
             assert_eq!(all.get(sequence), Some(n), "the seen event {n} of sequence {sequence} is not there");
         }
@@ -220,6 +270,7 @@ fn live(seed: u64, weather: Weather) {
     let (mut boot, mut was_cut) = (0, false);
     let segment_bytes = 400 + chance.below(3_000);
     for _ in 0..LIVES {
+        let marked = marked(&run, boot);
         if chance.percent(40) {
             state.arm(Some(chance.below(300)));
         } else if chance.percent(20) {
@@ -232,7 +283,7 @@ fn live(seed: u64, weather: Weather) {
         if let Some(mut life) = opened.filter(|_| !state.is_dead()) {
             state.arm(None);
             run.arm(None);
-            check(&mut life, &mut known, was_cut, weather);
+            check(&mut life, &mut known, was_cut, weather, &marked);
             was_cut = false;
             if chance.percent(60) {
                 state.arm(Some(chance.below(300)));
@@ -245,13 +296,8 @@ fn live(seed: u64, weather: Weather) {
                     40..60 => life.write(),
                     60..75 => life.sync(),
                     75..80 => state.write_back(),
-                    80..83 if weather == Weather::Full => state.set_full(chance.percent(60)),
-                    _ => {
-                        // A process that ends in the step shows nothing any more.
-                        let fuse = state.arm(None);
-                        life.read(&mut known);
-                        state.arm(fuse);
-                    }
+                    80..83 if weather.fills_the_disk() => state.set_full(chance.percent(60)),
+                    _ => life.read(&mut known),
                 }
                 if state.is_dead() {
                     break;
@@ -270,7 +316,9 @@ fn live(seed: u64, weather: Weather) {
             boot += 1;
             was_cut = true;
         }
-        state.set_full(false);
+        if weather != Weather::StaysFull || chance.percent(40) {
+            state.set_full(false);
+        }
         state.revive();
         run.revive();
     }
@@ -280,7 +328,7 @@ fn live(seed: u64, weather: Weather) {
 impl Life<'_> {
     /// The end in order.
     fn close(mut self, known: &mut Known) {
-        self.write();
+        while self.writer.turn(Duration::ZERO) {}
         if !self.fake.is_dead() {
             self.read(known);
         }
@@ -319,4 +367,9 @@ fn a_sync_that_fails_makes_nothing_durable() {
 #[test]
 fn a_disk_that_is_full_at_times_costs_only_what_is_told() {
     live_all(Weather::Full, 0..SEEDS);
+}
+
+#[test]
+fn a_disk_that_stays_full_over_restarts_costs_only_what_is_told() {
+    live_all(Weather::StaysFull, 0..SEEDS);
 }
