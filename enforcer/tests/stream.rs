@@ -14,8 +14,9 @@ use std::{
 };
 
 use axum::body::Body;
+use enforcer::journal::{Event, EventType, Journal, Subject};
 use futures_util::StreamExt as _;
-use serde_json::Value;
+use serde_json::{Value, json};
 use sse_stream::SseStream;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -77,6 +78,17 @@ impl Scene {
             curl.args(["-H", &format!("Last-Event-ID: {last}")]);
         }
         curl.arg("http://x/v1/events").stdout(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// Has the daemon find a log there that is larger than what pipes and sockets hold.
+    fn remember_much(&self) {
+        fs::create_dir(self.file("run")).unwrap();
+        let (journal, _) = Journal::open("n1", "b1", &self.file("state"), &self.file("run")).unwrap();
+        for _ in 0..4_000 {
+            let data = json!({"pad": "x".repeat(1_000)});
+            journal.append(Event { kind: EventType::ConfigLoaded, subject: Subject::Node, data });
+        }
+        journal.close();
     }
 
     fn await_pod(&self, pod: &str) {
@@ -256,6 +268,37 @@ fn a_follower_misses_nothing_while_the_daemon_is_killed_a_hundred_times() {
     }
     assert!(arrived.len() > 1_000, "{} events are no load", arrived.len());
     println!("{} events arrived, {} are there", arrived.len(), kept.len());
+}
+
+/// As a pager has it, in which nobody scrolls for a while.
+#[test]
+fn a_slow_reader_of_all_events_has_each_once_whatever_becomes_of_the_daemon() {
+    for comes_back in [true, false] {
+        let mut scene = Scene::new("");
+        scene.remember_much();
+        scene.pod("a");
+        scene.start("a");
+        let mut events = Command::new(env!("CARGO_BIN_EXE_enforcer"));
+        events.arg("--config").arg(scene.file("config.yaml")).args(["-o", "jsonl", "events"]);
+        let mut events = events.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(events.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let first = lines.next().unwrap();
+        scene.kill();
+        if comes_back {
+            scene.start("a");
+        }
+        let seen: Vec<u64> = std::iter::once(first)
+            .chain(lines)
+            .map(|line| serde_json::from_str::<Value>(&line).unwrap())
+            .map(|event| event["sequence"].as_str().unwrap().parse().unwrap())
+            .collect();
+        let Output { status, stderr, .. } = events.wait_with_output().unwrap();
+        let told = String::from_utf8(stderr).unwrap();
+        assert_eq!(seen, (1..=u64::try_from(seen.len()).unwrap()).collect::<Vec<_>>(), "{told}");
+        assert!(status.success() && seen.len() > 4_000, "{} {told}", seen.len());
+        let rest = format!("the daemon is down: the rest is what {} holds\n", scene.file("state").display());
+        assert_eq!(told, if comes_back { String::new() } else { rest });
+    }
 }
 
 #[test]

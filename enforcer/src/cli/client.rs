@@ -1,23 +1,40 @@
-use std::{io, path::Path};
+use std::{io, path::Path, time::Duration};
 
 use anyhow::{Context as _, anyhow};
 use axum::body::Bytes;
 use http_body_util::{BodyExt as _, Full};
-use hyper::{StatusCode, body::Incoming, client::conn::http1};
+use hyper::{StatusCode, body::Incoming, client::conn::http1, header::HeaderValue};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 
-use super::{Failure, render::escape};
+use super::{Failure, exit::Silence, render::escape};
 use crate::serve::{Admin, Done, Observe, Wish};
+
+/// How long the daemon may take to begin an answer. It takes milliseconds, and on a node that is short of everything some
+/// seconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The same for an order, which it answers once that is on the disk, or within 15 s.
+const ORDER_PATIENCE: Duration = Duration::from_secs(30);
+
+/// The form of events in which each has its cursor.
+const WITH_CURSORS: &str = "text/event-stream";
 
 /// One answer of the daemon, read chunk by chunk.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
+    content_type: Option<HeaderValue>,
     body: Incoming,
 }
 
 impl Answer {
+    /// Whether it is of server-sent events, as was asked for.
+    pub(super) fn has_cursors(&self) -> bool {
+        let content_type = self.content_type.as_ref().map(HeaderValue::as_bytes);
+        content_type.is_some_and(|content_type| content_type.starts_with(WITH_CURSORS.as_bytes()))
+    }
+
     /// The next part of the body; none at its end.
     pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, Failure> {
         loop {
@@ -25,6 +42,7 @@ impl Answer {
                 None => return Ok(None),
                 Some(Err(error)) => {
                     return Err(Failure::unreachable(
+                        Silence::HungUp,
                         anyhow::Error::new(error).context(
                             "the daemon hung up: `journalctl -u enforcer` says why, if it has ended",
                         ),
@@ -51,11 +69,21 @@ impl Answer {
 
 /// Asks the daemon on its observe socket.
 pub(super) async fn get(run_dir: &Path, path_and_query: &str) -> Result<Answer, Failure> {
+    ask(run_dir, path_and_query, "*/*").await
+}
+
+/// The same, for events with their cursors.
+pub(super) async fn get_with_cursors(run_dir: &Path, path_and_query: &str) -> Result<Answer, Failure> {
+    ask(run_dir, path_and_query, WITH_CURSORS).await
+}
+
+async fn ask(run_dir: &Path, path_and_query: &str, accept: &str) -> Result<Answer, Failure> {
     let request = hyper::Request::get(path_and_query)
         .header(hyper::header::HOST, "enforcer")
+        .header(hyper::header::ACCEPT, accept)
         .body(Full::default())
         .with_context(|| format!("cannot ask for {path_and_query:?}"))?;
-    send(&Observe::path(run_dir), request).await
+    send(&Observe::path(run_dir), request, PATIENCE).await
 }
 
 /// Has the daemon do something, by its admin socket.
@@ -66,7 +94,7 @@ pub(super) async fn wish(run_dir: &Path, wish: &Wish) -> Result<Done, Failure> {
         .header(hyper::header::CONTENT_TYPE, "application/json")
         .body(Full::from(body))
         .context("cannot ask for an order")?;
-    let answer = send(&Admin::path(run_dir), request).await?;
+    let answer = send(&Admin::path(run_dir), request, ORDER_PATIENCE).await?;
     let status = answer.status;
     let body = answer.bytes().await?;
     match status {
@@ -79,23 +107,15 @@ pub(super) async fn wish(run_dir: &Path, wish: &Wish) -> Result<Done, Failure> {
     }
 }
 
-async fn send(socket: &Path, request: hyper::Request<Full<Bytes>>) -> Result<Answer, Failure> {
-    let stream = UnixStream::connect(socket).await.map_err(|error| {
-        let denied = error.kind() == io::ErrorKind::PermissionDenied;
-        let error = anyhow::Error::new(error);
-        if denied {
-            return Failure::refused(error.context(format!(
-                "cannot open {}: ask as root or as a member of its group",
-                socket.display()
-            )));
-        }
-        Failure::unreachable(error.context(format!(
-            "cannot reach the daemon on {}: start it with `enforcer run`, or give the --config that it runs with",
-            socket.display()
-        )))
-    })?;
+async fn send(
+    socket: &Path,
+    request: hyper::Request<Full<Bytes>>,
+    patience: Duration,
+) -> Result<Answer, Failure> {
+    let stream = UnixStream::connect(socket).await.map_err(|error| no_connection(socket, error))?;
     let broken = |error: hyper::Error| {
         Failure::unreachable(
+            Silence::HungUp,
             anyhow::Error::new(error)
                 .context("the daemon did not answer: ask again, or see `journalctl -u enforcer`"),
         )
@@ -106,9 +126,43 @@ async fn send(socket: &Path, request: hyper::Request<Full<Bytes>>) -> Result<Ans
             tracing::debug!(%error, "the connection to the daemon ended");
         }
     });
-    let answer = sender.send_request(request).await.map_err(broken)?;
-    let (head, body) = answer.into_parts();
-    Ok(Answer { status: head.status, body })
+    let answer = tokio::time::timeout(patience, sender.send_request(request)).await.map_err(|elapsed| {
+        let said = format!("has not answered for {} s", patience.as_secs());
+        mute(socket, &said, anyhow::Error::new(elapsed))
+    })?;
+    let (mut head, body) = answer.map_err(broken)?.into_parts();
+    let content_type = head.headers.remove(hyper::header::CONTENT_TYPE);
+    Ok(Answer { status: head.status, content_type, body })
+}
+
+fn no_connection(socket: &Path, error: io::Error) -> Failure {
+    let kind = error.kind();
+    let error = anyhow::Error::new(error);
+    match kind {
+        io::ErrorKind::PermissionDenied => Failure::refused(error.context(format!(
+            "cannot open {}: ask as root or as a member of its group",
+            socket.display()
+        ))),
+        // More wait at the door than it has places for.
+        io::ErrorKind::WouldBlock => mute(socket, "lets nobody in", error),
+        _ => Failure::unreachable(
+            Silence::Down,
+            error.context(format!(
+                "cannot reach the daemon on {}: start it with `enforcer run`, or give the --config that it runs with",
+                socket.display()
+            )),
+        ),
+    }
+}
+
+fn mute(socket: &Path, said: &str, error: anyhow::Error) -> Failure {
+    Failure::unreachable(
+        Silence::Mute,
+        error.context(format!(
+            "the daemon listens on {} and {said}: is it stopped or frozen? See `systemctl status enforcer`",
+            socket.display()
+        )),
+    )
 }
 
 /// The body of an answer that must be a success.
@@ -162,10 +216,47 @@ pub(super) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Res
 
 #[cfg(test)]
 mod tests {
-    use super::encode;
+    use tokio::{net::UnixListener, time::Instant};
+
+    use super::*;
+    use crate::policy::order::What;
 
     #[test]
     fn a_value_cannot_become_another_parameter() {
         assert_eq!(encode("a b&follow=1/\u{e9}"), "a%20b%26follow%3D1%2F%C3%A9");
+    }
+
+    /// The admin socket itself answers within 15 s, whatever comes of an order.
+    #[tokio::test(start_paused = true)]
+    async fn nobody_is_waited_for_who_listens_and_does_not_answer() {
+        let dir = tempfile::tempdir().unwrap();
+        let _sockets = [Observe::path(dir.path()), Admin::path(dir.path())]
+            .map(|path| UnixListener::bind(path).unwrap());
+        let start = Instant::now();
+        let failure = get(dir.path(), "/v1/pods").await.unwrap_err();
+        assert_eq!((failure.silence(), start.elapsed().as_secs()), (Some(Silence::Mute), 10));
+        let start = Instant::now();
+        let order = Wish::End { what: What::Pause, reason: String::from("over") };
+        let failure = wish(dir.path(), &order).await.unwrap_err();
+        assert_eq!((failure.silence(), start.elapsed().as_secs()), (Some(Silence::Mute), 30));
+        assert!(failure.to_string().contains("is it stopped or frozen?"), "{failure}");
+    }
+
+    /// A listener that takes nobody in is full at some time.
+    #[tokio::test]
+    async fn a_door_before_which_too_many_wait_is_not_taken_for_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = Observe::path(dir.path());
+        let socket =
+            rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, None);
+        let socket = socket.unwrap();
+        rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&socket, 0).unwrap();
+        let _waiting = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        let failure = get(dir.path(), "/v1/pods").await.unwrap_err();
+        assert_eq!(failure.silence(), Some(Silence::Mute), "{failure}");
+        drop(socket);
+        let failure = get(dir.path(), "/v1/pods").await.unwrap_err();
+        assert_eq!(failure.silence(), Some(Silence::Down), "{failure}");
     }
 }

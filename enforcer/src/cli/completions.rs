@@ -53,8 +53,7 @@ pub(super) fn man(args: &Man) -> Result<(), Failure> {
 
 fn print(text: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    out.write_all(text).and_then(|()| out.flush()).context("cannot print")?;
-    Ok(())
+    out.write_all(text).and_then(|()| out.flush()).map_err(Failure::printing)
 }
 
 fn page(command: &Command) -> anyhow::Result<Vec<u8>> {

@@ -1,12 +1,14 @@
+mod stream;
+
 use std::io::{self, Write as _};
 
 use anyhow::{Context as _, anyhow};
+use hyper::StatusCode;
 
-use super::{Context, Failure, client, format, format::Output, render};
+pub(super) use self::stream::MAX_LINE_BYTES;
+use self::stream::Stream;
+use super::{Context, Failure, client, exit::Silence, format, format::Output, render};
 use crate::journal::{self, Cursor, EventType, Filter, Offline};
-
-/// The longest event line that is read.
-pub(super) const MAX_LINE_BYTES: usize = 1 << 20;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -30,9 +32,33 @@ pub(super) struct Args {
     pod: Option<String>,
 }
 
-impl Args {
-    fn query(&self) -> Result<String, Failure> {
-        let Self { follow, after, since, kinds, namespace, pod } = self;
+/// What was asked for: the same however often the daemon is asked.
+#[derive(Debug)]
+struct Asked {
+    /// As the daemon reads it, but for where it begins.
+    query: String,
+    /// As it is read here.
+    filter: Filter,
+    /// The cursor behind which it begins, as it was given.
+    after: Option<String>,
+}
+
+/// How far the events are that were printed.
+#[derive(Clone, Debug, Eq, PartialEq)]
+enum Place {
+    /// There are none.
+    Start,
+    /// Up to there.
+    Behind(Cursor),
+    /// They came without cursors.
+    Unknown,
+}
+
+impl Asked {
+    fn new(args: &Args) -> Result<Self, Failure> {
+        let Args { follow, after, since, kinds, namespace, pod } = args;
+        // Later it would be another age.
+        let since = since.as_deref().map(since_time).transpose()?;
         let mut query = format!("follow={follow}");
         let mut add = |name: &str, value: &str| {
             query.push_str(&format!("&{name}={}", client::encode(value)));
@@ -40,29 +66,43 @@ impl Args {
         for kind in kinds {
             add("type", kind);
         }
-        for (name, value) in [("after", after), ("namespace", namespace), ("pod", pod)] {
+        for (name, value) in [("namespace", namespace), ("pod", pod)] {
             if let Some(value) = value {
                 add(name, value);
             }
         }
-        if let Some(age) = since {
-            add("since", &since_time(age)?.to_string());
+        if let Some(since) = since {
+            add("since", &since.to_string());
         }
-        Ok(query)
-    }
-
-    /// The same as [`Self::query`], for a log that is read here.
-    fn filter(&self) -> Result<Filter, Failure> {
         let kind = |name: &String| {
             EventType::named(name).map_err(|error| Failure::usage(anyhow!("--type: {error}")))
         };
-        let since = self.since.as_deref().map(since_time).transpose()?;
-        Ok(Filter {
-            kinds: self.kinds.iter().map(kind).collect::<Result<_, _>>()?,
-            namespace: self.namespace.clone(),
-            pod: self.pod.clone(),
+        let filter = Filter {
+            kinds: kinds.iter().map(kind).collect::<Result<_, _>>()?,
+            namespace: namespace.clone(),
+            pod: pod.clone(),
             since_ms: since.map(jiff::Timestamp::as_millisecond),
-        })
+        };
+        Ok(Self { query, filter, after: after.clone() })
+    }
+
+    /// What the daemon is asked for when it goes on there.
+    fn target(&self, place: &Place) -> String {
+        let after = match place {
+            Place::Behind(cursor) => Some(cursor.to_string()),
+            Place::Start | Place::Unknown => self.after.clone(),
+        };
+        let after = after.map_or_else(String::new, |after| format!("&after={}", client::encode(&after)));
+        format!("/v1/events?{}{after}", self.query)
+    }
+
+    /// Where the state directory's log is read from.
+    fn cursor(&self, place: &Place) -> Result<Option<Cursor>, Failure> {
+        if let Place::Behind(cursor) = place {
+            return Ok(Some(cursor.clone()));
+        }
+        let after = self.after.as_deref().map(str::parse::<Cursor>).transpose();
+        after.map_err(|error| Failure::usage(anyhow::Error::new(error).context("--after")))
     }
 }
 
@@ -90,55 +130,93 @@ fn age_seconds(age: &str) -> Option<i64> {
 }
 
 pub(super) fn events(context: &Context, args: &Args) -> Result<(), Failure> {
-    let query = args.query()?;
-    match client::block_on(from_daemon(context, &query)) {
-        Err(failure) if failure.is_unreachable() && !context.live && !args.follow => {
-            from_disk(context, args, failure)
+    let asked = Asked::new(args)?;
+    let mut place = Place::Start;
+    match client::block_on(from_daemon(context, &asked, &mut place)) {
+        // Where nobody knows what was printed already, nothing can go on.
+        Err(failure)
+            if failure.is_unreachable() && !context.live && !args.follow && place != Place::Unknown =>
+        {
+            from_disk(context, &asked, &place, failure)
         }
         result => result,
     }
 }
 
-async fn from_daemon(context: &Context, query: &str) -> Result<(), Failure> {
-    let mut answer = client::get(&context.config.run_dir, &format!("/v1/events?{query}")).await?;
+/// Prints what the daemon tells, up to that place. It hangs up on whoever does not read on for a while, and goes on
+/// behind what that one had.
+async fn from_daemon(context: &Context, asked: &Asked, place: &mut Place) -> Result<(), Failure> {
+    loop {
+        let before = place.clone();
+        let result = from_connection(context, asked, place).await;
+        let has_hung_up = result.as_ref().is_err_and(|failure| failure.silence() == Some(Silence::HungUp));
+        // Whoever gets no further by asking has no more to come from there.
+        if !has_hung_up || *place == before || *place == Place::Unknown {
+            return result;
+        }
+    }
+}
+
+async fn from_connection(context: &Context, asked: &Asked, place: &mut Place) -> Result<(), Failure> {
+    let mut answer = client::get_with_cursors(&context.config.run_dir, &asked.target(place)).await?;
     if !answer.status.is_success() {
         let status = answer.status;
-        return Err(client::refusal(status, &answer.bytes().await?));
+        let body = answer.bytes().await?;
+        let lost = if status == StatusCode::GONE { lost(&body) } else { None };
+        return Err(lost.map_or_else(|| client::refusal(status, &body), |lost| stale(place, lost)));
     }
-    let mut pending = Vec::new();
+    let mut stream = Stream::new(answer.has_cursors());
     while let Some(chunk) = answer.chunk().await? {
-        pending.extend_from_slice(&chunk);
-        let whole = pending.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        let lines: Vec<u8> = pending.drain(..whole).collect();
-        print(context, &lines).context("cannot print")?;
-        if pending.len() > MAX_LINE_BYTES {
-            return Err(anyhow!(
-                "the daemon sent a line of more than {MAX_LINE_BYTES} bytes: is it of another version?"
-            )
-            .into());
+        let part = stream.take(&chunk)?;
+        print(context, &part.lines).map_err(Failure::printing)?;
+        match part.cursor {
+            Some(cursor) => *place = Place::Behind(cursor),
+            None if part.lines.is_empty() => {}
+            None => *place = Place::Unknown,
         }
     }
     Ok(())
 }
 
-/// What the state directory holds; where it holds nothing, the daemon's silence is the answer.
-fn from_disk(context: &Context, args: &Args, unreachable: Failure) -> Result<(), Failure> {
+/// How many events are lost to whoever goes on at an old cursor, as the daemon says it.
+fn lost(body: &[u8]) -> Option<u64> {
+    serde_json::from_slice::<serde_json::Value>(body).ok()?.get("lost")?.as_u64()
+}
+
+/// It cannot go on there: what comes next is kept no longer.
+fn stale(place: &Place, lost: u64) -> Failure {
+    let cursor = match place {
+        Place::Behind(cursor) => format!("the cursor {cursor}, behind what was printed,"),
+        Place::Start | Place::Unknown => String::from("--after: the cursor"),
+    };
+    anyhow!(
+        "{cursor} is older than what is kept, or of another log: {lost} events are lost; without --after all that is kept is printed"
+    )
+    .into()
+}
+
+/// What the state directory holds from that place on; where it holds nothing, the daemon's silence is the answer.
+fn from_disk(context: &Context, asked: &Asked, place: &Place, unreachable: Failure) -> Result<(), Failure> {
     let state_dir = &context.config.state_dir;
     if !journal::folder(state_dir).is_dir() {
         return Err(unreachable);
     }
-    let after = args.after.as_deref().map(str::parse::<Cursor>).transpose();
-    let after = after.map_err(|error| Failure::usage(anyhow::Error::new(error).context("--after")))?;
-    let opened = Offline::open(state_dir, after.as_ref(), args.filter()?).map_err(anyhow::Error::new)?;
-    let events = opened.map_err(|stale| {
-        anyhow!(
-            "--after: the cursor is older than what is kept, or of another log: {} events are lost; without --after all that is kept is printed",
-            stale.lost
-        )
-    })?;
-    drop(writeln!(io::stderr(), "the daemon is down: this is what {} holds", state_dir.display()));
+    let after = asked.cursor(place)?;
+    let opened =
+        Offline::open(state_dir, after.as_ref(), asked.filter.clone()).map_err(anyhow::Error::new)?;
+    let events = match (opened, place) {
+        (Ok(events), _) => events,
+        (Err(stale_there), Place::Start | Place::Unknown) => return Err(stale(place, stale_there.lost)),
+        (Err(_), Place::Behind(cursor)) => {
+            let said = format!("{} does not go on behind {cursor}, and", state_dir.display());
+            return Err(unreachable.context(said));
+        }
+    };
+    let why = unreachable.silence().map_or("the daemon cannot be asked", Silence::as_str);
+    let what = if *place == Place::Start { "this" } else { "the rest" };
+    drop(writeln!(io::stderr(), "{why}: {what} is what {} holds", state_dir.display()));
     for record in events {
-        print(context, &record.line).context("cannot print")?;
+        print(context, &record.line).map_err(Failure::printing)?;
     }
     Ok(())
 }

@@ -6,6 +6,10 @@ use std::{
 
 use super::render::escape;
 
+/// Whoever read what is printed went away: no failure.
+const READER_LEFT: u8 = 0;
+/// It failed.
+const FAILED: u8 = 1;
 /// Usage or configuration.
 pub(super) const USAGE: u8 = 64;
 /// The daemon cannot be reached.
@@ -17,49 +21,87 @@ const NOT_EXECUTABLE: u8 = 126;
 /// The command of `exec` is not there, as shells have it.
 const NOT_FOUND: u8 = 127;
 
+/// How the daemon gave no answer, or not all of it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Silence {
+    /// Nobody listens.
+    Down,
+    /// It listens and does not answer.
+    Mute,
+    /// It ended the connection before it had said everything.
+    HungUp,
+}
+
+impl Silence {
+    /// What is said of it where something else is printed instead.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Down => "the daemon is down",
+            Self::Mute => "the daemon does not answer",
+            Self::HungUp => "the daemon hung up",
+        }
+    }
+}
+
 /// Why a verb ends without success, and with which exit status.
 #[derive(Debug)]
 pub struct Failure {
     status: u8,
     error: anyhow::Error,
+    silence: Option<Silence>,
 }
 
 impl Failure {
+    fn new(status: u8, error: anyhow::Error) -> Self {
+        Self { status, error, silence: None }
+    }
+
     /// What was asked for, or the configuration, is wrong.
     pub(super) fn usage(error: anyhow::Error) -> Self {
-        Self { status: USAGE, error }
+        Self::new(USAGE, error)
     }
 
     /// The daemon cannot be reached.
-    pub(super) fn unreachable(error: anyhow::Error) -> Self {
-        Self { status: UNREACHABLE, error }
+    pub(super) fn unreachable(silence: Silence, error: anyhow::Error) -> Self {
+        Self { silence: Some(silence), ..Self::new(UNREACHABLE, error) }
+    }
+
+    /// How the daemon cannot be reached, if it is that.
+    pub(super) fn silence(&self) -> Option<Silence> {
+        self.silence
     }
 
     /// Whether it is that the daemon cannot be reached.
     pub(super) fn is_unreachable(&self) -> bool {
-        self.status == UNREACHABLE
+        self.silence.is_some()
     }
 
     /// The daemon or its rules say no.
     pub(super) fn refused(error: anyhow::Error) -> Self {
-        Self { status: REFUSED, error }
+        Self::new(REFUSED, error)
+    }
+
+    /// What is to be printed cannot be. A reader that went away has what it wanted, and is told nothing.
+    pub(super) fn printing(error: io::Error) -> Self {
+        let status = if error.kind() == io::ErrorKind::BrokenPipe { READER_LEFT } else { FAILED };
+        Self::new(status, anyhow::Error::new(error).context("cannot print"))
+    }
+
+    /// The same failure, with what follows from it said before it.
+    pub(super) fn context(self, said: String) -> Self {
+        Self { error: self.error.context(said), ..self }
     }
 
     /// A command could not be run in place.
     pub(super) fn command(error: io::Error, command: &str) -> Self {
         let status = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
-        Self { status, error: anyhow::Error::new(error).context(format!("cannot run {command:?}")) }
+        Self::new(status, anyhow::Error::new(error).context(format!("cannot run {command:?}")))
     }
 
     /// Says what went wrong, on one line unless it is a list, and gives the exit status.
-    ///
-    /// A reader that went away is no failure.
     pub(super) fn report(self) -> ExitCode {
-        let Self { status, error } = self;
-        let broken_pipe = error.chain().any(|cause| {
-            cause.downcast_ref::<io::Error>().is_some_and(|io| io.kind() == io::ErrorKind::BrokenPipe)
-        });
-        if broken_pipe {
+        let Self { status, error, silence: _ } = self;
+        if status == READER_LEFT {
             return ExitCode::SUCCESS;
         }
         // Nobody is left to tell when this fails.
@@ -79,6 +121,32 @@ impl fmt::Display for Failure {
 
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
-        Self { status: 1, error }
+        Self::new(FAILED, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn broken_pipe() -> io::Error {
+        io::Error::from(io::ErrorKind::BrokenPipe)
+    }
+
+    /// A pipe to the daemon that broke is no reader that went away.
+    #[test]
+    fn only_a_reader_that_went_away_is_no_failure() {
+        let broken = || anyhow::Error::new(broken_pipe()).context("the daemon hung up");
+        for (failure, status) in [
+            (Failure::printing(broken_pipe()), 0),
+            (Failure::printing(io::Error::from(io::ErrorKind::StorageFull)), 1),
+            (Failure::from(broken()), 1),
+            (Failure::unreachable(Silence::HungUp, broken()), 69),
+            (Failure::refused(broken()), 77),
+        ] {
+            let told = failure.to_string();
+            // An exit status can be shown, and not compared.
+            assert_eq!(format!("{:?}", failure.report()), format!("{:?}", ExitCode::from(status)), "{told}");
+        }
     }
 }

@@ -34,8 +34,7 @@ pub(super) fn print<T: Serialize>(
         Output::Yaml => yaml(document)?,
     };
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot print")?;
-    Ok(())
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::printing)
 }
 
 /// The document as YAML, with its line's end.

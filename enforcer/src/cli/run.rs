@@ -87,7 +87,7 @@ fn unpin() -> Result<(), Failure> {
     let Unpinned { removed, left } = sense::unpin().context("cannot remove the pins")?;
     let mut out = io::stdout().lock();
     for path in removed {
-        writeln!(out, "{}", path.display()).context("cannot print")?;
+        writeln!(out, "{}", path.display()).map_err(Failure::printing)?;
     }
     if left.is_empty() {
         return Ok(());

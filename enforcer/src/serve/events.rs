@@ -66,6 +66,7 @@ pub(super) async fn events(
         pulse: shared.pulse,
         stopping: shared.stopping,
         told: None,
+        heard: tokio::time::Instant::now(),
     };
     let headers = [
         (header::CONTENT_TYPE.as_str(), format.content_type()),
@@ -87,7 +88,10 @@ fn gone(journal: &Journal, stale: &Stale) -> Response {
     let [oldest, newest] =
         [stale.range.oldest, stale.range.newest].map(|sequence| journal.cursor(sequence).to_string());
     let told = json!({
-        "error": "the cursor is older than what is kept, or of another log",
+        "error": format!(
+            "the cursor is older than what is kept, or of another log: {} events are lost; without it all that is kept is told",
+            stale.lost
+        ),
         "oldest": oldest,
         "newest": newest,
         "lost": stale.lost,

@@ -4,7 +4,7 @@ use std::{convert::Infallible, time::Duration};
 
 use axum::body::Bytes;
 use futures_util::{Stream, stream};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use ulid::Ulid;
 
 use super::accept::Format;
@@ -31,6 +31,8 @@ pub(super) struct Follower {
     pub(super) stopping: watch::Receiver<bool>,
     /// Up to where the client knows that it is; none before the first word.
     pub(super) told: Option<u64>,
+    /// When it heard from us last.
+    pub(super) heard: Instant,
 }
 
 impl Follower {
@@ -53,7 +55,11 @@ impl Follower {
                 (passed, chunk) = self.read_disk(chunk).await?;
             }
             match passed {
-                Passed::Gap { from, to } => chunk.gap(&self.journal, from, to),
+                Passed::Gap { from, to } => {
+                    self.journal.counts().lost_to_reader(to - from + 1);
+                    chunk.gap(&self.journal, from, to);
+                }
+                Passed::Some | Passed::Disk if self.is_silent(&chunk) => self.beat(&mut chunk),
                 // Whoever wants little of much lets others have their turn.
                 Passed::Some | Passed::Disk => tokio::task::yield_now().await,
                 // A stopping daemon ends its streams, when all that was appended has been sent.
@@ -62,6 +68,7 @@ impl Follower {
             }
         }
         self.told = chunk.told;
+        self.heard = Instant::now();
         // It may have to wait for long.
         chunk.bytes.shrink_to_fit();
         Some(chunk.bytes.into())
@@ -89,14 +96,25 @@ impl Follower {
     /// Waits for something to come.
     async fn wait(&mut self, chunk: &mut Chunk) {
         let position = self.reader.position();
+        // Events that it does not want are no word from us.
+        let beat = self.heard + HEARTBEAT;
         tokio::select! {
             // Without its sender the daemon stops.
-            _ = self.pulse.wait_for(|newest| *newest > position) => {}
-            _ = self.stopping.wait_for(|stopping| *stopping) => {}
-            () = tokio::time::sleep(HEARTBEAT) => {
-                chunk.heartbeat((chunk.told != Some(position)).then(|| self.journal.cursor(position)));
-            }
+            _ = self.pulse.wait_for(|newest| *newest > position) => return,
+            _ = self.stopping.wait_for(|stopping| *stopping) => return,
+            () = tokio::time::sleep_until(beat) => {}
         }
+        self.beat(chunk);
+    }
+
+    /// Whether it has passed events for long, and none that the client wants.
+    fn is_silent(&self, chunk: &Chunk) -> bool {
+        self.follow && chunk.bytes.is_empty() && self.heard.elapsed() >= HEARTBEAT
+    }
+
+    fn beat(&self, chunk: &mut Chunk) {
+        let position = self.reader.position();
+        chunk.heartbeat((chunk.told != Some(position)).then(|| self.journal.cursor(position)));
     }
 }
 
@@ -191,6 +209,7 @@ mod tests {
             pulse: journal.newest(),
             stopping: stopping.subscribe(),
             told: None,
+            heard: Instant::now(),
         }
     }
 
@@ -229,6 +248,51 @@ mod tests {
         stop.send_replace(true);
         assert!(text(&mut follower).await.starts_with(&format!("id: {}\n", journal.cursor(3))));
         assert!(follower.next().await.is_none());
+    }
+
+    /// Time-outs on the way would end the stream, and its cursor would grow old.
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_wants_little_of_much_hears_from_us_all_the_same() {
+        let journal = Journal::new("n1", "b1");
+        let stop = watch::Sender::new(false);
+        let only = Filter { kinds: vec![EventType::PodAdded], ..Filter::default() };
+        let mut follower = follower(&journal, Format::Sse, only, &stop);
+        assert_eq!(text(&mut follower).await, "retry: 2000\n\n");
+        let busy = tokio::spawn({
+            let journal = journal.clone();
+            async move {
+                loop {
+                    tokio::time::sleep(Duration::from_secs(4)).await;
+                    append(&journal, EventType::PodRemoved);
+                }
+            }
+        });
+        for beat in 1..=3_u32 {
+            let before = Instant::now();
+            let told = text(&mut follower).await;
+            assert!(told.starts_with(":\nid: "), "{beat}: {told}");
+            assert!(before.elapsed() <= HEARTBEAT + Duration::from_secs(1), "{:?}", before.elapsed());
+        }
+        busy.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_has_much_to_pass_hears_from_us_on_its_way() {
+        let journal = Journal::new("n1", "b1");
+        let stop = watch::Sender::new(false);
+        for _ in 0..1_000 {
+            append(&journal, EventType::PodRemoved);
+        }
+        append(&journal, EventType::PodAdded);
+        let only = Filter { kinds: vec![EventType::PodAdded], ..Filter::default() };
+        let mut follower = follower(&journal, Format::Sse, only, &stop);
+        assert_eq!(text(&mut follower).await, "retry: 2000\n\n");
+        tokio::time::advance(HEARTBEAT).await;
+        let told = text(&mut follower).await;
+        let cursor: Cursor = told.strip_prefix(":\nid: ").unwrap().trim_end().parse().unwrap();
+        assert!(cursor.sequence < 1_000, "{told}");
+        let told = text(&mut follower).await;
+        assert!(told.starts_with(&format!("id: {}\n", journal.cursor(1_001))), "{told}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -290,5 +354,11 @@ mod tests {
             let next = text(&mut follower).await;
             assert!(next.contains(&format!("\"sequence\":\"{oldest:020}\"")), "{}", &next[..200]);
         }
+        // Each of the two missed them. What a reader within the daemon misses is no loss to a client.
+        let mut within = journal.reader(Some(10), Filter::default());
+        assert!(matches!(within.read(), Some(crate::journal::Batch::Gap { from: 11, .. })));
+        let metrics = crate::metrics::expose(journal.counts(), crate::metrics::Gauges::default()).unwrap();
+        let lost = format!("enforcer_events_lost_total{{stage=\"reader\"}} {}\n", 2 * (oldest - 11));
+        assert!(metrics.contains(&lost), "{metrics}");
     }
 }

@@ -89,6 +89,11 @@ impl CursorFile {
         Ok(())
     }
 
+    /// Whether the next process finds something there, be it an old cursor or what is none.
+    pub(super) fn is_there(&self) -> bool {
+        self.path().try_exists().unwrap_or(true)
+    }
+
     pub(super) fn path(&self) -> PathBuf {
         self.folder.join(&self.name)
     }

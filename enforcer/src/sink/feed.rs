@@ -85,18 +85,26 @@ impl Feed {
     }
 }
 
-/// Behind which sequence a sink goes on that is at that cursor.
+/// Behind which sequence a sink goes on that is at that cursor; an error is that nothing of the cursor's epoch is kept,
+/// and holds that sequence too.
 ///
 /// A power cut can take events that were delivered already; the log then goes on under another epoch, with other events
-/// of the same sequences. The sink goes on behind the last event that both epochs share. A cursor of which the log knows
-/// nothing any more says nothing: what is kept is delivered.
-pub(super) fn resume(journal: &Journal, cursor: &Cursor) -> u64 {
+/// of the same sequences. The sink goes on behind the last event that both epochs share. Of an epoch that is kept no
+/// longer nobody knows what it shared: all that is kept is delivered, and only what came behind the cursor is missing.
+pub(super) fn resume(journal: &Journal, cursor: &Cursor) -> Result<u64, u64> {
     let range = journal.range();
     let last = cursor.sequence.min(range.newest);
     if journal.cursor(last).epoch == cursor.epoch {
-        return last;
+        return Ok(last);
     }
-    (range.oldest..last).rev().find(|sequence| journal.cursor(*sequence).epoch == cursor.epoch).unwrap_or(0)
+    let mut kept = (range.oldest..last).rev();
+    let shared = kept.find(|sequence| journal.cursor(*sequence).epoch == cursor.epoch);
+    shared.ok_or_else(|| last.min(before_all(journal)))
+}
+
+/// Behind which sequence all that is kept comes, and nothing is missing before it.
+pub(super) fn before_all(journal: &Journal) -> u64 {
+    journal.range().oldest.saturating_sub(1)
 }
 
 #[cfg(test)]
@@ -177,10 +185,30 @@ mod tests {
     fn a_cursor_of_another_log_begins_with_what_is_kept() {
         let journal = Journal::new("n", "b");
         append(&journal, 5, EventType::PodAdded);
-        assert_eq!(resume(&journal, &journal.cursor(3)), 3);
+        assert_eq!(resume(&journal, &journal.cursor(3)), Ok(3));
         let ahead = Cursor { sequence: 70, ..journal.cursor(3) };
-        assert_eq!(resume(&journal, &ahead), 5, "events that were lost are not waited for");
-        assert_eq!(resume(&journal, &Cursor { epoch: String::from("other"), sequence: 4 }), 0);
+        assert_eq!(resume(&journal, &ahead), Ok(5), "events that were lost are not waited for");
+        assert_eq!(resume(&journal, &Cursor { epoch: String::from("other"), sequence: 4 }), Err(0));
+    }
+
+    /// What went before the sink was there, or was delivered, is no loss.
+    #[test]
+    fn a_cursor_of_an_epoch_that_is_kept_no_longer_invents_no_loss() {
+        let journal = Journal::new("n", "b");
+        append(&journal, 4_000, EventType::PodAdded);
+        let oldest = journal.range().oldest;
+        assert!(oldest > 100, "{oldest}");
+        for (sequence, after) in
+            [(40, 40), (oldest - 1, oldest - 1), (3_990, oldest - 1), (9_000, oldest - 1)]
+        {
+            let cursor = Cursor { epoch: String::from("other"), sequence };
+            assert_eq!(resume(&journal, &cursor), Err(after), "{sequence}");
+            let health = Arc::new(Health::default());
+            let mut feed = Feed::new(journal.clone(), after, Filter::default(), Arc::clone(&health));
+            let front = feed.front(1, 10);
+            assert_eq!((front[0].first, front[0].is_gap), (after + 1, after + 1 < oldest), "{sequence}");
+            assert_eq!(health.lost(), oldest - 1 - after, "{sequence}");
+        }
     }
 
     #[test]
@@ -200,7 +228,7 @@ mod tests {
         append(&journal, 9, EventType::PodAdded);
         assert!(recovered.after_power_cut);
         assert_ne!(journal.cursor(9).epoch, delivered.epoch);
-        assert_eq!(resume(&journal, &delivered), 5);
+        assert_eq!(resume(&journal, &delivered), Ok(5));
         journal.close();
     }
 }

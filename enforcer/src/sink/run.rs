@@ -192,13 +192,14 @@ impl<O: Outlet> Run<O> {
             Ok(()) => spell.is_unwritten = false,
             Err(error) if !std::mem::replace(&mut spell.is_unwritten, true) => {
                 let path = self.cursor.path();
-                self.tell(
-                    EventType::DegradedEntered,
-                    &format!(
-                        "delivers events again after a restart: cannot write {}: {error}",
-                        path.display()
-                    ),
-                );
+                // Without a cursor the next one begins with what comes then.
+                let then = if self.cursor.is_there() {
+                    "delivers events again after a restart"
+                } else {
+                    "does not deliver after a restart what it has not delivered before it"
+                };
+                let message = format!("{then}: cannot write {}: {error}", path.display());
+                self.tell(EventType::DegradedEntered, &message);
             }
             Err(_told) => {}
         }

@@ -4,7 +4,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::{
     Healths, JournaldSettings, Kind, SinkSettings, WebhookSettings,
-    cursor::CursorFile,
+    cursor::{CursorError, CursorFile},
     feed::{self, Feed},
     health::{Health, Progress},
     journald::Journald,
@@ -12,7 +12,7 @@ use super::{
     webhook::Webhook,
 };
 use crate::{
-    journal::{Event, EventType, Filter, Journal, Subject},
+    journal::{Cursor, Event, EventType, Filter, Journal, Subject},
     raw,
 };
 
@@ -178,14 +178,10 @@ impl Work {
     async fn deliver<O: Outlet>(self, outlet: O, stopping: watch::Receiver<bool>) {
         let Ground { journal, state_dir, .. } = &self.ground;
         let mut cursor = CursorFile::new(state_dir, &self.wanted.name());
-        let after = match cursor.read() {
-            Ok(Some(cursor)) => feed::resume(journal, &cursor),
-            Ok(None) => self.begin,
-            Err(error) => {
-                self.tell(&format!("the sink {}: {}", self.wanted.name(), crate::chain(&error)));
-                0
-            }
-        };
+        let (after, why) = beginning(journal, cursor.read(), self.begin);
+        if let Some(why) = why {
+            self.tell(&format!("the sink {}: {why}", self.wanted.name()));
+        }
         let filter = Filter { kinds: self.wanted.types().to_vec(), ..Filter::default() };
         let run = Run {
             shown: self.wanted.name(),
@@ -205,5 +201,54 @@ impl Work {
         let data = serde_json::json!({"what": "sink", "sink": self.wanted.name(), "message": message});
         let (kind, subject) = (EventType::DegradedEntered, Subject::Node);
         self.ground.journal.append(Event { kind, subject, data });
+    }
+}
+
+/// Behind which sequence a sink begins that found this cursor; without one it is `new`. What is not as it should be is
+/// said. What was gone before it began is no loss of its.
+fn beginning(
+    journal: &Journal,
+    cursor: Result<Option<Cursor>, CursorError>,
+    new: u64,
+) -> (u64, Option<String>) {
+    match cursor {
+        Ok(None) => (new, None),
+        Ok(Some(cursor)) => match feed::resume(journal, &cursor) {
+            Ok(after) => (after, None),
+            Err(after) => {
+                let why = format!(
+                    "nothing is kept of the log that its cursor {cursor} is of, so it begins again with the oldest event that is kept"
+                );
+                (after, Some(why))
+            }
+        },
+        Err(error) => (feed::before_all(journal), Some(crate::chain(&error))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_cursor_that_says_nothing_begins_with_the_oldest_event_and_says_so() {
+        let journal = Journal::new("n", "b");
+        for _ in 0..4_000 {
+            let data = json!({"pad": "x".repeat(1_000)});
+            journal.append(Event { kind: EventType::PodAdded, subject: Subject::Node, data });
+        }
+        let oldest = journal.range().oldest;
+        assert!(oldest > 100, "{oldest}");
+        let damaged = CursorError::Damaged { path: PathBuf::from("/x"), why: String::from("no JSON") };
+        let other = Cursor { epoch: String::from("other"), sequence: 3_990 };
+        for cursor in [Err(damaged), Ok(Some(other))] {
+            let (after, why) = beginning(&journal, cursor, 4_000);
+            assert_eq!(after, oldest - 1, "{why:?}");
+            assert!(why.is_some_and(|why| why.contains("begins again with the oldest event that is kept")));
+        }
+        assert_eq!(beginning(&journal, Ok(None), 4_000), (4_000, None));
+        assert_eq!(beginning(&journal, Ok(Some(journal.cursor(3_999))), 0), (3_999, None));
     }
 }

@@ -13,7 +13,7 @@ use hyper::{HeaderMap, Request, StatusCode, header, http};
 
 use self::{
     answer::Verdict,
-    connection::{Connection, ConnectionError},
+    connection::{Connection, ConnectionError, drain},
     handshake::Leave,
     secret::SecretError,
 };
@@ -114,8 +114,8 @@ impl Webhook {
         match tokio::time::timeout(timeout, exchange).await {
             Err(_elapsed) => Err(RequestError::TimedOut { timeout_ms }),
             Ok(Err(error)) => Err(error.into()),
-            Ok(Ok(((status, headers, whole), connection))) => {
-                self.connection = Some(connection).filter(|_| whole);
+            Ok(Ok(((status, headers, rest), connection))) => {
+                self.connection = if drain(rest).await { Some(connection) } else { None };
                 Ok((status, headers))
             }
         }

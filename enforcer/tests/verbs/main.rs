@@ -2,6 +2,7 @@
 //! what it is told to. Needs no privileges.
 #![expect(clippy::unwrap_used, reason = "a test's helpers may panic like the test itself")]
 
+mod cut;
 mod daemon;
 mod explained;
 mod foreseen;

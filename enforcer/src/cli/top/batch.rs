@@ -4,7 +4,6 @@ use std::{
     time::Instant,
 };
 
-use anyhow::Context as _;
 use serde::Serialize;
 
 use super::{
@@ -68,7 +67,7 @@ fn print(context: &Context, state: &State, is_next: bool) -> Result<(), Failure>
     let Some(picture) = &state.picture else { return Ok(()) };
     let time = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     if is_next && context.output == format::Output::Table {
-        io::stdout().write_all(b"\n").context("cannot print")?;
+        io::stdout().write_all(b"\n").map_err(Failure::printing)?;
     }
     let document = Document { time: time.clone(), picture, tally: &state.tally };
     format::print(context.output, &document, || text(state, &time))

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::data::text;
 use crate::{
-    cli::{Context, Failure, client},
+    cli::{Context, Failure, client, exit::Silence},
     journal::{self, EventType, Filter, Offline, Record},
 };
 
@@ -92,7 +92,8 @@ fn from_disk(context: &Context, unreachable: Failure) -> Result<Vec<Record>, Fai
     let opened = Offline::open(state_dir, None, Filter::default()).map_err(anyhow::Error::new)?;
     let events = opened.map_err(|stale| anyhow!("{} events are lost", stale.lost))?;
     // Nobody is left to tell when this fails.
-    drop(writeln!(io::stderr(), "the daemon is down: this is what {} holds", state_dir.display()));
+    let why = unreachable.silence().map_or("the daemon cannot be asked", Silence::as_str);
+    drop(writeln!(io::stderr(), "{why}: this is what {} holds", state_dir.display()));
     Ok(events.filter(tells).collect())
 }
 

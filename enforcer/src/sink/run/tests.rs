@@ -87,8 +87,10 @@ impl Scene {
     /// The sink's work, from where it was.
     fn work(&self, failing: Duration) -> impl Future<Output = ()> + use<> {
         let mut cursor = CursorFile::new(self.dir.path(), "fake");
-        let after =
-            cursor.read().unwrap().map_or(0, |cursor| crate::sink::feed::resume(&self.journal, &cursor));
+        let after = cursor
+            .read()
+            .unwrap()
+            .map_or(0, |cursor| crate::sink::feed::resume(&self.journal, &cursor).unwrap());
         let run = Run {
             shown: String::from("fake"),
             feed: Feed::new(self.journal.clone(), after, Filter::default(), Arc::clone(&self.health)),
@@ -274,4 +276,27 @@ async fn a_disk_that_takes_no_cursor_is_told_once() {
     let told = scene.told();
     assert!(told.len() == 1 && told[0].1.contains("cannot write"), "{told:?}");
     assert_eq!(scene.fake.taken().len(), 3, "events go on");
+}
+
+/// Whether what it has not delivered comes later or never: the next process begins with what comes then if it finds no
+/// cursor.
+#[tokio::test]
+async fn what_follows_from_a_cursor_that_cannot_be_written_is_told() {
+    for (is_there, then) in [
+        (false, "does not deliver after a restart what it has not delivered before it"),
+        (true, "delivers events again after a restart"),
+    ] {
+        let scene = Scene::new(Fake::default());
+        scene.append(1);
+        if is_there {
+            scene.until_taken(1, LONG).await;
+            scene.stop.send_replace(false);
+            scene.append(1);
+        }
+        // The new cursor has no place, for root either.
+        std::fs::create_dir_all(scene.dir.path().join("sinks/.fake.cursor.new")).unwrap();
+        scene.until_taken(1 + usize::from(is_there), LONG).await;
+        let told = scene.told();
+        assert!(told.len() == 1 && told[0].1.contains(then), "{told:?}");
+    }
 }

@@ -15,6 +15,9 @@ use crate::sink::WebhookSettings;
 /// How much of an answer is read for the next request's sake.
 const MOST_ANSWER_BYTES: usize = 64 << 10;
 
+/// How long the rest of an answer is waited for: without it the connection is not used again.
+const DRAIN: Duration = Duration::from_secs(1);
+
 /// The longest head of an answer: a receiver is not to fill our memory.
 const MOST_HEAD_BYTES: usize = 32 << 10;
 
@@ -93,21 +96,25 @@ impl Connection {
         !self.sender.is_closed()
     }
 
-    /// Sends a request: the answer's status and headers, and whether all of it was read.
+    /// Sends a request: the answer's status and headers, and what is left of it.
     pub(super) async fn send(
         &mut self,
         request: Request<Bytes>,
-    ) -> Result<(StatusCode, HeaderMap, bool), ConnectionError> {
+    ) -> Result<(StatusCode, HeaderMap, Incoming), ConnectionError> {
         self.sender.ready().await?;
         let answer = self.sender.send_request(request.map(Full::new)).await?;
         let (head, body) = answer.into_parts();
-        Ok((head.status, head.headers, drain(body).await))
+        Ok((head.status, head.headers, body))
     }
 }
 
-/// Reads what is left of an answer, which is of no interest; whether that was all of it. The status counts even where
-/// the receiver hangs up behind it.
-async fn drain(mut body: Incoming) -> bool {
+/// Reads what is left of an answer, which is of no interest, for a while; whether that was all of it. The status counts
+/// even where the receiver hangs up behind it, or says no more.
+pub(super) async fn drain(body: Incoming) -> bool {
+    tokio::time::timeout(DRAIN, read(body)).await.unwrap_or(false)
+}
+
+async fn read(mut body: Incoming) -> bool {
     let mut read = 0;
     while read < MOST_ANSWER_BYTES {
         match body.frame().await {

@@ -243,6 +243,44 @@ async fn a_receiver_that_hangs_is_not_waited_for() {
     assert!(why.contains("within 200 ms"), "{why}");
 }
 
+/// What was taken is not sent again, whatever becomes of the answer's words.
+#[tokio::test]
+async fn an_answer_that_does_not_end_counts() {
+    let receiver = Receiver::start([]).await;
+    let answered = async |status: &'static str| {
+        // Less than the rest of the answer is waited for.
+        let url = format!("http://127.0.0.1:{}/", stalling(status).await).parse().unwrap();
+        let settings = WebhookSettings { url, timeout_ms: 900, ..receiver.settings() };
+        Webhook::new(settings, "n1").deliver(&items(1, 1)).await
+    };
+    let (taken, gone, too_large, slow_down) = tokio::join!(
+        answered("200 OK"),
+        answered("410 Gone"),
+        answered("413 Too Large"),
+        answered("429 Too Many\r\nRetry-After: 7"),
+    );
+    assert_eq!(taken, Ok(1));
+    assert!(matches!(gone, Err(Trouble::Gone { .. })), "{gone:?}");
+    assert!(matches!(too_large, Err(Trouble::Never { .. })), "{too_large:?}");
+    assert_eq!(later(slow_down).1, Some(Duration::from_secs(7)));
+}
+
+/// The port of a receiver that begins one answer and does not end it.
+async fn stalling(status: &'static str) -> u16 {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut buffer = vec![0; 65_536];
+        assert!(stream.read(&mut buffer).await.unwrap() > 0);
+        let begun = format!("HTTP/1.1 {status}\r\nContent-Length: 9\r\n\r\nta");
+        stream.write_all(begun.as_bytes()).await.unwrap();
+        std::future::pending::<()>().await;
+    });
+    port
+}
+
 #[tokio::test]
 async fn refusals_are_understood() {
     let redirect = with(308, &[("location", "/elsewhere")]);
