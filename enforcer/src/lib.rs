@@ -22,6 +22,7 @@ pub mod sense;
 pub mod serve;
 pub mod sink;
 pub mod source;
+mod trust;
 mod yaml;
 
 use chain::chain;

@@ -7,7 +7,7 @@ use std::{
     io::{Read as _, Write as _},
     os::unix::{
         ffi::OsStrExt as _,
-        fs::{PermissionsExt as _, chown},
+        fs::{DirBuilderExt as _, PermissionsExt as _, chown},
         net::UnixStream,
     },
     path::Path,
@@ -60,25 +60,29 @@ fn get(socket: &Path, target: &str) -> serde_json::Value {
 }
 
 #[test]
-fn a_state_directory_that_others_may_write_to_is_refused() {
-    let refused = |spoil: fn(&Path), why: &str, remedy: &str| {
+fn a_state_or_run_directory_that_others_may_write_to_is_refused() {
+    let refused = |which: &str, spoil: fn(&Path), why: &str, remedy: &str| {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path(), "");
-        for folder in ["state", "pods"] {
-            fs::create_dir(dir.path().join(folder)).unwrap();
+        for folder in ["state", "run", "pods"] {
+            // Whatever the umask of who runs this lets through.
+            fs::DirBuilder::new().mode(0o750).create(dir.path().join(folder)).unwrap();
         }
-        spoil(&dir.path().join("state"));
+        spoil(&dir.path().join(which));
         let run = enforcer().args(["--config", &config, "run"]).timeout(PATIENCE).output().unwrap();
         let said = text(&run.stderr);
         assert_eq!(run.status.code(), Some(1), "{said}");
         assert!(said.contains(why) && said.contains(remedy), "{said}");
         assert!(!dir.path().join("state/journal").exists(), "nothing is written there");
     };
-    let everybody = |state: &Path| fs::set_permissions(state, fs::Permissions::from_mode(0o777)).unwrap();
-    refused(everybody, "may be written to by everybody", "chmod o-w");
-    // Only root gives folders away.
-    if rustix::process::geteuid().is_root() {
-        refused(|state| chown(state, Some(65_534), None).unwrap(), "belongs to the user 65534", "chown");
+    let everybody = |folder: &Path| fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).unwrap();
+    let give_away = |folder: &Path| chown(folder, Some(65_534), None).unwrap();
+    for which in ["state", "run"] {
+        refused(which, everybody, "may be written to by everybody", "chmod o-w");
+        // Only root gives folders away.
+        if rustix::process::geteuid().is_root() {
+            refused(which, give_away, "belongs to the user 65534", "chown");
+        }
     }
 }
 

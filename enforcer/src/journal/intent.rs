@@ -142,6 +142,8 @@ impl Intents {
             .create(true)
             .truncate(false)
             .mode(0o600)
+            // Never through a link: this process may write everywhere.
+            .custom_flags(libc::O_NOFOLLOW)
             .open(&path)
             .map_err(failed)?;
         let page = Arc::new(map(&file).map_err(failed)?);
@@ -438,6 +440,16 @@ mod tests {
         let _held = before.reflex.hold(&eviction());
         drop(before);
         assert_eq!(Intents::open(dir.path(), "b2").unwrap().left, []);
+    }
+
+    #[test]
+    fn no_link_is_followed_to_the_page() {
+        let dir = tempfile::tempdir().unwrap();
+        let theirs = dir.path().join("theirs");
+        std::fs::write(&theirs, "theirs").unwrap();
+        std::os::unix::fs::symlink(&theirs, dir.path().join(FILE)).unwrap();
+        assert!(Intents::open(dir.path(), "b1").is_err());
+        assert_eq!(std::fs::read_to_string(&theirs).unwrap(), "theirs");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use rustix::{
 };
 
 use super::store::StoreError;
+use crate::trust::{self, Untrusted};
 
 /// What a file is opened for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -128,34 +129,15 @@ impl Folder {
         Ok(folder)
     }
 
-    /// What others may write to is not ours: they could take away what was told, or have told what was not.
+    /// What others may write to is not ours.
     fn check(&self) -> Result<(), StoreError> {
         let stat = rustix::fs::fstat(&self.fd).map_err(|error| StoreError::Io {
             what: "look at",
             path: self.path.clone(),
             source: error.into(),
         })?;
-        let shown = self.path.display();
-        let refused =
-            |why: String, remedy: String| Err(StoreError::Unsafe { path: self.path.clone(), why, remedy });
-        let own = rustix::process::geteuid().as_raw();
-        if stat.st_uid != own && stat.st_uid != 0 {
-            return refused(
-                format!("belongs to the user {}", stat.st_uid),
-                format!("see who put it there, then chown {own} {shown}"),
-            );
-        }
-        // The group reads what is told; it has nothing to write there either.
-        let (whom, change) = match stat.st_mode & 0o022 {
-            0 => return Ok(()),
-            0o020 => ("its group", "g-w"),
-            0o002 => ("everybody", "o-w"),
-            _ => ("everybody and its group", "o-w,g-w"),
-        };
-        refused(
-            format!("may be written to by {whom} (mode {:o})", stat.st_mode & 0o7777),
-            format!("see what is in it, then chmod {change} {shown}"),
-        )
+        trust::check(&self.path, stat.st_uid, stat.st_mode)
+            .map_err(|Untrusted { why, remedy }| StoreError::Unsafe { path: self.path.clone(), why, remedy })
     }
 
     fn file(&self, name: &str, flags: OFlags) -> io::Result<File> {

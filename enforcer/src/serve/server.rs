@@ -49,6 +49,18 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// Others may change what is in the run directory.
+    #[error(
+        "the run directory {path} {why}, so what it keeps there is not safe: {remedy}, or name another runDir"
+    )]
+    UnsafeRunDir {
+        /// The directory.
+        path: String,
+        /// What is wrong with it.
+        why: String,
+        /// What to do about it.
+        remedy: String,
+    },
     /// The socket could not be made.
     #[error("cannot listen on {path}")]
     Listen {

@@ -9,6 +9,7 @@ use std::{
 use tokio::net::UnixListener;
 
 use super::Error;
+use crate::trust::{self, Untrusted};
 
 /// A user or a group of this machine.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -43,17 +44,21 @@ const DIR_MODE: u32 = 0o750;
 /// That anybody may go through it to a socket, and not see what else is there.
 const GO_THROUGH: u32 = 0o711;
 
-/// Makes the run directory where it is missing, and has whoever may open a socket come through. What is open wider
+/// Makes the run directory where it is missing, refuses it if others may change it, and has whoever may open a socket come through. What is open wider
 /// already stays so.
 pub(super) fn prepare(run_dir: &Path, sockets: &Sockets) -> Result<(), Error> {
     let failed = |source| Error::RunDir { path: run_dir.display().to_string(), source };
     fs::DirBuilder::new().recursive(true).mode(DIR_MODE).create(run_dir).map_err(failed)?;
+    let metadata = fs::metadata(run_dir).map_err(failed)?;
+    // What must outlive the process is there, and is done by the next as it stands: caps are put back, kills are told.
+    trust::check(run_dir, metadata.uid(), metadata.mode()).map_err(|Untrusted { why, remedy }| {
+        Error::UnsafeRunDir { path: run_dir.display().to_string(), why, remedy }
+    })?;
     let Sockets { observe, admin } = sockets;
     let mut groups: Vec<u32> =
         [observe, admin].iter().filter_map(|access| Some(access.group.as_ref()?.id)).collect();
     groups.dedup();
     let has_owner = [observe, admin].iter().any(|access| access.owner.is_some());
-    let metadata = fs::metadata(run_dir).map_err(failed)?;
     let mode = match groups.as_slice() {
         [] if !has_owner => return Ok(()),
         // One group comes through as the directory's own.
