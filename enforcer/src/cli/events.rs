@@ -202,8 +202,8 @@ fn from_disk(context: &Context, asked: &Asked, place: &Place, unreachable: Failu
         return Err(unreachable);
     }
     let after = asked.cursor(place)?;
-    let opened =
-        Offline::open(state_dir, after.as_ref(), asked.filter.clone()).map_err(anyhow::Error::new)?;
+    let opened = Offline::open(state_dir, &context.config.run_dir, after.as_ref(), asked.filter.clone())
+        .map_err(anyhow::Error::new)?;
     let events = match (opened, place) {
         (Ok(events), _) => events,
         (Err(stale_there), Place::Start | Place::Unknown) => return Err(stale(place, stale_there.lost)),

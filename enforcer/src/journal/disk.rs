@@ -155,12 +155,13 @@ pub(super) fn open(
         }
     };
     let (mut store, mut recovered) =
-        Store::open(state, boot_id, left.as_ref().map(|left| left.hint), limits, clock)?;
-    let is_same_log = left.as_ref().is_some_and(|left| left.hint.epoch == store.epoch());
+        Store::open(state, boot_id, left.as_ref().map(Left::hint), limits, clock)?;
+    let is_same_log = left.as_ref().is_some_and(|left| left.hint().epoch == store.epoch());
     let (mark, records) = match left {
-        Some(Left { hint, mark, records }) if store.takes_tail() => {
+        Some(left) if store.takes_tail() => {
             // What was lost before that process began was its to tell.
-            store.skip_to(hint.opened);
+            store.skip_to(left.hint().opened);
+            let Left { mark, records, .. } = left;
             (mark, records)
         }
         Some(_) | None => (0, Vec::new()),
@@ -181,14 +182,15 @@ pub(super) fn open(
         take_over(&mut store, &mut pending, &mut recovered);
     }
     tail = tail.and_then(|mut tail| {
-        let written = if is_same_log { tail.forget_after(next - 1) } else { tail.begin(store.epoch(), next) };
+        let written =
+            if is_same_log { tail.forget_after(next - 1) } else { tail.begin(store.epoch(), next, &pending) };
         keep(tail, written)
     });
     if let Err(error) = store.forget_clean() {
         recovered.refused.get_or_insert_with(|| crate::chain(&error));
         take_over(&mut store, &mut pending, &mut recovered);
         tail = tail.and_then(|mut tail| {
-            let written = tail.begin(store.epoch(), next);
+            let written = tail.begin(store.epoch(), next, &pending);
             keep(tail, written)
         });
     }
@@ -205,9 +207,9 @@ pub(super) fn open(
 }
 
 /// What of a tail the log goes on with.
-struct Inherited {
+pub(super) struct Inherited {
     /// In order; there may be holes.
-    pending: Vec<Kept>,
+    pub(super) pending: Vec<Kept>,
     /// The sequence of the next event.
     next: u64,
     /// What is missing before that.
@@ -215,7 +217,7 @@ struct Inherited {
 }
 
 /// Takes from a tail what no segment has: those of `next` and later, up to what nobody can have seen.
-fn inherit(records: Vec<Kept>, mark: u64, mut next: u64, is_same_log: bool) -> Inherited {
+pub(super) fn inherit(records: Vec<Kept>, mark: u64, mut next: u64, is_same_log: bool) -> Inherited {
     let (mut pending, mut lost) = (Vec::new(), Vec::new());
     for record in records {
         if record.sequence < next {

@@ -6,10 +6,12 @@ use std::{
 
 use super::{
     Cursor, Filter, Range, Record, Stale,
-    disk::look_into,
+    disk::{inherit, look_into},
     log::read_segments,
+    medium::Folder,
     record::Kept,
     store::{self, Segments, StoreError},
+    tail::{self, Left},
 };
 
 /// How many events are read at a time.
@@ -17,11 +19,13 @@ const BATCH_RECORDS: usize = 256;
 
 /// The log of a state directory, read without the daemon's help: it may be down.
 ///
-/// Events that a daemon which was killed had not written yet are in its run directory, and come into the log with its
-/// next start.
+/// What a daemon that was killed had not written there yet is read from the tail in its run directory, as its next start
+/// would.
 #[derive(Debug)]
 pub struct Offline {
     segments: Segments,
+    /// What comes behind them.
+    tail: Vec<Kept>,
     pending: VecDeque<Record>,
     next: u64,
     filter: Filter,
@@ -31,17 +35,27 @@ impl Offline {
     /// Opens it to read what comes behind `after`; without it, all.
     pub fn open(
         state_dir: &Path,
+        run_dir: &Path,
         after: Option<&Cursor>,
         filter: Filter,
     ) -> Result<Result<Self, Stale>, StoreError> {
+        // First what is moved away, then to where.
+        let left = left_in(run_dir);
         let segments = store::look(&look_into(state_dir)?)?;
-        let oldest = segments.first().map_or(1, |segment| segment.header.first);
+        let newest_epoch = segments.last().map(|segment| segment.header.epoch);
+        let left = left.filter(|left| newest_epoch.is_none_or(|newest| newest == left.hint().epoch));
+        let newest_epoch = newest_epoch.or(left.as_ref().map(|left| left.hint().epoch));
+        let end = segments.last().map_or(1, |segment| segment.index_end().unwrap_or(segment.header.first));
+        let tail = left.map_or_else(Vec::new, |left| {
+            let next = end.max(left.hint().opened);
+            inherit(left.records, left.mark, next, true).pending
+        });
+        let in_tail = tail.first().map_or(1, |first| first.sequence);
+        let oldest = segments.first().map_or(in_tail, |segment| segment.header.first);
         let epoch = after.and_then(|after| {
-            segments
-                .iter()
-                .rev()
-                .find(|segment| segment.header.first <= after.sequence)
-                .map(|segment| segment.header.epoch)
+            let holds = |first: u64| first <= after.sequence;
+            let segment = segments.iter().rev().find(|segment| holds(segment.header.first));
+            segment.map(|segment| segment.header.epoch).or(newest_epoch.filter(|_| segments.is_empty()))
         });
         let segments = Arc::new(RwLock::new(segments));
         let next = match after {
@@ -57,8 +71,22 @@ impl Offline {
                 next
             }
         };
-        Ok(Ok(Self { segments, pending: VecDeque::new(), next, filter }))
+        Ok(Ok(Self { segments, tail, pending: VecDeque::new(), next, filter }))
     }
+}
+
+/// What a process left in its run directory. What cannot be read is not there, and said.
+fn left_in(run_dir: &Path) -> Option<Left> {
+    let looked = Folder::open(run_dir).and_then(|folder| tail::look(&folder));
+    looked.unwrap_or_else(|error| {
+        if error.kind() != std::io::ErrorKind::NotFound {
+            tracing::warn!(
+                "what was told last may be missing: cannot read {}: {error}",
+                run_dir.join(tail::NAME).display()
+            );
+        }
+        None
+    })
 }
 
 impl Iterator for Offline {
@@ -69,7 +97,11 @@ impl Iterator for Offline {
             if let Some(record) = self.pending.pop_front() {
                 return Some(record);
             }
-            let read = read_segments(&self.segments, self.next, u64::MAX, BATCH_RECORDS);
+            let mut read = read_segments(&self.segments, self.next, u64::MAX, BATCH_RECORDS);
+            if read.is_empty() {
+                read = std::mem::take(&mut self.tail);
+                read.retain(|kept| kept.sequence >= self.next);
+            }
             self.next = read.last()?.sequence + 1;
             let wanted: Vec<_> = read.into_iter().filter(|record| self.filter.takes(record)).collect();
             let strange = wanted.iter().filter(|record| record.kind.is_none()).count();

@@ -81,11 +81,19 @@ struct Half {
 /// What a process before left.
 #[derive(Debug)]
 pub(super) struct Left {
-    pub(super) hint: Hint,
+    epoch: Ulid,
+    opened: u64,
     /// How far readers may have seen.
     pub(super) mark: u64,
     /// In order.
     pub(super) records: Vec<Kept>,
+}
+
+impl Left {
+    pub(super) fn hint(&self) -> Hint<'_> {
+        let Self { epoch, opened, mark: _, records } = self;
+        Hint { epoch: *epoch, opened: *opened, records }
+    }
 }
 
 impl Tail {
@@ -109,9 +117,8 @@ impl Tail {
         // All pages now, so that none is wanting when memory is short.
         file.reserve(bytes)?;
         let boot = crc32fast::hash(boot_id.as_bytes());
-        let mut raw = RawHead::new_zeroed();
-        file.read_exact_at(raw.as_mut_bytes(), 0)?;
-        let is_ours = raw.magic == MAGIC && raw.crc.get() == raw.checksum() && raw.boot.get() == boot;
+        let raw = RawHead::read(&*file)?;
+        let is_ours = raw.is_whole() && raw.boot.get() == boot;
         let mut tail = Self {
             medium: Arc::clone(medium),
             file,
@@ -133,16 +140,22 @@ impl Tail {
         records.sort_by_key(|record| record.sequence);
         let [first, second] = tail.halves;
         tail.active = usize::from(second.newest > first.newest);
-        let hint = Hint { epoch: tail.epoch, opened: tail.opened };
-        let mark = tail.mark;
-        Ok((tail, Some(Left { hint, mark, records })))
+        let Self { epoch, opened, mark, .. } = tail;
+        Ok((tail, Some(Left { epoch, opened, mark, records })))
     }
 
-    /// Begins anew, for a log of that epoch that goes on with that sequence: what was there is not read any more.
-    pub(super) fn begin(&mut self, epoch: Ulid, opened: u64) -> io::Result<()> {
+    /// Begins anew, for a log of that epoch that goes on with that sequence, and before it with these events, which the
+    /// disk has not taken: what was there is not read any more.
+    pub(super) fn begin(&mut self, epoch: Ulid, next: u64, pending: &[Kept]) -> io::Result<()> {
+        let opened = pending.first().map_or(next, |first| first.sequence);
         (self.epoch, self.opened, self.mark) = (epoch, opened, 0);
         (self.halves, self.active) = ([Half::default(); 2], 0);
-        self.write_head()
+        self.write_head()?;
+        for kept in pending {
+            // One that finds no room is marked: it is shown, and a kill costs it.
+            self.push(kept, 0)?;
+        }
+        if pending.is_empty() { Ok(()) } else { self.mark(next - 1) }
     }
 
     /// Takes out what stands behind that event: its sequence will be another's.
@@ -232,36 +245,79 @@ impl Tail {
 
     /// Reads a half, and goes on behind what is in it.
     fn read(&mut self, half: usize) -> io::Result<Vec<Kept>> {
-        let mut bytes = vec![0; usize::try_from(self.half_bytes).unwrap_or(0)];
-        self.file.read_exact_at(&mut bytes, offset(half, self.half_bytes))?;
-        let mut records: Vec<Kept> = Vec::new();
-        let mut rest = bytes.as_slice();
-        let mut read_bytes = 0;
-        while let Ok((frame, after)) = Frame::read_from_prefix(rest) {
-            let len = usize::try_from(frame.len.get()).unwrap_or(usize::MAX);
-            let Some((line, after)) = after.split_at_checked(len) else { break };
-            let follows = records.last().is_none_or(|last| frame.sequence.get() > last.sequence);
-            if len == 0 || !follows || crc(self.epoch, frame.sequence.get(), line) != frame.crc.get() {
-                break;
-            }
-            let sequence = frame.sequence.get();
-            let Some(record) = Kept::from_line(line).filter(|record| record.sequence == sequence) else {
-                break;
-            };
-            records.push(record);
-            rest = after;
-            read_bytes = bytes.len() - rest.len();
-        }
+        let (records, bytes) = read_half(&*self.file, self.epoch, half, self.half_bytes)?;
         let newest = records.last().map_or(0, |record| record.sequence);
-        let read_bytes = u64::try_from(read_bytes).map_err(io::Error::other)?;
         if let Some(half) = self.halves.get_mut(half) {
-            *half = Half { bytes: read_bytes, newest };
+            *half = Half { bytes, newest };
         }
         Ok(records)
     }
 }
 
+/// What is in the file of a process that has ended, or is at it; none if there is no such file, or it is no tail. Nothing
+/// is changed.
+pub(super) fn look(medium: &dyn Medium) -> io::Result<Option<Left>> {
+    let file = match medium.open(NAME, Access::Read) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let Some(halves_bytes) = file.size()?.checked_sub(HEAD_BYTES).filter(|bytes| *bytes <= 2 * HALF_BYTES)
+    else {
+        return Ok(None);
+    };
+    let raw = RawHead::read(&*file)?;
+    if !raw.is_whole() {
+        return Ok(None);
+    }
+    let epoch = Ulid::from(raw.epoch.get());
+    let mut records = Vec::new();
+    for half in 0..2 {
+        records.extend(read_half(&*file, epoch, half, halves_bytes / 2)?.0);
+    }
+    records.sort_by_key(|record| record.sequence);
+    Ok(Some(Left { epoch, opened: raw.opened.get(), mark: raw.mark.get(), records }))
+}
+
+/// The events in a half, and how many bytes of it they take.
+fn read_half(
+    file: &dyn MediumFile,
+    epoch: Ulid,
+    half: usize,
+    half_bytes: u64,
+) -> io::Result<(Vec<Kept>, u64)> {
+    let mut bytes = vec![0; usize::try_from(half_bytes).unwrap_or(0)];
+    file.read_exact_at(&mut bytes, offset(half, half_bytes))?;
+    let mut records: Vec<Kept> = Vec::new();
+    let mut rest = bytes.as_slice();
+    let mut read_bytes = 0;
+    while let Ok((frame, after)) = Frame::read_from_prefix(rest) {
+        let len = usize::try_from(frame.len.get()).unwrap_or(usize::MAX);
+        let Some((line, after)) = after.split_at_checked(len) else { break };
+        let sequence = frame.sequence.get();
+        let follows = records.last().is_none_or(|last| sequence > last.sequence);
+        if len == 0 || !follows || crc(epoch, sequence, line) != frame.crc.get() {
+            break;
+        }
+        let Some(record) = Kept::from_line(line).filter(|record| record.sequence == sequence) else { break };
+        records.push(record);
+        rest = after;
+        read_bytes = bytes.len() - rest.len();
+    }
+    Ok((records, u64::try_from(read_bytes).map_err(io::Error::other)?))
+}
+
 impl RawHead {
+    fn read(file: &dyn MediumFile) -> io::Result<Self> {
+        let mut raw = Self::new_zeroed();
+        file.read_exact_at(raw.as_mut_bytes(), 0)?;
+        Ok(raw)
+    }
+
+    /// Whether it is a head of this format.
+    fn is_whole(&self) -> bool {
+        self.magic == MAGIC && self.crc.get() == self.checksum()
+    }
+
     /// Of all but the last four bytes, where it stands.
     fn checksum(&self) -> u32 {
         let bytes = self.as_bytes();

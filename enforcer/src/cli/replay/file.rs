@@ -37,7 +37,7 @@ pub(super) fn find(context: &Context, what: &str) -> Result<(String, Vec<u8>), F
         let id = Ulid::from_string(what).ok().with_context(|| {
             format!("{what:?} is no file, and no id of an event or an eviction: those have 26 characters")
         });
-        of_id(state_dir, id.map_err(Failure::usage)?)?
+        of_id(state_dir, &context.config.run_dir, id.map_err(Failure::usage)?)?
     };
     let bytes = read(&path)?;
     Ok((path.display().to_string(), bytes))
@@ -64,12 +64,12 @@ fn recordings(state_dir: &Path) -> anyhow::Result<impl Iterator<Item = (Ulid, Pa
 }
 
 /// The recording of that eviction, or of the eviction that the event of that id is about.
-fn of_id(state_dir: &Path, id: Ulid) -> anyhow::Result<PathBuf> {
+fn of_id(state_dir: &Path, run_dir: &Path, id: Ulid) -> anyhow::Result<PathBuf> {
     let path = recorder::path(state_dir, id);
     if path.exists() {
         return Ok(path);
     }
-    let Some(eviction) = eviction_of(state_dir, id)? else {
+    let Some(eviction) = eviction_of(state_dir, run_dir, id)? else {
         let kept: Vec<_> =
             recordings(state_dir).into_iter().flatten().map(|(id, _)| id.to_string()).collect();
         let near = nearest(&id.to_string(), kept.iter().map(String::as_str));
@@ -96,11 +96,11 @@ fn folder(state_dir: &Path) -> String {
     recorder::folder(state_dir).display().to_string()
 }
 
-fn eviction_of(state_dir: &Path, event: Ulid) -> anyhow::Result<Option<Ulid>> {
+fn eviction_of(state_dir: &Path, run_dir: &Path, event: Ulid) -> anyhow::Result<Option<Ulid>> {
     if !journal::folder(state_dir).is_dir() {
         return Ok(None);
     }
-    let opened = Offline::open(state_dir, None, Filter::default())?;
+    let opened = Offline::open(state_dir, run_dir, None, Filter::default())?;
     let Ok(events) = opened else { return Ok(None) };
     let event = event.to_string();
     for record in events {

@@ -89,7 +89,8 @@ fn from_disk(context: &Context, unreachable: Failure) -> Result<Vec<Record>, Fai
     if !journal::folder(state_dir).is_dir() {
         return Err(unreachable);
     }
-    let opened = Offline::open(state_dir, None, Filter::default()).map_err(anyhow::Error::new)?;
+    let opened = Offline::open(state_dir, &context.config.run_dir, None, Filter::default());
+    let opened = opened.map_err(anyhow::Error::new)?;
     let events = opened.map_err(|stale| anyhow!("{} events are lost", stale.lost))?;
     // Nobody is left to tell when this fails.
     let why = unreachable.silence().map_or("the daemon cannot be asked", Silence::as_str);

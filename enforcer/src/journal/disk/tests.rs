@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 use crate::journal::{
-    Batch, Event, EventType, Filter, Offline, Subject,
+    Batch, Cursor, Event, EventType, Filter, Offline, Subject,
     tests::{Streamed, record, strange},
 };
 
@@ -33,6 +33,11 @@ fn what_memory_does_not_hold_is_read_from_the_disk() {
     for n in 0..3_000 {
         journal.append(event(n));
     }
+    // What finds no room in the tail is shown when it is in a segment.
+    let newest = journal.newest();
+    while *newest.borrow() < 3_000 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
     assert_eq!(sequences(&journal, None), (1..=3_000).collect::<Vec<_>>());
     journal.close();
     assert_eq!(*journal.durable().borrow(), 3_000);
@@ -55,14 +60,53 @@ fn the_log_is_read_without_its_writer() {
     let cursor = journal.cursor(598);
     journal.close();
     let state = dir.path().join("state");
-    let read = |after: Option<&crate::journal::Cursor>| -> Vec<u64> {
-        let offline = Offline::open(&state, after, Filter::default()).unwrap().unwrap();
+    let read = |after: Option<&Cursor>| -> Vec<u64> {
+        let offline = Offline::open(&state, dir.path(), after, Filter::default()).unwrap().unwrap();
         offline.map(|record| record.sequence).collect()
     };
     assert_eq!(read(None), (1..=600).collect::<Vec<_>>());
     assert_eq!(read(Some(&cursor)), [599, 600]);
-    let other = crate::journal::Cursor { epoch: String::from("other"), sequence: 3 };
-    assert!(Offline::open(&state, Some(&other), Filter::default()).unwrap().is_err());
+    let other = Cursor { epoch: String::from("other"), sequence: 3 };
+    assert!(Offline::open(&state, dir.path(), Some(&other), Filter::default()).unwrap().is_err());
+}
+
+/// What the next start would go on with, and nothing else of the tail.
+#[test]
+fn what_a_killed_daemon_had_not_written_is_read_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, _) = open(dir.path());
+    for n in 1..=3 {
+        journal.append(event(n));
+    }
+    let cursor = journal.cursor(5);
+    journal.close();
+    drop(journal);
+    let run: Arc<dyn Medium> = Arc::new(Folder::open(dir.path()).unwrap());
+    let (mut tail, _) = Tail::open(&run, "b1", tail::HALF_BYTES).unwrap();
+    for sequence in [4, 5, 7, 10] {
+        assert!(tail.push(&record(sequence), 3).unwrap());
+    }
+    let state = dir.path().join("state");
+    let read = |after: Option<&Cursor>| -> Vec<u64> {
+        let offline = Offline::open(&state, dir.path(), after, Filter::default()).unwrap().unwrap();
+        offline.map(|record| record.sequence).collect()
+    };
+    assert_eq!(read(None), [1, 2, 3, 4, 5], "what is behind the hole was shown to nobody");
+    tail.mark(6).unwrap();
+    assert_eq!(read(None), [1, 2, 3, 4, 5, 7]);
+    assert_eq!(read(Some(&cursor)), [7]);
+    tail.begin(Ulid::generate(), 9, &[record(9)]).unwrap();
+    assert_eq!(read(None), [1, 2, 3], "it is another log's");
+    // Before the disk took anything at all.
+    let empty = dir.path().join("empty");
+    drop(Folder::private(&empty, FOLDER).unwrap());
+    tail.begin(Ulid::nil(), 1, &[record(1), record(2)]).unwrap();
+    for (after, sequences) in
+        [(None, vec![1, 2]), (Some(Cursor { epoch: Ulid::nil().to_string(), sequence: 1 }), vec![2])]
+    {
+        let offline = Offline::open(&empty, dir.path(), after.as_ref(), Filter::default()).unwrap().unwrap();
+        assert_eq!(offline.map(|record| record.sequence).collect::<Vec<_>>(), sequences);
+    }
 }
 
 /// What found no room in the tail was in memory alone, and what came behind it was shown to nobody: the log goes on at
@@ -183,7 +227,8 @@ fn an_event_of_a_type_that_is_not_known_stays_and_is_passed_on() {
         );
         journal.close();
         drop(journal);
-        let offline = Offline::open(&dir.path().join("state"), None, Filter::default()).unwrap().unwrap();
+        let state = dir.path().join("state");
+        let offline = Offline::open(&state, dir.path(), None, Filter::default()).unwrap().unwrap();
         assert_eq!(offline.map(|record| record.sequence).collect::<Vec<_>>(), [1, 4]);
     }
 }

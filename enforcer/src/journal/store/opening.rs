@@ -12,17 +12,33 @@ use ulid::Ulid;
 use super::{CLEAN, LOCK, Recovered, Store, StoreError, Unsynced, failed};
 use crate::journal::{
     medium::{Access, Medium, MediumFile},
+    record::Kept,
     retention::{Clock, Limits},
     segment::{self, Extent, Found, Header, Segment, names},
 };
 
 /// What the tail of a process before tells of the log's end. There is one in the boot alone in which it was written.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::journal) struct Hint {
+pub(in crate::journal) struct Hint<'left> {
     /// The epoch that process wrote in.
     pub(in crate::journal) epoch: Ulid,
     /// The sequence that it began with.
     pub(in crate::journal) opened: u64,
+    /// The events in it, in order.
+    pub(in crate::journal) records: &'left [Kept],
+}
+
+impl Hint<'_> {
+    /// Whether the event that the log ends with is one of its own: whoever wrote that there in another epoch took this tail
+    /// over, and was killed before it began its own.
+    fn has_last(&self, segment: &Segment) -> bool {
+        let newest = segment.index_end().unwrap_or_default().saturating_sub(1);
+        let Ok(place) = self.records.binary_search_by_key(&newest, |kept| kept.sequence) else {
+            return false;
+        };
+        let last = segment.read(newest, 1).unwrap_or_default();
+        last.first().map(|last| &last.line) == self.records.get(place).map(|kept| &kept.line)
+    }
 }
 
 /// So many things of one name are set aside; more are a disk that damages all that it is given.
@@ -49,7 +65,7 @@ impl Store {
     pub(in crate::journal) fn open(
         medium: &Arc<dyn Medium>,
         boot_id: &str,
-        hint: Option<Hint>,
+        hint: Option<Hint<'_>>,
         limits: Limits,
         clock: Clock,
     ) -> Result<(Self, Recovered), StoreError> {
@@ -76,13 +92,14 @@ impl Store {
             clean.is_some() && clean == newest.map(|newest| (newest.epoch, next - 1)) && !end_is_damaged;
         // One that was begun and holds nothing says nothing: who began it was killed before it took the tail over.
         let written = segments.iter().rfind(|segment| segment.header.first < next);
-        let hint = hint.filter(|hint| {
-            let goes_on = written.is_none_or(|written| written.header.epoch == hint.epoch);
-            end_is_damaged || goes_on || next <= hint.opened
-        });
+        let goes_on = |hint: &Hint<'_>| {
+            next <= hint.opened || written.is_none_or(|written| written.header.epoch == hint.epoch)
+        };
+        let is_taken_over = |hint: &Hint<'_>| written.is_some_and(|written| hint.has_last(written));
+        let hint = hint.filter(|hint| end_is_damaged || goes_on(hint) || is_taken_over(hint));
         let takes_tail = hint.is_some();
         // One that began behind the damage knows all that was shown since.
-        let hint = hint.filter(|hint| !end_is_damaged || next <= hint.opened);
+        let hint = hint.filter(|hint| if end_is_damaged { next <= hint.opened } else { goes_on(hint) });
         recovered.after_power_cut =
             newest.is_some_and(|newest| newest.boot_id != boot_id) && !takes_tail && !was_clean;
         let epoch = hint.map(|hint| hint.epoch);

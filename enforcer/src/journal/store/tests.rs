@@ -10,7 +10,7 @@ use crate::journal::{
 
 const BOOT: &str = "boot-1";
 
-fn try_open(dir: &Path, boot_id: &str, hint: Option<Hint>) -> Result<(Store, Recovered), StoreError> {
+fn try_open(dir: &Path, boot_id: &str, hint: Option<Hint<'_>>) -> Result<(Store, Recovered), StoreError> {
     let medium: Arc<dyn Medium> = Arc::new(Folder::open(dir).unwrap());
     Store::open(&medium, boot_id, hint, Limits::default(), Clock::system())
 }
@@ -21,7 +21,7 @@ fn open(dir: &Path, boot_id: &str) -> (Store, Recovered) {
 
 /// As after a kill: the tail of the process before tells of its log.
 fn reopen(dir: &Path, epoch: Ulid) -> (Store, Recovered) {
-    try_open(dir, BOOT, Some(Hint { epoch, opened: 1 })).unwrap()
+    try_open(dir, BOOT, Some(Hint { epoch, opened: 1, records: &[] })).unwrap()
 }
 
 fn path(dir: &Path, first: u64, index: bool) -> PathBuf {
@@ -97,6 +97,28 @@ fn a_segment_of_another_epoch_that_holds_nothing_does_not_end_this_one() {
     append(&mut store, 1);
     assert_eq!(sequences(&store.segments()), [1, 2, 3, 4]);
     assert_eq!(store.listed().len(), 2, "in its place is one of this epoch");
+}
+
+/// As of a start in another epoch that had written some of what the tail holds when it was killed.
+#[test]
+fn a_tail_that_was_being_taken_over_is_taken_over_by_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut store, _) = open(dir.path(), BOOT);
+    append(&mut store, 3);
+    let epoch = store.epoch();
+    drop(store);
+    let tail = |sequences: &[u64]| sequences.iter().map(|sequence| record(*sequence)).collect::<Vec<_>>();
+    let other = Ulid::generate();
+    for (records, is_taken) in [
+        (tail(&[2, 3, 4]), true),
+        (tail(&[1, 2]), false),
+        (vec![Kept { line: "{}\n".into(), ..record(3) }], false),
+    ] {
+        let hint = Hint { epoch: other, opened: 1, records: &records };
+        let (store, _) = try_open(dir.path(), BOOT, Some(hint)).unwrap();
+        assert_eq!((store.takes_tail(), store.next()), (is_taken, 4), "{records:?}");
+        assert!(store.epoch() != other && store.epoch() != epoch, "what was shown of both is not known");
+    }
 }
 
 /// A segment that was begun, and holds nothing.

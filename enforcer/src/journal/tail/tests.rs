@@ -10,7 +10,7 @@ fn open(dir: &Path, half_bytes: u64) -> (Tail, Vec<Kept>) {
     let medium: Arc<dyn Medium> = Arc::new(Folder::open(dir).unwrap());
     let (mut tail, left) = Tail::open(&medium, "boot", half_bytes).unwrap();
     if left.is_none() {
-        tail.begin(EPOCH, 1).unwrap();
+        tail.begin(EPOCH, 1, &[]).unwrap();
     }
     (tail, left.map(|left| left.records).unwrap_or_default())
 }
@@ -51,11 +51,25 @@ fn what_another_log_left_is_not_taken() {
     let dir = tempfile::tempdir().unwrap();
     let (mut tail, _) = open(dir.path(), 2_000);
     tail.push(&record(1), 0).unwrap();
-    tail.begin(Ulid::generate(), 1).unwrap();
+    tail.begin(Ulid::generate(), 1, &[]).unwrap();
     drop(tail);
     assert!(open(dir.path(), 2_000).1.is_empty());
     let medium: Arc<dyn Medium> = Arc::new(Folder::open(dir.path()).unwrap());
     assert!(Tail::open(&medium, "another boot", 2_000).unwrap().1.is_none());
+}
+
+/// A kill right behind it costs nothing, and no other event gets the sequence of one that was shown.
+#[test]
+fn what_the_disk_has_not_taken_goes_along_into_another_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut tail, _) = open(dir.path(), 700);
+    let mut large = record(6);
+    large.line = vec![b' '; 900].into();
+    tail.begin(Ulid::generate(), 9, &[record(4), record(5), large, record(8)]).unwrap();
+    drop(tail);
+    let medium: Arc<dyn Medium> = Arc::new(Folder::open(dir.path()).unwrap());
+    let left = Tail::open(&medium, "boot", 700).unwrap().1.unwrap();
+    assert_eq!((left.opened, left.mark, sequences(&left.records)), (4, 8, vec![4, 5, 8]));
 }
 
 #[test]
@@ -94,7 +108,7 @@ fn the_next_process_goes_on_where_the_last_one_was() {
     let medium: Arc<dyn Medium> = Arc::new(Folder::open(dir.path()).unwrap());
     let (_, left) = Tail::open(&medium, "boot", 2_000).unwrap();
     let left = left.unwrap();
-    assert_eq!((left.mark, left.hint.epoch, left.hint.opened), (20, EPOCH, 1));
+    assert_eq!((left.mark, left.epoch, left.opened), (20, EPOCH, 1));
     assert!(sequences(&left.records).ends_with(&[17, 18, 19, 20]));
 }
 

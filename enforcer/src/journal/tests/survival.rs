@@ -341,7 +341,7 @@ impl Life<'_> {
     }
 }
 
-fn live_all(weather: Weather, seeds: std::ops::Range<u64>) {
+fn live_all(weather: Weather, seeds: impl Iterator<Item = u64>) {
     // One seed alone: to see again what failed.
     let only = std::env::var("ENFORCER_TEST_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
     let failed = Mutex::new(Vec::new());
@@ -371,5 +371,6 @@ fn a_disk_that_is_full_at_times_costs_only_what_is_told() {
 
 #[test]
 fn a_disk_that_stays_full_over_restarts_costs_only_what_is_told() {
-    live_all(Weather::StaysFull, 0..SEEDS);
+    // Those two were killed while a start took over what the one before it had left.
+    live_all(Weather::StaysFull, (0..SEEDS).chain([4_264, 5_092]));
 }
