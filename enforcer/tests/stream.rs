@@ -270,6 +270,9 @@ fn a_follower_misses_nothing_while_the_daemon_is_killed_a_hundred_times() {
     println!("{} events arrived, {} are there", arrived.len(), kept.len());
 }
 
+/// Less than a pipe holds of those lines: it has 64 KiB, and of each page less than a line is left over.
+const FULL_PIPE_BYTES: u64 = 40 << 10;
+
 /// As a pager has it, in which nobody scrolls for a while.
 #[test]
 fn a_slow_reader_of_all_events_has_each_once_whatever_becomes_of_the_daemon() {
@@ -281,14 +284,24 @@ fn a_slow_reader_of_all_events_has_each_once_whatever_becomes_of_the_daemon() {
         let mut events = Command::new(env!("CARGO_BIN_EXE_enforcer"));
         events.arg("--config").arg(scene.file("config.yaml")).args(["-o", "jsonl", "events"]);
         let mut events = events.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(events.stdout.take().unwrap()).lines().map(Result::unwrap);
-        let first = lines.next().unwrap();
+        let stdout = events.stdout.take().unwrap();
+        // Until nobody reads on it asks nobody, so that it meets no daemon that is just ending or just starting.
+        let (begun, mut before) = (Instant::now(), 0);
+        loop {
+            thread::sleep(Duration::from_millis(200));
+            let bytes = rustix::io::ioctl_fionread(&stdout).unwrap();
+            if bytes >= FULL_PIPE_BYTES && bytes == before {
+                break;
+            }
+            assert!(begun.elapsed() < PATIENCE, "it does not print more than {bytes} bytes");
+            before = bytes;
+        }
+        let lines = BufReader::new(stdout).lines().map(Result::unwrap);
         scene.kill();
         if comes_back {
             scene.start("a");
         }
-        let seen: Vec<u64> = std::iter::once(first)
-            .chain(lines)
+        let seen: Vec<u64> = lines
             .map(|line| serde_json::from_str::<Value>(&line).unwrap())
             .map(|event| event["sequence"].as_str().unwrap().parse().unwrap())
             .collect();

@@ -13,6 +13,9 @@ use crate::{
 
 /// How long systemd may take to have this process in its scope: as long as D-Bus waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(25);
+/// How often it is asked at the least: on a node that is short of processor time each answer may take many seconds, and
+/// the scope may have ended in between each time.
+const TRIES: u32 = 20;
 /// How long it may take after systemd's answer, until it is asked again: the scope may have ended in between.
 const SETTLING: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(10);
@@ -24,7 +27,10 @@ pub(super) async fn enter(root: &CgroupDir, path: &CgroupPath) -> Result<CgroupD
     let units = UnitName::of(path).zip(path.parent().and_then(|slice| UnitName::of(&slice)));
     let (scope, slice) = units.context("the daemon named a scope that cannot be")?;
     let (systemd, pid, start) = (Systemd::new(), process::id(), Instant::now());
+    let mut tries = 0;
     loop {
+        tries += 1;
+        let is_over = tries >= TRIES && start.elapsed() >= PATIENCE;
         let entered = match systemd.start_scope(&scope, &slice, pid).await {
             Err(error) if error.is_there_already() => systemd.attach(&scope, pid).await,
             result => result,
@@ -33,14 +39,14 @@ pub(super) async fn enter(root: &CgroupDir, path: &CgroupPath) -> Result<CgroupD
             Ok(()) if has_come(path).await? => {
                 return Ok(root.open(path).context("cannot open the container's cgroup")?);
             }
-            Ok(()) if start.elapsed() >= PATIENCE => {
+            Ok(()) if is_over => {
                 return Err(Failure::from(anyhow!(
                     "systemd did not take this process into {scope} within {} s: see `systemctl status {scope}`",
-                    PATIENCE.as_secs()
+                    start.elapsed().as_secs()
                 )));
             }
             Ok(()) => {}
-            Err(error) if start.elapsed() >= PATIENCE || !error.is_refusal() => {
+            Err(error) if is_over || !error.is_refusal() => {
                 return Err(anyhow::Error::new(error).context("cannot enter the container's scope").into());
             }
             // It is about to end, or has just ended.
