@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     env, fs,
     io::{BufRead as _, BufReader},
-    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _},
     path::PathBuf,
     process::{Child, Command, Output, Stdio},
     sync::atomic::{AtomicBool, Ordering},
@@ -82,7 +82,8 @@ impl Scene {
 
     /// Has the daemon find a log there that is larger than what pipes and sockets hold.
     fn remember_much(&self) {
-        fs::create_dir(self.file("run")).unwrap();
+        // Whatever the umask of who runs this lets through.
+        fs::DirBuilder::new().mode(0o750).create(self.file("run")).unwrap();
         let (journal, _) = Journal::open("n1", "b1", &self.file("state"), &self.file("run")).unwrap();
         for _ in 0..4_000 {
             let data = json!({"pad": "x".repeat(1_000)});

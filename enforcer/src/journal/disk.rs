@@ -199,10 +199,11 @@ pub(super) fn open(
     store.skip_to(written + 1);
     let (unsynced, durable) = store.unsynced();
     let epoch = store.epoch();
+    let unreadable_end = readable.last().map_or(0, |last| last.sequence + 1);
     readable.append(&mut pending);
     let pending = readable;
     let disk = Disk { segments: store.segments(), began, writer: Mutex::new(None) };
-    let start = Start { epoch, next, written, durable, pending, tail, limits };
+    let start = Start { epoch, next, written, durable, pending, unreadable_end, tail, limits };
     Ok(Opened { journal: Journal::on_disk(node, boot_id, start, disk), store, unsynced, recovered })
 }
 

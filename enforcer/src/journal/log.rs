@@ -72,6 +72,8 @@ pub(super) struct Start {
     pub(super) durable: u64,
     /// What no segment has yet, or readers cannot get from one. There may be holes in it: what no tail had room for.
     pub(super) pending: Vec<Kept>,
+    /// Before that sequence readers get nothing of `pending` from a segment, though it is there.
+    pub(super) unreadable_end: u64,
     pub(super) tail: Option<Tail>,
     pub(super) limits: Limits,
 }
@@ -95,6 +97,8 @@ pub(super) struct Log {
     tail: Option<Tail>,
     /// Everything up to this one is in a segment, and readers may take it from there.
     written: u64,
+    /// See [`Start`]; 0 as soon as the disk takes something.
+    unreadable_end: u64,
     /// The newest event that was given up before a segment held it.
     given_up: u64,
     /// The newest event that the tail had no room for.
@@ -153,10 +157,11 @@ impl Journal {
 
     /// The log that goes on behind what the disk holds.
     pub(super) fn on_disk(node: &str, boot_id: &str, start: Start, disk: Disk) -> Self {
-        let Start { epoch, next, written, durable, pending, tail, limits } = start;
+        let Start { epoch, next, written, durable, pending, unreadable_end, tail, limits } = start;
         let mut log = Log::new(next, tail, WINDOW_BYTES, RETAINED_BYTES);
         log.has_disk = true;
         log.written = written;
+        log.unreadable_end = unreadable_end;
         log.bytes = pending.iter().map(|record| record.line.len()).sum();
         log.records = pending.into();
         Self::from_parts(node, boot_id, epoch, log, durable, Some(disk), limits)
@@ -391,6 +396,8 @@ impl Shared {
         let visible = {
             let mut log = self.log();
             log.written = log.written.max(sequence);
+            // Before it is written to, the index is made whole.
+            log.unreadable_end = 0;
             log.disk_is_down = false;
             log.trim();
             log.show()
@@ -439,6 +446,7 @@ impl Log {
             ids: Generator::new(),
             tail,
             written: next - 1,
+            unreadable_end: 0,
             given_up: 0,
             unprotected: 0,
             has_disk: false,
@@ -456,7 +464,8 @@ impl Log {
     }
 
     fn push(&mut self, record: Kept) {
-        let settled = self.settled();
+        // What readers find nowhere else is not overwritten.
+        let settled = if self.unreadable_end > 0 { 0 } else { self.settled() };
         let pushed = self.tail.as_mut().map(|tail| tail.push(&record, settled));
         match pushed {
             Some(Ok(true)) => {}
@@ -508,7 +517,7 @@ impl Log {
     /// Drops what readers find in the segments; and what is too much in any case.
     fn trim(&mut self) {
         while let Some(oldest) = self.records.front() {
-            let is_written = oldest.sequence <= self.written;
+            let is_written = oldest.sequence <= self.written && oldest.sequence >= self.unreadable_end;
             let keep = if is_written { self.window_bytes } else { self.retained_bytes };
             if self.bytes <= keep || self.records.len() == 1 {
                 break;

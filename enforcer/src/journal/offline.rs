@@ -10,7 +10,7 @@ use super::{
     log::read_segments,
     medium::Folder,
     record::Kept,
-    store::{self, Segments, StoreError},
+    store::{self, Hint, Segments, StoreError},
     tail::{self, Left},
 };
 
@@ -42,10 +42,15 @@ impl Offline {
         // First what is moved away, then to where.
         let left = left_in(run_dir);
         let segments = store::look(&look_into(state_dir)?)?;
-        let newest_epoch = segments.last().map(|segment| segment.header.epoch);
-        let left = left.filter(|left| newest_epoch.is_none_or(|newest| newest == left.hint().epoch));
-        let newest_epoch = newest_epoch.or(left.as_ref().map(|left| left.hint().epoch));
         let end = segments.last().map_or(1, |segment| segment.index_end().unwrap_or(segment.header.first));
+        // One that was begun and holds nothing says nothing.
+        let written = segments.iter().rfind(|segment| segment.header.first < end);
+        let left = left.filter(|left| {
+            let Hint { epoch, opened, .. } = left.hint();
+            end <= opened || written.is_none_or(|written| written.header.epoch == epoch)
+        });
+        // From there on it is the tail's log, also where no segment is of that.
+        let taken_over = left.as_ref().map(|left| (end.max(left.hint().opened), left.hint().epoch));
         let tail = left.map_or_else(Vec::new, |left| {
             let next = end.max(left.hint().opened);
             inherit(left.records, left.mark, next, true).pending
@@ -54,8 +59,9 @@ impl Offline {
         let oldest = segments.first().map_or(in_tail, |segment| segment.header.first);
         let epoch = after.and_then(|after| {
             let holds = |first: u64| first <= after.sequence;
+            let in_tail = taken_over.filter(|(first, _)| holds(*first)).map(|(_, epoch)| epoch);
             let segment = segments.iter().rev().find(|segment| holds(segment.header.first));
-            segment.map(|segment| segment.header.epoch).or(newest_epoch.filter(|_| segments.is_empty()))
+            in_tail.or(segment.map(|segment| segment.header.epoch))
         });
         let segments = Arc::new(RwLock::new(segments));
         let next = match after {

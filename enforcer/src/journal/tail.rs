@@ -148,14 +148,15 @@ impl Tail {
     /// disk has not taken: what was there is not read any more.
     pub(super) fn begin(&mut self, epoch: Ulid, next: u64, pending: &[Kept]) -> io::Result<()> {
         let opened = pending.first().map_or(next, |first| first.sequence);
-        (self.epoch, self.opened, self.mark) = (epoch, opened, 0);
+        // They are shown: what finds no room, and what a kill keeps from getting here, is told as lost.
+        let mark = if pending.is_empty() { 0 } else { next - 1 };
+        (self.epoch, self.opened, self.mark) = (epoch, opened, mark);
         (self.halves, self.active) = ([Half::default(); 2], 0);
         self.write_head()?;
         for kept in pending {
-            // One that finds no room is marked: it is shown, and a kill costs it.
             self.push(kept, 0)?;
         }
-        if pending.is_empty() { Ok(()) } else { self.mark(next - 1) }
+        Ok(())
     }
 
     /// Takes out what stands behind that event: its sequence will be another's.

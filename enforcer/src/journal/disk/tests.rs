@@ -95,7 +95,16 @@ fn what_a_killed_daemon_had_not_written_is_read_too() {
     tail.mark(6).unwrap();
     assert_eq!(read(None), [1, 2, 3, 4, 5, 7]);
     assert_eq!(read(Some(&cursor)), [7]);
-    tail.begin(Ulid::generate(), 9, &[record(9)]).unwrap();
+    let other = Ulid::generate();
+    tail.begin(other, 9, &[record(9)]).unwrap();
+    assert_eq!(
+        read(None),
+        [1, 2, 3, 9],
+        "the log goes on under another epoch, of which there is no segment yet"
+    );
+    tail.begin(other, 11, &[record(9), record(10)]).unwrap();
+    assert_eq!(read(Some(&Cursor { epoch: other.to_string(), sequence: 9 })), [10]);
+    tail.begin(other, 2, &[record(2), record(4)]).unwrap();
     assert_eq!(read(None), [1, 2, 3], "it is another log's");
     // Before the disk took anything at all.
     let empty = dir.path().join("empty");

@@ -1,7 +1,10 @@
 use serde_json::json;
 
 use super::*;
-use crate::{journal::EventType, model::PodName};
+use crate::{
+    journal::{EventType, tests::record},
+    model::PodName,
+};
 
 fn event(kind: EventType, pod: Option<&str>) -> Event {
     let subject = pod.map_or(Subject::Node, |name| {
@@ -75,4 +78,19 @@ async fn a_reader_at_the_end_waits_for_the_next() {
     let ((), sequence) =
         tokio::join!(reader.readable(), async { journal.append(event(EventType::PodAdded, None)) });
     assert_eq!(sequences(&mut reader), [sequence]);
+}
+
+/// A full disk kept a start from making a segment's index whole.
+#[test]
+fn what_no_segment_gives_yet_stays_in_memory() {
+    let mut log = Log::new(1, None, 1, 10_000);
+    for sequence in 1..=5 {
+        log.push(record(sequence));
+    }
+    (log.written, log.unreadable_end) = (5, 4);
+    log.trim();
+    assert_eq!(log.oldest(), 1);
+    log.unreadable_end = 0;
+    log.trim();
+    assert_eq!(log.oldest(), 5);
 }
