@@ -184,7 +184,11 @@ impl Desired {
         let components = Looked::new(&config.node_components, hierarchy.is_some(), &journal);
         let desired = Self {
             config,
-            open_candidate: if kubelets { candidates::open_apps } else { crate::evict::Candidate::open },
+            open_candidate: if kubelets {
+                crate::evict::Candidate::open_containers
+            } else {
+                crate::evict::Candidate::open
+            },
             host,
             journal,
             roster: Roster::new(),

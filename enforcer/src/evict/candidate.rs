@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::{executor, stat};
 use crate::{
     cgroup::{self, CgroupDir, Forbidden, guard},
-    model::{CgroupId, CgroupPath, PodName, PodUid, QosClass, ResourceName},
+    model::{CgroupId, CgroupPath, ContainerKind, PodName, PodUid, QosClass, ResourceName},
     policy::{
         ContainerPlan, PodPlan,
         engine::{CandidateFacts, PodKey, Reading, Resource, Usage},
@@ -47,7 +47,8 @@ pub struct Candidate {
     pub(super) charged: Vec<ChargeFiles>,
     /// `pids.current` of the same cgroups, as far as it is there.
     pub(super) counted: Vec<OwnedFd>,
-    /// `cpu.max` and `memory.high` of what is killed and its containers, as far as they are there.
+    /// `cpu.max` of the pod and of its containers that are killed, and `memory.high` of what goes with them, as far as they are
+    /// there.
     pub(super) brakes: Vec<Brake>,
     /// The pod's `cpu.weight`; none where it has none, or where its cgroup outlives the kill: nobody would give it back.
     pub(super) weight: Option<OwnedFd>,
@@ -118,8 +119,24 @@ impl Candidate {
         Self::open_with_targets(root, plan, &targets)
     }
 
-    /// Opens a pod of which only `targets` are killed: beside a kubelet the cgroups of its app containers, never the
-    /// sandbox.
+    /// The same beside a kubelet: its containers alone are killed, and not the sandbox, whose cgroup lies in the pod's too.
+    ///
+    /// Where not each of them is found under the name that the plan has for it, all of the pod: runtimes name containers
+    /// by ids that no plan knows. Who could not be evicted, or not all of it, would cost another its life.
+    pub fn open_containers(root: &CgroupDir, plan: &PodPlan) -> Result<Self, OpenError> {
+        let is_there = |container: &&ContainerPlan| {
+            !root.open(&container.cgroup.path).is_err_and(|error| error.is_gone())
+        };
+        let (there, missing): (Vec<_>, Vec<_>) = plan.containers.iter().partition(is_there);
+        // Those end before the others begin.
+        if there.is_empty() || missing.iter().any(|container| container.kind != ContainerKind::Init) {
+            return Self::open(root, plan);
+        }
+        let paths: Vec<_> = there.into_iter().map(|container| container.cgroup.path.clone()).collect();
+        Self::open_with_targets(root, plan, &paths)
+    }
+
+    /// Opens a pod of which only `targets` are killed.
     pub fn open_with_targets(
         root: &CgroupDir,
         plan: &PodPlan,
@@ -128,9 +145,8 @@ impl Candidate {
         let dir = open_allowed(root, &plan.cgroup.path)?;
         let is_killed = targets.contains(&plan.cgroup.path);
         let mut brakes = Vec::new();
-        if is_killed {
-            open_brakes(&dir, plan.adopted, &mut brakes)?;
-        }
+        // It holds its containers back, also where it outlives them.
+        open_brakes(&dir, plan.adopted || !is_killed, &mut brakes)?;
         let killed = |container: &&ContainerPlan| is_killed || targets.contains(&container.cgroup.path);
         for container in plan.containers.iter().filter(killed) {
             match root.open(&container.cgroup.path) {
@@ -310,7 +326,9 @@ fn open_count(dir: &CgroupDir, counted: &mut Vec<OwnedFd>) -> Result<(), cgroup:
 }
 
 fn open_brakes(dir: &CgroupDir, outlives: bool, brakes: &mut Vec<Brake>) -> Result<(), cgroup::Error> {
-    for file in ["cpu.max", "memory.high"] {
+    // One that `memory.high` puts to sleep is woken by the signal: where the file stays, it stays as it is.
+    let files: &[&'static str] = if outlives { &["cpu.max"] } else { &["cpu.max", "memory.high"] };
+    for file in files.iter().copied() {
         let owner = || Owner { path: dir.path().clone(), cgroup: dir.id(), file };
         match dir.open_change(file) {
             Ok(fd) => brakes.push(Brake { fd, owner: outlives.then(owner) }),

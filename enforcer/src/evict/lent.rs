@@ -4,22 +4,36 @@
 use std::{
     borrow::Cow,
     io::{self, Write as _},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
+
+use rustix::io::Errno;
 
 use super::{
     candidate::{Brake, Candidate, Owner},
+    pledge::Pledges,
     stat,
 };
 use crate::{journal::Intent, policy::engine::Few};
 
-/// So many files of a victim are lent; of more the others slow it down.
+/// So many files of victims are lent at once; of more the others slow it down.
 pub(super) const MOST: usize = 8;
 
 /// The longest content: `cpu.max` with two numbers of 20 digits.
 const CONTENT_BYTES: usize = 48;
 
 /// The files of a victim that hold another value until it is dead.
-pub(super) type Loan = Few<Lent, MOST>;
+#[derive(Clone, Debug)]
+pub(super) struct Loan {
+    pub(super) victim: Arc<Candidate>,
+    files: Few<Lent, MOST>,
+    /// What says that they are given back, and where.
+    bits: u64,
+    given_back: Option<Arc<AtomicU64>>,
+}
 
 /// A file that holds another value for a while.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -91,20 +105,62 @@ impl Lent {
     }
 }
 
-/// Puts everything back that nobody has changed since.
-pub(super) fn give_back(candidate: &Candidate, loan: &Loan) {
-    for lent in loan.iter() {
-        let Some(brake) = candidate.brakes.get(lent.place) else { continue };
-        let mut buffer = [0_u8; 2 * CONTENT_BYTES];
-        let given = match stat::read_into(&brake.fd, &mut buffer) {
-            Ok(text) if !text.starts_with(b"max") => continue,
-            Ok(_) => rustix::io::pwrite(&brake.fd, lent.old.bytes(), 0).map(drop),
-            Err(errno) => Err(errno),
-        };
-        // Its owner may have removed it.
-        if let Err(error) = given {
-            let pod = &candidate.identity.pod;
-            tracing::warn!(%pod, %error, "a limit that was raised for its death is not put back");
+impl Loan {
+    /// Raises what slows a victim down in cgroups that outlive it, once `pledges` has written down what they held; and how
+    /// many could not be raised. Without pledges nobody would take up what is written down. None if it has no such files.
+    pub(super) fn raise(victim: &Arc<Candidate>, mut pledges: Option<&mut Pledges>) -> (Option<Self>, usize) {
+        let given_back = pledges.as_ref().map(|pledges| pledges.given_back());
+        let mut loan = Self { victim: Arc::clone(victim), files: Few::new(), bits: 0, given_back };
+        let mut failed = 0;
+        for (place, brake) in victim.brakes.iter().enumerate() {
+            let Some(owner) = &brake.owner else { continue };
+            match Lent::look(place, brake) {
+                Ok(Some(lent)) => {
+                    let is_raised = loan.take(&lent, owner, pledges.as_deref_mut())
+                        && rustix::io::pwrite(&brake.fd, lent.new.bytes(), 0).is_ok();
+                    failed += usize::from(!is_raised);
+                }
+                Ok(None) => {}
+                Err(_) => failed += 1,
+            }
+        }
+        ((!loan.files.is_empty()).then_some(loan), failed)
+    }
+
+    fn take(&mut self, lent: &Lent, owner: &Owner, pledges: Option<&mut Pledges>) -> bool {
+        if self.files.len() == MOST {
+            return false;
+        }
+        if let Some(pledges) = pledges {
+            let Some(bit) = pledges.lend(lent, owner) else { return false };
+            self.bits |= bit;
+        }
+        self.files.push(*lent)
+    }
+
+    /// Puts everything back that nobody has changed since. What cannot be is tried again by the next start.
+    pub(super) fn give_back(&self) {
+        let mut is_done = true;
+        for lent in self.files.iter() {
+            let Some(brake) = self.victim.brakes.get(lent.place) else { continue };
+            let mut buffer = [0_u8; 2 * CONTENT_BYTES];
+            let given = match stat::read_into(&brake.fd, &mut buffer) {
+                Ok(text) if !text.starts_with(b"max") => continue,
+                Ok(_) => rustix::io::pwrite(&brake.fd, lent.old.bytes(), 0).map(drop),
+                Err(errno) => Err(errno),
+            };
+            match given {
+                // Its owner may have removed it.
+                Ok(()) | Err(Errno::NODEV | Errno::NOENT) => {}
+                Err(error) => {
+                    is_done = false;
+                    let pod = &self.victim.identity.pod;
+                    tracing::warn!(%pod, %error, "a limit that was raised for its death is not put back");
+                }
+            }
+        }
+        if let Some(given_back) = self.given_back.as_ref().filter(|_| is_done) {
+            given_back.fetch_or(self.bits, Ordering::AcqRel);
         }
     }
 }

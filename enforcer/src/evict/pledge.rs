@@ -29,8 +29,9 @@ const MOST: usize = 14;
 pub struct Pledges {
     slots: Slots,
     held: [Option<(u64, Slot)>; MOST],
-    /// Of what victims were lent.
+    /// Of what victims were lent; and which of those are given back by now, a bit each.
     lent: [Option<Slot>; lent::MOST],
+    given_back: Arc<AtomicU64>,
     recorded: Arc<AtomicU64>,
     ended: Arc<AtomicU64>,
     brakes: Option<BrakeBook>,
@@ -44,6 +45,7 @@ impl Pledges {
             slots,
             held: [const { None }; MOST],
             lent: [const { None }; lent::MOST],
+            given_back: Arc::default(),
             recorded,
             ended: Arc::default(),
             brakes: None,
@@ -86,20 +88,17 @@ impl Pledges {
         *free = self.slots.hold(&intent).map(|slot| (decision.number, slot));
     }
 
-    /// Writes down that a file holds another value until the victim is dead; whether there was room for it.
-    pub(super) fn lend(&mut self, lent: &Lent, owner: &Owner) -> bool {
-        let Some(free) = self.lent.iter_mut().find(|lent| lent.is_none()) else { return false };
+    /// Writes down that a file holds another value until the victim is dead. The bit that says that it is given back; none
+    /// if there was no room for it.
+    pub(super) fn lend(&mut self, lent: &Lent, owner: &Owner) -> Option<u64> {
+        let (place, free) = self.lent.iter_mut().enumerate().find(|(_, lent)| lent.is_none())?;
         *free = self.slots.hold(&lent.intent(owner));
-        free.is_some()
+        free.is_some().then_some(1 << place)
     }
 
-    /// Takes back what was lent: it is given back.
-    pub(super) fn given_back(&mut self) {
-        for lent in &mut self.lent {
-            if let Some(slot) = lent.take() {
-                self.slots.release(slot);
-            }
-        }
+    /// Where others set the bits of what is given back.
+    pub(super) fn given_back(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.given_back)
     }
 
     /// Takes back what did not come to a signal.
@@ -110,6 +109,15 @@ impl Pledges {
     /// Takes back what is recorded by now, and whose end is told: what stays would be taken for unfinished after a crash,
     /// however late.
     pub(super) fn settle(&mut self) {
+        let given_back = self.given_back.swap(0, Ordering::AcqRel);
+        for (place, lent) in
+            self.lent.iter_mut().enumerate().filter(|(place, _)| given_back & (1 << place) != 0)
+        {
+            debug_assert!(lent.is_some(), "{place} is given back twice");
+            if let Some(slot) = lent.take() {
+                self.slots.release(slot);
+            }
+        }
         if self.held.iter().all(Option::is_none) {
             return;
         }

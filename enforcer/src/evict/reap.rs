@@ -11,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags};
 
 use super::{
     candidate::Candidate,
-    lent::{self, Loan},
+    lent::Loan,
     queue::{Next, Receiver},
     reflex::PreparedSet,
 };
@@ -27,7 +27,7 @@ pub(super) enum Work {
     /// Free the memory of the largest process of a victim that was just signalled, which has so many bytes in all.
     Reap(Arc<Candidate>, u64),
     /// Put back what a victim was lent, which is dead.
-    GiveBack(Arc<Candidate>, Loan),
+    GiveBack(Loan),
     /// Drop a set of candidates that is no longer used.
     Drop(Box<PreparedSet>),
     /// Close an edge source that is no longer waited on.
@@ -40,9 +40,7 @@ impl fmt::Debug for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Reap(candidate, bytes) => f.debug_tuple("Reap").field(candidate).field(bytes).finish(),
-            Self::GiveBack(candidate, _) => {
-                f.debug_tuple("GiveBack").field(candidate).finish_non_exhaustive()
-            }
+            Self::GiveBack(loan) => f.debug_tuple("GiveBack").field(loan).finish(),
             Self::Drop(set) => f.debug_tuple("Drop").field(set).finish(),
             Self::Close(_) => f.debug_tuple("Close").finish_non_exhaustive(),
             Self::ClosePods(pods) => f.debug_tuple("ClosePods").field(pods).finish(),
@@ -72,7 +70,7 @@ pub(super) fn run(queue: &Receiver<Work>) {
                     slow = Some((Instant::now() + PATIENCE, candidate));
                 }
             }
-            Next::Value(Work::GiveBack(candidate, loan)) => lent::give_back(&candidate, &loan),
+            Next::Value(Work::GiveBack(loan)) => loan.give_back(),
             Next::Value(Work::Drop(set)) => drop(set),
             Next::Value(Work::Close(source)) => drop(source),
             Next::Value(Work::ClosePods(pods)) => drop(pods),

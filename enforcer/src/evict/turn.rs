@@ -54,6 +54,9 @@ const MIN_GAP_NS: u64 = 500_000;
 const MAX_GAP_NS: u64 = 10_000_000;
 const GAP_SHARE: u64 = 8;
 
+/// Of so many victims it waits for the helper that what they were lent is put back.
+const MOST_DUE: usize = 4;
+
 /// How soon to try again when the node cannot be read.
 const BLIND_PAUSE_NS: u64 = 100_000_000;
 
@@ -102,8 +105,8 @@ pub(super) struct Turn {
     /// An old set that found no room in the reaper's queue; until it has gone no newer one is taken.
     retired: Option<Box<PreparedSet>>,
     /// What the latest victim was lent, until it is dead; and what is to be given back, and found no room in that queue.
-    loan: Option<(Arc<Candidate>, Loan)>,
-    due: Option<(Arc<Candidate>, Loan)>,
+    loan: Option<Loan>,
+    due: Box<[Option<Loan>; MOST_DUE]>,
     /// The same for the files of a kubepods that there was before.
     retired_pods: Option<Box<PodsMemory>>,
     braked: Option<Braked>,
@@ -158,7 +161,7 @@ impl Turn {
             set: PreparedSet::default(),
             retired: None,
             loan: None,
-            due: None,
+            due: Box::new([const { None }; MOST_DUE]),
             retired_pods: None,
             braked: None,
             uneased: None,
@@ -191,6 +194,7 @@ impl Turn {
                 }
             };
             if self.wiring.shared.stop.load(Ordering::Acquire) {
+                self.give_back_all();
                 return;
             }
             let awake_ns = now_ns(ClockId::Boottime);

@@ -447,15 +447,20 @@ impl Engine {
 
     /// Chooses the victim from fresh readings.
     fn decide(&mut self, now_ns: u64, reclaim: Reclaim, actions: &mut Actions) {
-        if let Some(victim) = self.victim.take() {
-            // Its processes are gone, and what it can still give back would not suffice.
-            push(actions, Action::Completed(victim.completion()));
-        }
         let resource = shortage(&reclaim).resource();
         let mut order = std::mem::take(&mut self.candidates.order);
         order.clear();
         order.extend(self.eligible(now_ns, resource));
         self.candidates.order = order;
+        if self.candidates.order.is_empty() && self.victim.is_some() {
+            // What it still gives back of another resource counts there.
+            self.nobody(now_ns, &reclaim, actions);
+            return;
+        }
+        if let Some(victim) = self.victim.take() {
+            // Its processes are gone, and what it can still give back would not suffice.
+            push(actions, Action::Completed(victim.completion()));
+        }
         self.take_first(now_ns, reclaim, actions);
     }
 
@@ -469,9 +474,7 @@ impl Engine {
             self.suppress(now_ns, &reclaim, Suppression::BreakerOpen, actions);
         }
         let Some(decision) = self.draw_up(now_ns, reclaim) else {
-            let place = shortage(&reclaim).resource().place();
-            self.nobody_until_ns[place] = now_ns.saturating_add(NOBODY_PAUSE_NS);
-            self.suppress(now_ns, &reclaim, Suppression::NoCandidate, actions);
+            self.nobody(now_ns, &reclaim, actions);
             return;
         };
         self.decided = decision.number;
@@ -483,6 +486,11 @@ impl Engine {
             self.victim = Some(Victim::new(&decision));
         }
         push(actions, Action::Evict);
+    }
+
+    fn nobody(&mut self, now_ns: u64, reclaim: &Reclaim, actions: &mut Actions) {
+        self.nobody_until_ns[shortage(reclaim).resource().place()] = now_ns.saturating_add(NOBODY_PAUSE_NS);
+        self.suppress(now_ns, reclaim, Suppression::NoCandidate, actions);
     }
 
     fn draw_up(&self, now_ns: u64, reclaim: Reclaim) -> Option<Decision> {

@@ -12,7 +12,7 @@ use crate::{
     cgroup::{self, CgroupDir},
     daemon::lookout::{Kubepods, Sights, Suspect},
     evict::{self, Candidate, OpenError},
-    model::{CgroupId, CgroupPath, ContainerKind, PodUid, QosClass},
+    model::{CgroupId, CgroupPath, PodUid, QosClass},
     policy::{CgroupPlan, ContainerPlan, Plan, PodPlan, admission::Rejection},
     source::State,
 };
@@ -40,14 +40,6 @@ fn as_held(plan: &PodPlan, holders: &BTreeMap<CgroupPath, PodUid>) -> Option<Pod
     let mut held = may(plan.adopted, &plan.cgroup.path).then(|| plan.clone())?;
     held.containers.retain(|container| may(container.adopted, &container.cgroup.path));
     Some(held)
-}
-
-/// Beside a kubelet the app containers alone, as far as they are there: never the sandbox, whose cgroup lies in the pod's too.
-pub(super) fn open_apps(root: &CgroupDir, plan: &PodPlan) -> Result<Candidate, OpenError> {
-    let apps = plan.containers.iter().filter(|container| container.kind == ContainerKind::App);
-    let paths = apps.map(|container| &container.cgroup.path);
-    let there = paths.filter(|path| !root.open(path).is_err_and(|error| error.is_gone()));
-    Candidate::open_with_targets(root, plan, &there.cloned().collect::<Vec<_>>())
 }
 
 fn keep_leaving(kept: &mut BTreeMap<PodUid, PodPlan>, before: &Plan, leaving: &BTreeSet<&PodUid>) {
@@ -122,7 +114,7 @@ impl Desired {
             container.adopted && self.ids.contains_key(path) && holders.get(path) == Some(&plan.uid)
         };
         let elsewhere = plan.containers.iter().find(stands).filter(|_| is_evicted(plan))?;
-        Some(Cow::Owned(PodPlan { cgroup: elsewhere.cgroup.clone(), ..plan.clone() }))
+        Some(Cow::Owned(PodPlan { cgroup: elsewhere.cgroup.clone(), adopted: true, ..plan.clone() }))
     }
 
     /// The pod's own cgroup, if it goes as soon as it holds nobody, and is nobody else's meanwhile.

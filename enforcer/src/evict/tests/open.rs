@@ -5,8 +5,11 @@ use super::node::{MIB, Node, Pod};
 use crate::{
     cgroup::Forbidden,
     evict::{Candidate, OpenError, stat},
-    model::CgroupPath,
-    policy::engine::{Reading, Resource},
+    model::{CgroupPath, ContainerKind},
+    policy::{
+        PodPlan,
+        engine::{Reading, Resource},
+    },
 };
 
 #[test]
@@ -41,6 +44,34 @@ fn a_pod_that_holds_the_daemon_is_no_candidate() {
     let error = node.open(&pod).unwrap_err();
     assert!(matches!(&error, OpenError::Forbidden { reason: Forbidden::HoldsDaemon, .. }), "{error}");
     assert_eq!(error.to_string(), "/kubepods/besteffort/poda is never evicted: it holds this daemon");
+}
+
+/// Beside a kubelet.
+#[test]
+fn its_containers_alone_are_killed_if_they_are_known_and_else_all_of_it() {
+    let node = Node::new(0);
+    let pod = Pod::new("a");
+    node.add(&pod, MIB);
+    node.write("a", "app/cgroup.kill", "");
+    node.write("a", "app/cgroup.events", "populated 1\n");
+    let targets = |plan: &PodPlan| -> Vec<String> {
+        let candidate = Candidate::open_containers(&node.root(), plan).unwrap();
+        candidate.targets.iter().map(|target| target.dir.path().to_string()).collect()
+    };
+    let (own, app) = ("/kubepods/besteffort/poda", "/kubepods/besteffort/poda/app");
+    let mut plan = pod.plan();
+    assert_eq!(targets(&plan), [app]);
+    let mut other = plan.containers[0].clone();
+    other.cgroup.path = CgroupPath::parse(&format!("{own}/other")).unwrap();
+    for (kind, killed) in
+        [(ContainerKind::Init, app), (ContainerKind::Sidecar, own), (ContainerKind::App, own)]
+    {
+        other.kind = kind;
+        plan.containers = vec![pod.plan().containers[0].clone(), other.clone()];
+        assert_eq!(targets(&plan), [killed], "{kind:?}");
+    }
+    plan.containers = vec![other];
+    assert_eq!(targets(&plan), [own], "the runtime has its own names for them");
 }
 
 #[test]

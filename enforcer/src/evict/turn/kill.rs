@@ -9,13 +9,7 @@ use rustix::{
 
 use super::{Current, Turn, VICTIM, now_ns};
 use crate::{
-    evict::{
-        candidate::Candidate,
-        executor,
-        lent::{self, Lent, Loan},
-        reap::Work,
-        report::Report,
-    },
+    evict::{candidate::Candidate, executor, lent::Loan, reap::Work, report::Report},
     policy::engine::{Actions, Decision, Input, KillReason, Moments, Outcome},
 };
 
@@ -67,41 +61,31 @@ impl Turn {
         Some(self.core.step(Input::Outcome(outcome)))
     }
 
-    /// Raises what slows the victim down in cgroups that outlive it, once it is written down what they held; how many could
-    /// not be raised.
+    /// Raises what slows the victim down in cgroups that outlive it; how many files could not be raised.
     fn lend(&mut self, victim: &Arc<Candidate>) -> usize {
-        let (mut loan, mut failed) = (Loan::new(), 0);
-        for (place, brake) in victim.brakes.iter().enumerate() {
-            let Some(owner) = &brake.owner else { continue };
-            let lent = match Lent::look(place, brake) {
-                Ok(Some(lent)) => lent,
-                Ok(None) => continue,
-                Err(_) => {
-                    failed += 1;
-                    continue;
-                }
-            };
-            let is_kept = match &mut self.wiring.pledges {
-                Some(pledges) => pledges.lend(&lent, owner),
-                // Nothing is written down, as after a kill nobody takes it up.
-                None => true,
-            };
-            let is_raised = is_kept && loan.push(lent) && rustix::io::pwrite(&brake.fd, b"max", 0).is_ok();
-            failed += usize::from(!is_raised);
-        }
-        if !loan.is_empty() {
-            self.loan = Some((Arc::clone(victim), loan));
-        }
+        let (loan, failed) = Loan::raise(victim, self.wiring.pledges.as_mut());
+        self.loan = loan;
         failed
     }
 
-    /// Has what a victim was lent put back, which has ended or was given up.
+    /// Has what victims were lent put back, who have ended or were given up.
     pub(super) fn give_back(&mut self) {
-        let Some((victim, loan)) = self.due.take() else { return };
-        if let Err(Work::GiveBack(victim, loan)) = self.wiring.reaper.offer(Work::GiveBack(victim, loan)) {
-            self.due = Some((victim, loan));
-        } else if let Some(pledges) = &mut self.wiring.pledges {
-            pledges.given_back();
+        for due in self.due.iter_mut() {
+            if let Some(loan) = due.take()
+                && let Err(Work::GiveBack(loan)) = self.wiring.reaper.offer(Work::GiveBack(loan))
+            {
+                *due = Some(loan);
+            }
+        }
+    }
+
+    /// Puts back what is lent still, also to a victim that is not dead: this thread ends.
+    pub(super) fn give_back_all(&mut self) {
+        for loan in self.loan.take().into_iter().chain(self.due.iter_mut().filter_map(Option::take)) {
+            loan.give_back();
+        }
+        if let Some(pledges) = &mut self.wiring.pledges {
+            pledges.settle();
         }
     }
 
@@ -126,11 +110,9 @@ impl Turn {
         for target in &current.candidate.targets {
             let _unwatched = epoll::delete(&self.epoll, &target.events);
         }
-        if let Some(loan) = self.loan.take() {
-            if let Some((victim, loan)) = self.due.replace(loan) {
-                // That of before still waits for the helper: then it is done here.
-                lent::give_back(&victim, &loan);
-            }
+        // Where as many wait for the helper already, the next start finds it on the intent page.
+        if let Some(free) = self.due.iter_mut().find(|due| due.is_none()) {
+            *free = self.loan.take();
             self.give_back();
         }
         Some(current)

@@ -460,3 +460,41 @@ fn nobody_to_evict_for_memory_keeps_nobody_from_being_evicted_for_process_ids() 
     assert!(evicts(&told), "{told:?}");
     assert_eq!(rig.engine.decision().unwrap().shortage.signal, Signal::PidAvailable);
 }
+
+/// Its processes are dead, and their ids come back once they are reaped.
+#[test]
+fn nobody_to_evict_for_memory_leaves_the_credit_of_who_was_evicted_for_process_ids() {
+    let settings = EngineSettings {
+        thresholds: followed(&[
+            threshold(Signal::MemoryAvailable, GIB, 0),
+            threshold(Signal::PidAvailable, 100, 0),
+        ]),
+        evict_within_request: false,
+        ..both()
+    };
+    let pods = [(candidate(1, 0, GIB), holding(500)), (candidate(2, 0, GIB), holding(300))];
+    let mut rig = Rig::new(&settings, &pods);
+    let node = |now_ns| NodeSample {
+        pids: Some(Level { available: 50, capacity: 1_000 }),
+        ..NodeSample::memory(now_ns, MIB, 16 * GIB)
+    };
+    let look = |rig: &mut Rig, after_ns| {
+        rig.pass(after_ns);
+        rig.see(node(rig.now_ns))
+    };
+    assert!(!evicts(&look(&mut rig, 0)), "they are within their requests");
+    assert!(evicts(&look(&mut rig, MS)));
+    assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(1));
+    rig.signalled();
+    rig.pass(95 * MS);
+    let (number, now_ns) = (rig.number(), rig.now_ns);
+    let process_count = Some(480);
+    rig.hear(Outcome::Progress { number, now_ns, populated: false, current_bytes: Some(0), process_count });
+    for _ in 0..10 {
+        let told = look(&mut rig, MS);
+        assert!(
+            !evicts(&told) && !told.iter().any(|action| matches!(action, Action::Completed(_))),
+            "{told:?}"
+        );
+    }
+}
