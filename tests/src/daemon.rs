@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
+use serde_json::Value;
 
 use crate::{
     process::{Process, wait_for_end},
@@ -186,6 +187,20 @@ impl Daemon {
         let mut command = command(&self.folder);
         command.args(arguments);
         command
+    }
+
+    /// All events, of which none may be missing.
+    pub fn events(&self) -> anyhow::Result<Vec<Value>> {
+        let output = self.verb(&["-o", "jsonl", "events"]).output()?;
+        let lines = String::from_utf8(output.stdout)?;
+        let events: Vec<Value> = lines.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+        let mut expected = None;
+        for event in &events {
+            let sequence: u64 = event["sequence"].as_str().context("no sequence")?.parse()?;
+            ensure!(expected.is_none_or(|expected| expected == sequence), "{expected:?} is missing: {event}");
+            expected = Some(sequence + 1);
+        }
+        Ok(events)
     }
 
     /// Follows the event stream from its beginning.

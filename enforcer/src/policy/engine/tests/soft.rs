@@ -438,25 +438,26 @@ fn who_ends_right_before_its_kill_is_counted_on_until_its_memory_is_back() {
     assert_eq!((completion.freed_bytes, completion.moments.signalled_ns), (Some(100 * MIB), None));
 }
 
-#[test]
-fn nobody_to_evict_for_memory_keeps_nobody_from_being_evicted_for_process_ids() {
-    let settings = EngineSettings {
-        thresholds: followed(&[
-            threshold(Signal::MemoryAvailable, GIB, 0),
-            threshold(Signal::PidAvailable, 100, 0),
-        ]),
-        evict_within_request: false,
-        ..both()
-    };
-    let mut rig = Rig::new(&settings, &[(candidate(1, 0, GIB), using(900 * MIB))]);
-    let node = |now_ns| NodeSample {
+/// Hard thresholds of memory and of process ids; who is within its request is not evicted for memory.
+fn sparing() -> EngineSettings {
+    let thresholds = [threshold(Signal::MemoryAvailable, GIB, 0), threshold(Signal::PidAvailable, 100, 0)];
+    EngineSettings { thresholds: followed(&thresholds), evict_within_request: false, ..both() }
+}
+
+fn short_of_both(now_ns: u64) -> NodeSample {
+    NodeSample {
         pids: Some(Level { available: 50, capacity: 1_000 }),
         ..NodeSample::memory(now_ns, MIB, 16 * GIB)
-    };
-    let told = rig.see(node(rig.now_ns));
+    }
+}
+
+#[test]
+fn nobody_to_evict_for_memory_keeps_nobody_from_being_evicted_for_process_ids() {
+    let mut rig = Rig::new(&sparing(), &[(candidate(1, 0, GIB), using(900 * MIB))]);
+    let told = rig.see(short_of_both(rig.now_ns));
     assert!(!evicts(&told), "it is within its request");
     rig.pass(MS);
-    let told = rig.see(node(rig.now_ns));
+    let told = rig.see(short_of_both(rig.now_ns));
     assert!(evicts(&told), "{told:?}");
     assert_eq!(rig.engine.decision().unwrap().shortage.signal, Signal::PidAvailable);
 }
@@ -464,23 +465,11 @@ fn nobody_to_evict_for_memory_keeps_nobody_from_being_evicted_for_process_ids() 
 /// Its processes are dead, and their ids come back once they are reaped.
 #[test]
 fn nobody_to_evict_for_memory_leaves_the_credit_of_who_was_evicted_for_process_ids() {
-    let settings = EngineSettings {
-        thresholds: followed(&[
-            threshold(Signal::MemoryAvailable, GIB, 0),
-            threshold(Signal::PidAvailable, 100, 0),
-        ]),
-        evict_within_request: false,
-        ..both()
-    };
     let pods = [(candidate(1, 0, GIB), holding(500)), (candidate(2, 0, GIB), holding(300))];
-    let mut rig = Rig::new(&settings, &pods);
-    let node = |now_ns| NodeSample {
-        pids: Some(Level { available: 50, capacity: 1_000 }),
-        ..NodeSample::memory(now_ns, MIB, 16 * GIB)
-    };
+    let mut rig = Rig::new(&sparing(), &pods);
     let look = |rig: &mut Rig, after_ns| {
         rig.pass(after_ns);
-        rig.see(node(rig.now_ns))
+        rig.see(short_of_both(rig.now_ns))
     };
     assert!(!evicts(&look(&mut rig, 0)), "they are within their requests");
     assert!(evicts(&look(&mut rig, MS)));

@@ -1,0 +1,126 @@
+//! Whom to evict, once it is due: the first of the order, or nobody.
+
+use super::{
+    Action, Actions, Decision, Engine, HookPlan, MS, Mode, SHOWN_EXCLUDED, SHOWN_RANKING, Suppression, Usage,
+    push, ranking, shortage,
+    victim::{Victim, is_too_late},
+};
+use crate::policy::{few::Few, pressure::Reclaim, threshold::Threshold};
+
+/// When there is nobody to evict, how long until it is tried again: to read all usages costs milliseconds.
+const NOBODY_PAUSE_NS: u64 = 100 * MS;
+
+impl Engine {
+    /// Chooses the victim from fresh readings.
+    pub(super) fn decide(&mut self, now_ns: u64, reclaim: Reclaim, actions: &mut Actions) {
+        let resource = shortage(&reclaim).resource();
+        let mut order = std::mem::take(&mut self.candidates.order);
+        order.clear();
+        order.extend(self.eligible(now_ns, resource));
+        self.candidates.order = order;
+        if self.candidates.order.is_empty() && self.victim.is_some() {
+            // What it still gives back of another resource counts there.
+            self.nobody(now_ns, &reclaim, actions);
+            return;
+        }
+        if let Some(victim) = self.victim.take() {
+            // Its processes are gone, and what it can still give back would not suffice.
+            push(actions, Action::Completed(victim.completion()));
+        }
+        self.take_first(now_ns, reclaim, actions);
+    }
+
+    /// Sorts the order and decides on its first. Nobody is the victim just now.
+    pub(super) fn take_first(&mut self, now_ns: u64, reclaim: Reclaim, actions: &mut Actions) {
+        // Who was held back for the last one's sake may be the next.
+        self.ease(actions);
+        ranking::sort(&mut self.candidates.order);
+        if self.mode() == Mode::Enforce && self.breaker.is_open(now_ns, self.candidates.alive()) {
+            self.mode = Mode::DryRun;
+            self.suppress(now_ns, &reclaim, Suppression::BreakerOpen, actions);
+        }
+        let Some(decision) = self.draw_up(now_ns, reclaim) else {
+            self.nobody(now_ns, &reclaim, actions);
+            return;
+        };
+        self.decided = decision.number;
+        self.told[decision.shortage.resource().place()] = None;
+        self.decision = Some(decision);
+        if decision.dry_run {
+            self.quiet_until_ns = now_ns.saturating_add(self.settings.dry_run_cool_down_ns);
+        } else {
+            self.victim = Some(Victim::new(&decision));
+        }
+        push(actions, Action::Evict);
+    }
+
+    fn nobody(&mut self, now_ns: u64, reclaim: &Reclaim, actions: &mut Actions) {
+        self.nobody_until_ns[shortage(reclaim).resource().place()] = now_ns.saturating_add(NOBODY_PAUSE_NS);
+        self.suppress(now_ns, reclaim, Suppression::NoCandidate, actions);
+    }
+
+    fn draw_up(&self, now_ns: u64, reclaim: Reclaim) -> Option<Decision> {
+        let order = &self.candidates.order;
+        let first = order.first()?;
+        let slot = self.candidates.slot(first.index)?;
+        let shortage = shortage(&reclaim);
+        let mut ranking = Few::new();
+        for ranked in order.iter().take(SHOWN_RANKING) {
+            push(&mut ranking, *ranked);
+        }
+        let mut excluded = Few::new();
+        let mut excluded_count = 0;
+        for left_out in self.left_out(now_ns, shortage.resource()) {
+            excluded_count += 1;
+            if excluded.len() < SHOWN_EXCLUDED {
+                push(&mut excluded, left_out);
+            }
+        }
+        let predicted_freed_bytes = slot.reading.usage().map_or(0, Usage::freed_by_death_bytes);
+        let dry_run = self.mode() != Mode::Enforce;
+        // To ask it and wait would be too late, though the hard threshold is not met yet.
+        let is_exhausting = is_too_late(self.exhausted_in_ns, predicted_freed_bytes);
+        let grace_ns = if shortage.hard || is_exhausting {
+            0
+        } else {
+            self.settings.max_pod_grace_period_ns.min(slot.facts.grace_period_ns)
+        };
+        Some(Decision {
+            number: self.decided.saturating_add(1),
+            dry_run,
+            paused: self.settings.paused,
+            index: first.index,
+            cgroup: first.cgroup,
+            pod: slot.facts.pod,
+            returned: self.back_offs.returned(slot.facts.pod, now_ns),
+            crossed_ns: self.crossed_ns(&reclaim.threshold).unwrap_or(now_ns),
+            decided_ns: now_ns,
+            shortage,
+            grace_ns,
+            hook: HookPlan::new(&self.settings, dry_run, self.exhausted_in_ns, predicted_freed_bytes),
+            reading: slot.reading,
+            growth_bytes_per_second: slot.growth_bytes_per_second,
+            decided_by: order.get(1).map(|next| first.compare(next).1),
+            predicted_freed_bytes,
+            ranking,
+            ranked_count: order.len(),
+            excluded,
+            excluded_count,
+        })
+    }
+
+    /// When that threshold was crossed.
+    fn crossed_ns(&self, threshold: &Threshold) -> Option<u64> {
+        let mut both = self.pressure.thresholds().zip(&self.episodes);
+        let (_, episode) = both.find(|(tracked, _)| tracked.threshold == *threshold)?;
+        episode.map(|episode| episode.crossed_ns)
+    }
+
+    fn suppress(&mut self, now_ns: u64, reclaim: &Reclaim, reason: Suppression, actions: &mut Actions) {
+        let told = &mut self.told[shortage(reclaim).resource().place()];
+        if *told != Some(reason) {
+            *told = Some(reason);
+            push(actions, Action::Suppressed { now_ns, signal: reclaim.threshold.signal, reason });
+        }
+    }
+}
