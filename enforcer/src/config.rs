@@ -43,6 +43,7 @@ pub use crate::{
     cgroup::OnDrift,
     evict::{HookProgram, Scheduling},
     policy::{alignment::OomScorePolicy, engine::Mode},
+    sense::MemoryAvailableSource,
     serve::{Access, Account, Sockets},
 };
 
@@ -110,15 +111,6 @@ pub struct PreKillHook {
     pub program: HookProgram,
     /// How long an eviction waits for it at the most, in milliseconds: 10 ms to a minute.
     pub timeout_ms: u64,
-}
-
-/// What `memory.available` is.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum MemoryAvailableSource {
-    /// `MemAvailable` of /proc/meminfo.
-    MemAvailable,
-    /// `MemTotal` less the root cgroup's working set: anonymous and file pages but for inactive file pages.
-    Kubelet,
 }
 
 /// Who writes the pods' cgroups.

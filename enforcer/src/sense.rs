@@ -35,7 +35,7 @@ mod tracefs;
 mod wake;
 
 pub use self::{
-    available::{Available, AvailableMemory, ROOT_MEMORY_STAT, Reckoned},
+    available::{Available, AvailableMemory, MemoryAvailableSource},
     edge::{EdgeSource, Readiness, SourceState},
     edge_ring::EdgeRing,
     error::SenseError,
@@ -45,7 +45,7 @@ pub use self::{
         ScoreCause, Sight, WrongScore,
     },
     histogram::{Histogram, LATENCY_BUCKETS, Latencies},
-    kubepods::PodsMemory,
+    kubepods::{PodsCharge, PodsMemory},
     life::{Life, LifeRing, LifeWatch},
     meminfo::{Meminfo, MeminfoError, MemoryInfo, PROC_MEMINFO},
     memory_events::MemoryEvents,

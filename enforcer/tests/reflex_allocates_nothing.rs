@@ -41,7 +41,7 @@ use enforcer::{
         threshold::{Signal, Threshold, ThresholdValue},
     },
     recorder::{Provenance, Recorder},
-    sense::{Edge, EdgeKind, EdgeSource, PodsMemory, Readiness, SourceState},
+    sense::{Edge, EdgeKind, EdgeSource, MemoryAvailableSource, PodsMemory, Readiness, SourceState},
 };
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -189,7 +189,7 @@ impl Scene {
         let config = ReflexConfig {
             settings,
             meminfo,
-            root_stat: None,
+            memory_available_source: MemoryAvailableSource::MemAvailable,
             scheduling: Scheduling::Normal,
             proc: process_ids(folder.path()),
             lock_memory: false,

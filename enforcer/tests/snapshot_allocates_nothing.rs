@@ -44,13 +44,8 @@ fn from_the_first_to_the_last() {
     let zone =
         |node| format!("Node {node}, zone Normal\n  pages free 9\n min 1\n low 2\n high 3\n managed 9\n");
     fs::write(path("zoneinfo"), (0..80).map(zone).collect::<String>()).unwrap();
-    fs::write(path("root_stat"), "anon 7\nfile 5\nshmem 1\ninactive_file 2\n").unwrap();
-    let paths = NodePaths {
-        meminfo: path("meminfo"),
-        pressure: path("pressure"),
-        zoneinfo: path("zoneinfo"),
-        root_stat: path("root_stat"),
-    };
+    let paths =
+        NodePaths { meminfo: path("meminfo"), pressure: path("pressure"), zoneinfo: path("zoneinfo") };
     let mut snapshots = Snapshots::new(NodeFiles::open(&paths).unwrap());
     snapshots.guard((0..100).map(|number| pod(temp.path(), number)).collect());
     WATCHED.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);

@@ -189,7 +189,7 @@ pub const FIELDS: &[Field] = &[
     ours(
         "memoryAvailableSource",
         Form::Choice(&["memAvailable", "kubelet"]),
-        "what memory.available is: the kernel's own estimate, or the kubelet's reckoning, in which page cache in use counts as used",
+        "what memory.available is: the kernel's own estimate, or the kubelet's reckoning, in which page cache in use counts as used and the kernel's own memory does not",
         |config| {
             json!(match config.memory_available_source {
                 MemoryAvailableSource::MemAvailable => "memAvailable",

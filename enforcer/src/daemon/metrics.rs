@@ -24,7 +24,7 @@ use crate::{
         threshold::{Signal, Threshold},
     },
     recorder::Asker,
-    sense::{Available, PROC_MEMINFO, ROOT_MEMORY_STAT},
+    sense::{Available, PROC_MEMINFO},
     serve::{Doctor, MetricsListener, Scrape},
     sink::{Healths, Kind},
 };
@@ -234,11 +234,7 @@ impl Sources {
 }
 
 fn available_bytes(source: MemoryAvailableSource) -> Option<u64> {
-    let root_stat = match source {
-        MemoryAvailableSource::MemAvailable => None,
-        MemoryAvailableSource::Kubelet => Some(Path::new(ROOT_MEMORY_STAT)),
-    };
-    let read = Available::open(Path::new(PROC_MEMINFO), root_stat).and_then(|mut available| available.read());
+    let read = Available::open(Path::new(PROC_MEMINFO), source).and_then(|mut available| available.read());
     read.ok().map(|read| read.available_bytes)
 }
 

@@ -14,12 +14,12 @@ use super::{
     telling,
 };
 use crate::{
-    config::{Config, MemoryAvailableSource},
+    config::Config,
     evict::{self, Alarm, Listener, Pledges, Reflex, ReflexConfig, Report, Teller},
     journal::Journal,
     policy::engine::EngineSettings,
     recorder::Asker,
-    sense::{EdgeSource, ROOT_MEMORY_STAT},
+    sense::EdgeSource,
 };
 
 /// Where the reflex's reports go.
@@ -119,10 +119,6 @@ pub(super) fn start_reflex(
     recording: &mut Recording,
 ) -> anyhow::Result<Reflex> {
     let Telling { teller, journal, being_evicted, sender, alarm } = telling;
-    let root_stat = match config.memory_available_source {
-        MemoryAvailableSource::MemAvailable => None,
-        MemoryAvailableSource::Kubelet => Some(ROOT_MEMORY_STAT.into()),
-    };
     let ear = Ear {
         teller,
         journal: journal.clone(),
@@ -133,7 +129,7 @@ pub(super) fn start_reflex(
     };
     let reflex_config = ReflexConfig {
         settings: *settings,
-        root_stat,
+        memory_available_source: config.memory_available_source,
         scheduling: config.eviction_scheduling,
         hook: config.pre_kill_hook.as_ref().map(|hook| hook.program.clone()),
         cpus: host.node.cpu_milli / 1_000,

@@ -1,10 +1,7 @@
-use std::path::Path;
-
 use super::host::{self, Host};
 use crate::{
-    config::{Config, MemoryAvailableSource, Mode, Ownership, PreKillHook},
+    config::{Config, Mode, Ownership, PreKillHook},
     policy::{CgroupDriver, SettingsError, allocatable},
-    sense::{Available, PROC_MEMINFO, ROOT_MEMORY_STAT},
 };
 
 /// Why the configuration cannot be followed on this host: everything at once, and nothing was started.
@@ -45,14 +42,6 @@ pub(super) fn check(config: &Config, host: &Host, kubelets: bool) -> Result<(), 
         && let Err(error) = program.check()
     {
         problems.push(format!("preKillHook.path: {}", crate::chain(&error)));
-    }
-    if config.memory_available_source == MemoryAvailableSource::Kubelet
-        && let Err(error) = Available::open(Path::new(PROC_MEMINFO), Some(Path::new(ROOT_MEMORY_STAT)))
-    {
-        problems.push(format!(
-            "memoryAvailableSource: kubelet is reckoned from {ROOT_MEMORY_STAT}, which needs the memory controller of \
-             cgroup v2: {error}; write memAvailable, the kernel's own estimate"
-        ));
     }
     if problems.is_empty() { Ok(()) } else { Err(Unfit { problems }) }
 }

@@ -17,7 +17,7 @@ use crate::{
         engine::{CandidateFacts, PodKey, Reading, Resource, Usage},
         message::Requests,
     },
-    sense::snapshot::{ChargeFiles, Missing, Seen},
+    sense::snapshot::{BranchFiles, Charge, Missing, Seen},
 };
 
 /// Who a candidate is, for the events.
@@ -44,7 +44,7 @@ pub struct Candidate {
     pub(super) facts: CandidateFacts,
     pub(super) dir: CgroupDir,
     /// Where its memory is charged: its own cgroup, and those that its containers took elsewhere.
-    pub(super) charged: Vec<ChargeFiles>,
+    pub(super) charged: Vec<BranchFiles>,
     /// `pids.current` of the same cgroups, as far as it is there.
     pub(super) counted: Vec<OwnedFd>,
     /// `cpu.max` of the pod and of its containers that are killed, and `memory.high` of what goes with them, as far as they are
@@ -167,7 +167,7 @@ impl Candidate {
             Ok(Target { dir, kill, events })
         };
         let targets = targets.iter().map(open_target).collect::<Result<Vec<_>, OpenError>>()?;
-        let mut charged = vec![ChargeFiles::open(&dir)?];
+        let mut charged = vec![BranchFiles::open(&dir)?];
         let mut counted = Vec::new();
         open_count(&dir, &mut counted)?;
         let below = format!("{}/", plan.cgroup.path);
@@ -175,7 +175,7 @@ impl Candidate {
         for Target { dir, .. } in &targets {
             if *dir.path() != plan.cgroup.path && !dir.path().as_str().starts_with(&below) {
                 elsewhere.push(dir.id());
-                charged.push(ChargeFiles::open(dir)?);
+                charged.push(BranchFiles::open(dir)?);
                 open_count(dir, &mut counted)?;
             }
         }
@@ -243,8 +243,17 @@ impl Candidate {
         self.read_usage(Resource::Pids, &mut buffer)
     }
 
-    /// Reads its usage of memory: three system calls, no allocation; three more for each container elsewhere. Where process
-    /// ids are `short` it counts them too.
+    /// What it is charged for in its own cgroup, if that lies within that one.
+    pub(super) fn charge_within(&self, path: &CgroupPath, buffer: &mut [u8]) -> Seen<Charge> {
+        let below = self.dir.path().as_str().strip_prefix(path.as_str());
+        match self.charged.first() {
+            Some(own) if below.is_some_and(|below| below.starts_with('/')) => own.charge(buffer),
+            Some(_) | None => Ok(Charge::default()),
+        }
+    }
+
+    /// Reads its usage of memory: three system calls and two for each container, no allocation. Where process ids are
+    /// `short` it counts them too.
     ///
     /// One that holds no process has nothing to give: what its cgroup is still charged for is coming back already, or
     /// stays. That it is so must be seen here, and not when it is to be killed: a dry run would tell of another victim.
@@ -270,12 +279,12 @@ impl Candidate {
 }
 
 /// What all of these are charged for, and their tasks where these are to be counted.
-fn charge(charged: &[ChargeFiles], counted: Option<&[OwnedFd]>, buffer: &mut [u8]) -> Reading {
+fn charge(charged: &[BranchFiles], counted: Option<&[OwnedFd]>, buffer: &mut [u8]) -> Reading {
     let read = |buffer: &mut [u8]| {
         let mut whole: Option<Usage> = None;
         for charged in charged {
-            let usage = match charged.usage(buffer) {
-                Ok(usage) => usage,
+            let usage = match charged.charge(buffer) {
+                Ok(charge) => charge.usage(),
                 // What a container took elsewhere may go by itself; the pod's own comes first.
                 Err(Missing::Gone) if whole.is_some() => continue,
                 Err(missing) => return Err(missing),

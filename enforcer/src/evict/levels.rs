@@ -3,13 +3,14 @@
 
 use super::stat;
 use crate::{
+    model::CgroupPath,
     policy::{
         engine::{Engine, Few, Level},
         threshold::Signal,
     },
     sense::{
         AvailableMemory, FreeLists, PodsMemory, Sampler, TaskCount, Tasks,
-        snapshot::{Missing, Seen},
+        snapshot::{Charge, Missing, Seen},
     },
 };
 
@@ -43,7 +44,7 @@ const SIGNALS: [Signal; 2] = [Signal::AllocatableMemoryAvailable, Signal::PidAva
 #[derive(Debug)]
 pub(super) struct Levels {
     tasks: Seen<Tasks>,
-    free_lists: Seen<FreeLists>,
+    free_lists: Option<FreeLists>,
     pods: Option<Box<PodsMemory>>,
     pods_read: Option<PodsRead>,
     tasks_level: Option<Level>,
@@ -63,7 +64,7 @@ struct PodsRead {
 }
 
 impl Levels {
-    pub(super) fn new(tasks: Seen<Tasks>, free_lists: Seen<FreeLists>) -> Self {
+    pub(super) fn new(tasks: Seen<Tasks>, free_lists: Option<FreeLists>) -> Self {
         Self {
             tasks,
             free_lists,
@@ -81,7 +82,8 @@ impl Levels {
         self.pods.replace(pods)
     }
 
-    /// What is left to the pods. With `fresh` it is read anew in any case, otherwise where it may have changed.
+    /// What is left to the pods. With `fresh` it is read anew in any case, otherwise where it may have changed. Where it may
+    /// be short, it is made of what the `members` below that cgroup are charged for.
     pub(super) fn pods(
         &mut self,
         now_ns: u64,
@@ -89,6 +91,7 @@ impl Levels {
         engine: &Engine,
         fresh: bool,
         buffer: &mut [u8; stat::BUFFER_BYTES],
+        members: impl FnOnce(&CgroupPath, &mut [u8]) -> Charge,
     ) -> Option<Level> {
         let threshold = engine.highest_threshold(Signal::AllocatableMemoryAvailable);
         let (Some(threshold), Some(pods)) = (threshold, &self.pods) else {
@@ -102,9 +105,15 @@ impl Levels {
         }
         let (level, missing) = match pods.read(buffer.as_mut_slice()) {
             Ok(level) => {
-                let level = level.map(|AvailableMemory { available_bytes, total_bytes }| Level {
-                    available: available_bytes,
-                    capacity: total_bytes,
+                let level = level.map(|read| {
+                    let may_be_short = read.least_available_bytes() < threshold;
+                    let read = if may_be_short {
+                        read.made_of(members(pods.path(), buffer.as_mut_slice()))
+                    } else {
+                        read
+                    };
+                    let AvailableMemory { available_bytes, total_bytes } = read.available();
+                    Level { available: available_bytes, capacity: total_bytes }
                 });
                 (level, None)
             }
@@ -117,11 +126,12 @@ impl Levels {
         level
     }
 
-    /// What lies free on the kernel's per-CPU lists, in bytes; 0 where it does not matter, or cannot be read.
+    /// What lies free on the kernel's per-CPU lists and is not available yet, in bytes; 0 where it does not matter, or cannot
+    /// be read.
     pub(super) fn free_lists(&mut self, now_ns: u64, engine: &Engine) -> u64 {
         match &mut self.free_lists {
-            Ok(lists) if engine.counts_free_lists(now_ns) => lists.read().unwrap_or(0),
-            Ok(_) | Err(_) => 0,
+            Some(lists) if engine.counts_free_lists(now_ns) => lists.read().unwrap_or(0),
+            Some(_) | None => 0,
         }
     }
 

@@ -31,9 +31,13 @@ use super::{
 };
 use crate::{
     config::PreKillHook,
+    model::CgroupPath,
     policy::engine::{Candidates, EngineSettings, Few, Outcome, Past, Reading},
     recorder::Tap,
-    sense::{Available, EdgeSource, FreeLists, MeminfoError, PROC_MEMINFO, PodsMemory, Tasks},
+    sense::{
+        Available, EdgeSource, FreeLists, MeminfoError, MemoryAvailableSource, PROC_MEMINFO, PodsMemory,
+        Tasks, snapshot::Charge,
+    },
 };
 
 /// The process file system, in its usual place.
@@ -64,9 +68,8 @@ pub struct ReflexConfig {
     pub settings: EngineSettings,
     /// The memory summary, `/proc/meminfo`.
     pub meminfo: PathBuf,
-    /// The root cgroup's `memory.stat`, where `memory.available` is the kubelet's reckoning; none for the kernel's own
-    /// estimate.
-    pub root_stat: Option<PathBuf>,
+    /// What `memory.available` is.
+    pub memory_available_source: MemoryAvailableSource,
     /// Where process ids are counted, `/proc`.
     pub proc: PathBuf,
     /// Whether to lock the daemon's memory, as far as it is touched: a reflex that must be paged in comes too late.
@@ -88,7 +91,7 @@ impl Default for ReflexConfig {
         Self {
             settings: EngineSettings::default(),
             meminfo: PathBuf::from(PROC_MEMINFO),
-            root_stat: None,
+            memory_available_source: MemoryAvailableSource::MemAvailable,
             proc: PathBuf::from(PROC),
             lock_memory: true,
             scheduling: Scheduling::default(),
@@ -137,6 +140,13 @@ impl PreparedSet {
             readings: vec![Reading::Missing; members.len()],
             members: members.into(),
         }
+    }
+
+    /// What the pods below that cgroup are charged for together. One that cannot be read is left to the cgroup's own counters.
+    pub(super) fn charge_within(&self, path: &CgroupPath, buffer: &mut [u8]) -> Charge {
+        let charges =
+            self.members.iter().map(|member| member.charge_within(path, buffer).unwrap_or_default());
+        charges.fold(Charge::default(), Charge::plus)
     }
 }
 
@@ -235,7 +245,7 @@ impl Reflex {
         mut listener: impl Listener,
     ) -> Result<Self, ReflexError> {
         let failed = |source| ReflexError::Meminfo { path: config.meminfo.clone(), source };
-        let available = Available::open(&config.meminfo, config.root_stat.as_deref()).map_err(failed)?;
+        let available = Available::open(&config.meminfo, config.memory_available_source).map_err(failed)?;
         let memory_locked = if config.lock_memory { lock_memory() } else { Ok(()) };
 
         let setup = ReflexError::Setup;
@@ -264,12 +274,18 @@ impl Reflex {
             scheduled: Ok(()),
         };
         let cpus = config.cpus;
-        let free_lists = FreeLists::open(&config.proc).inspect_err(|error| {
-            tracing::warn!(
-                path = %config.proc.join("zoneinfo").display(), %error,
-                "what a victim gave back to per-CPU lists is not seen: another may be evicted before it is"
-            );
-        });
+        let free_lists = match config.memory_available_source {
+            MemoryAvailableSource::MemAvailable => FreeLists::open(&config.proc)
+                .inspect_err(|error| {
+                    tracing::warn!(
+                        path = %config.proc.join("zoneinfo").display(), %error,
+                        "what a victim gave back to per-CPU lists is not seen: another may be evicted before it is"
+                    );
+                })
+                .ok(),
+            // What is in no working set counts as available there, on whichever list it lies.
+            MemoryAvailableSource::Kubelet => None,
+        };
         let levels = Levels::new(Tasks::open(&config.proc), free_lists);
         let wiring = Wiring {
             shared,

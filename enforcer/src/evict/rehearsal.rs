@@ -33,8 +33,8 @@ use crate::{
     },
     recorder::Tap,
     sense::{
-        Available,
-        snapshot::{ChargeFiles, Missing},
+        Available, MemoryAvailableSource,
+        snapshot::{BranchFiles, ChargeFiles, Missing},
     },
 };
 
@@ -62,7 +62,8 @@ impl Rehearsal {
     pub(super) fn prepare() -> io::Result<Box<Self>> {
         let meminfo = file(SHORT)?;
         let path = PathBuf::from(format!("/proc/self/fd/{}", meminfo.as_raw_fd()));
-        let available = Available::open(&path, None).map_err(io::Error::other)?;
+        let available =
+            Available::open(&path, MemoryAvailableSource::MemAvailable).map_err(io::Error::other)?;
         let settings = EngineSettings { mode: Mode::Enforce, ..EngineSettings::default() };
         let shared = Arc::new(Shared::new()?);
         let (teller, told) = queue(ROOM)?;
@@ -72,7 +73,7 @@ impl Rehearsal {
         let wiring = Wiring {
             shared: Arc::clone(&shared),
             available,
-            levels: Levels::new(Err(Missing::Absent), Err(Missing::Absent)),
+            levels: Levels::new(Err(Missing::Absent), None),
             teller,
             reaper,
             braker,
@@ -151,10 +152,10 @@ fn decoy() -> io::Result<Candidate> {
             grace_period_ns: 0,
         },
         dir,
-        charged: vec![ChargeFiles {
+        charged: vec![BranchFiles::leaf(ChargeFiles {
             current: file("4096\n")?,
             stat: file("anon 4096\nfile 0\nshmem 0\ninactive_file 0\n")?,
-        }],
+        })],
         counted: vec![file("1\n")?],
         brakes: vec![Brake { fd: file("")?, owner: None }],
         weight: Some(file("")?),

@@ -36,6 +36,7 @@ use super::{
     stat,
 };
 use crate::{
+    model::CgroupPath,
     policy::{
         engine::{
             Action, Actions, Decision, EngineSettings, FailureReason, Input, Moments, NodeSample, Outcome,
@@ -392,7 +393,10 @@ impl Turn {
                 }
                 self.sampler.observe(now_ns, available_bytes);
                 let (levels, engine) = (&mut self.wiring.levels, self.core.engine());
-                let allocatable = levels.pods(now_ns, available_bytes, engine, fresh, &mut self.buffer);
+                let set = &self.set;
+                let members = |path: &CgroupPath, buffer: &mut [u8]| set.charge_within(path, buffer);
+                let allocatable =
+                    levels.pods(now_ns, available_bytes, engine, fresh, &mut self.buffer, members);
                 let pids = levels.tasks(engine);
                 let free_lists_bytes = levels.free_lists(now_ns, engine);
                 for (signal, missing) in levels.news().iter() {

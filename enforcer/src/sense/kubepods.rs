@@ -2,10 +2,13 @@ use std::os::fd::OwnedFd;
 
 use super::{
     available::AvailableMemory,
-    snapshot::{ChargeFiles, Missing, Seen},
+    snapshot::{Charge, ChargeFiles, Missing, Seen},
     text,
 };
-use crate::cgroup::{self, CgroupDir};
+use crate::{
+    cgroup::{self, CgroupDir},
+    model::CgroupPath,
+};
 
 /// What the pods together may still take, open: `allocatableMemory.available` is measured by it. Three system calls a
 /// reading, and no allocation.
@@ -14,28 +17,64 @@ use crate::cgroup::{self, CgroupDir};
 /// `pkg/kubelet/eviction/helpers.go`).
 #[derive(Debug)]
 pub struct PodsMemory {
+    path: CgroupPath,
     limit: OwnedFd,
     charge: ChargeFiles,
+}
+
+/// What kubepods is charged for, and may be.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PodsCharge {
+    total_bytes: u64,
+    charge: Charge,
 }
 
 impl PodsMemory {
     /// Opens the files of kubepods.
     pub fn open(dir: &CgroupDir) -> Result<Self, cgroup::Error> {
-        Ok(Self { limit: dir.open_read("memory.max")?, charge: ChargeFiles::open(dir)? })
+        Ok(Self {
+            path: dir.path().clone(),
+            limit: dir.open_read("memory.max")?,
+            charge: ChargeFiles::open(dir)?,
+        })
     }
 
     /// Measures anew; none while it has no limit: then there is nothing that the pods could exhaust before the node does.
-    pub fn read(&self, buffer: &mut [u8]) -> Seen<Option<AvailableMemory>> {
+    pub fn read(&self, buffer: &mut [u8]) -> Seen<Option<PodsCharge>> {
         let limit = text::read_into(&self.limit, buffer)?;
         if limit.trim_ascii() == b"max" {
             return Ok(None);
         }
         let total_bytes = text::number(limit).ok_or(Missing::Malformed)?;
-        let working_set_bytes = self.charge.usage(buffer)?.working_set_bytes;
-        Ok(Some(AvailableMemory {
-            available_bytes: total_bytes.saturating_sub(working_set_bytes),
-            total_bytes,
-        }))
+        Ok(Some(PodsCharge { total_bytes, charge: self.charge.charge(buffer)? }))
+    }
+
+    /// Where kubepods is.
+    #[must_use]
+    pub fn path(&self) -> &CgroupPath {
+        &self.path
+    }
+}
+
+impl PodsCharge {
+    /// What the pods may still take, by these figures.
+    #[must_use]
+    pub fn available(&self) -> AvailableMemory {
+        let Self { total_bytes, charge } = *self;
+        let available_bytes = total_bytes.saturating_sub(charge.usage().working_set_bytes);
+        AvailableMemory { available_bytes, total_bytes }
+    }
+
+    /// The least that it may be: page cache that is gone may still count as idle.
+    #[must_use]
+    pub fn least_available_bytes(&self) -> u64 {
+        self.available().available_bytes.saturating_sub(self.charge.stale_bytes)
+    }
+
+    /// The same by what the [pods themselves](Charge::made_of) are charged for, all of them together.
+    #[must_use]
+    pub fn made_of(self, pods: Charge) -> Self {
+        Self { charge: self.charge.made_of(pods), ..self }
     }
 }
 
@@ -51,7 +90,8 @@ mod tests {
             fs::write(dir.path().join(name), text).unwrap();
         }
         let dir = CgroupDir::unchecked(dir.path()).unwrap();
-        PodsMemory::open(&dir).unwrap().read(&mut [0; 512])
+        let read = PodsMemory::open(&dir).unwrap().read(&mut [0; 512]);
+        read.map(|charge| charge.map(|charge| charge.available()))
     }
 
     const STAT: (&str, &str) = ("memory.stat", "anon 500\nfile 400\nshmem 0\ninactive_file 300\n");

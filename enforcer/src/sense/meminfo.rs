@@ -20,6 +20,9 @@ pub struct MemoryInfo {
     pub free_bytes: u64,
     /// `MemAvailable`: the kernel's own estimate of what can be had without swapping (`si_mem_available`).
     pub available_bytes: u64,
+    /// What is in use as the kubelet reckons it: `AnonPages` and all file pages (`Cached`, `Buffers`, `SwapCached`) but for
+    /// `Inactive(file)`, and 0 if there are more of those; the kernel's own use is left out. None if a line of them is missing.
+    pub working_set_bytes: Option<u64>,
     /// `SwapTotal`.
     pub swap_total_bytes: u64,
     /// `SwapFree`.
@@ -33,8 +36,10 @@ pub enum MeminfoError {
     /// The file could not be opened or read.
     #[error("cannot read the memory summary: {}", io::Error::from(*.0))]
     Read(Errno),
-    /// `MemTotal`, `MemFree` or `MemAvailable` is not in it, or is no number of kB.
-    #[error("the memory summary has no MemTotal, MemFree or MemAvailable in kB")]
+    /// `MemTotal`, `MemFree`, `MemAvailable` or what the kubelet's reckoning takes is not in it, or is no number of kB.
+    #[error(
+        "the memory summary lacks MemTotal, MemFree, MemAvailable, AnonPages, Cached, Buffers or Inactive(file) in kB"
+    )]
     Malformed,
 }
 
@@ -64,6 +69,8 @@ impl Meminfo {
 /// Reads the text; a last line without its end may be cut off and is left out.
 fn parse(text: &[u8]) -> Option<MemoryInfo> {
     let (mut total, mut free, mut available, mut swap_total, mut swap_free) = (None, None, None, None, None);
+    let (mut anon, mut cached, mut buffers, mut swap_cached, mut inactive_file) =
+        (None, None, None, None, None);
     let end = text.iter().rposition(|byte| *byte == b'\n')?;
     for line in text.get(..end)?.split(|byte| *byte == b'\n') {
         let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
@@ -72,6 +79,11 @@ fn parse(text: &[u8]) -> Option<MemoryInfo> {
             b"MemTotal" => &mut total,
             b"MemFree" => &mut free,
             b"MemAvailable" => &mut available,
+            b"AnonPages" => &mut anon,
+            b"Cached" => &mut cached,
+            b"Buffers" => &mut buffers,
+            b"SwapCached" => &mut swap_cached,
+            b"Inactive(file)" => &mut inactive_file,
             b"SwapTotal" => &mut swap_total,
             b"SwapFree" => &mut swap_free,
             _ => continue,
@@ -82,10 +94,16 @@ fn parse(text: &[u8]) -> Option<MemoryInfo> {
         total_bytes: total?,
         free_bytes: free?,
         available_bytes: available?,
+        working_set_bytes: working_set(anon, &[cached, buffers, swap_cached.or(Some(0))], inactive_file),
         // A kernel without swap leaves the lines out.
         swap_total_bytes: swap_total.unwrap_or(0),
         swap_free_bytes: swap_free.unwrap_or(0),
     })
+}
+
+fn working_set(anon: Option<u64>, file: &[Option<u64>], inactive_file: Option<u64>) -> Option<u64> {
+    let usage_bytes = file.iter().try_fold(anon?, |sum: u64, bytes| sum.checked_add((*bytes)?))?;
+    Some(usage_bytes.saturating_sub(inactive_file?))
 }
 
 /// Reads `   123 kB` into bytes.
@@ -124,6 +142,24 @@ mod tests {
         // Cut off in the middle of the number: 2423 kB would be a shortage.
         let cut = TEXT.find("24231120").unwrap() + 4;
         assert_eq!(parse(&TEXT.as_bytes()[..cut]), None);
+    }
+
+    #[test]
+    fn the_working_set_is_what_is_in_use_but_for_idle_file_pages() {
+        let text = |anon: u64, cached: u64, inactive_file: u64| {
+            format!(
+                "{TEXT}Cached: {cached} kB\nActive(file): 77 kB\nInactive(file): {inactive_file} kB\nAnonPages: {anon} kB\n"
+            )
+        };
+        let working_set = |text: &str| parse(text.as_bytes()).unwrap().working_set_bytes;
+        assert_eq!(working_set(&text(3_000, 2_000, 500)), Some(4_500 * 1_024));
+        let busy = text(3_000, 2_000, 500)
+            .replace("Buffers:               0", "Buffers: 30")
+            .replace("SwapCached:            0", "SwapCached: 4");
+        assert_eq!(working_set(&busy), Some(4_534 * 1_024));
+        assert_eq!(working_set(&text(10, 10, 500)), Some(0), "more idle cache than usage");
+        assert_eq!(working_set(TEXT), None, "lines are missing");
+        assert_eq!(working_set(&text(u64::MAX / 1_024, 1_000, 0)), None, "more than there can be");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! [`Snapshots`] takes them: every file is open beforehand and read in place, nothing is allocated, and two snapshots
 //! change places, so that the one before is at hand. What cannot be read is a typed [`Missing`], never a zero.
 
+mod branch;
 mod cgroup;
 mod charge;
 pub(in crate::sense) mod node;
@@ -15,8 +16,9 @@ mod weight;
 mod zones;
 
 pub use self::{
+    branch::BranchFiles,
     cgroup::{CgroupView, EventCounts, Guarded},
-    charge::{ChargeFiles, Split},
+    charge::{Charge, ChargeFiles, Split},
     node::{NodeFiles, NodePaths, NodeView},
     observer::Observer,
     pace::next_look,

@@ -19,6 +19,7 @@ use enforcer_tests::{
 
 mod allocatable;
 mod asked;
+mod cache;
 mod calm;
 mod contain;
 mod disk;
@@ -27,6 +28,7 @@ mod hook;
 mod metrics;
 mod orders;
 mod pids;
+mod reckoned;
 mod restart;
 mod returning;
 mod soft;

@@ -6,13 +6,13 @@ use rustix::time::{ClockId, clock_gettime};
 use super::Kubepods;
 use crate::{
     cgroup::CgroupDir,
-    config::{Config, MemoryAvailableSource},
+    config::Config,
     policy::{
         outlook::{Pace, Trend},
         threshold::{Signal, Threshold},
     },
     sense::{
-        Available, AvailableMemory, MeminfoError, PROC_MEMINFO, ROOT_MEMORY_STAT,
+        Available, AvailableMemory, MeminfoError, PROC_MEMINFO,
         snapshot::{ChargeFiles, Slope},
     },
 };
@@ -61,11 +61,7 @@ pub(super) struct Eye {
 
 impl Eye {
     pub(super) fn open(config: &Config, max_pids: Option<u64>) -> Result<Self, MeminfoError> {
-        let root_stat = match config.memory_available_source {
-            MemoryAvailableSource::MemAvailable => None,
-            MemoryAvailableSource::Kubelet => Some(Path::new(ROOT_MEMORY_STAT)),
-        };
-        let available = Available::open(Path::new(PROC_MEMINFO), root_stat)?;
+        let available = Available::open(Path::new(PROC_MEMINFO), config.memory_available_source)?;
         let pids = max_pids.and_then(|max| Some((max, File::open(LOADAVG).ok()?.into(), Course::default())));
         Ok(Self { available, memory: Course::default(), kubepods: None, pids, signals: Vec::new() })
     }

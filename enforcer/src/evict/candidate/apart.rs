@@ -4,7 +4,7 @@ use crate::{
     cgroup::{self, CgroupDir},
     model::CgroupPath,
     policy::engine::{Reading, Usage},
-    sense::snapshot::ChargeFiles,
+    sense::snapshot::{BranchFiles, ChargeFiles},
 };
 
 impl Candidate {
@@ -62,7 +62,7 @@ impl Candidate {
         let elsewhere = self.targets.iter().filter(elsewhere).map(|target| &target.dir);
         let (mut charged, mut counted) = (Vec::new(), Vec::new());
         for dir in std::iter::once(&self.dir).chain(elsewhere) {
-            match ChargeFiles::open(dir) {
+            match BranchFiles::open(dir) {
                 Ok(files) => charged.push(files),
                 // What a container took elsewhere may go by itself; the pod's own comes first.
                 Err(error) if error.is_gone() && !charged.is_empty() => continue,

@@ -9,11 +9,15 @@ use super::{
 use crate::{
     cgroup::CgroupDir,
     evict::{Blindness, Reflex, ReflexConfig, Report, levels::Levels, stat},
+    model::CgroupPath,
     policy::{
         engine::{Engine, EngineSettings, Input, Level, Mode, NodeSample, Resource, Standing, followed},
         threshold::{Signal, Threshold, ThresholdValue},
     },
-    sense::{PodsMemory, Sampler, Tasks, snapshot::Missing},
+    sense::{
+        PodsMemory, Sampler, Tasks,
+        snapshot::{Charge, Missing, Split},
+    },
 };
 
 const MS: u64 = 1_000_000;
@@ -127,11 +131,66 @@ fn buffer() -> [u8; stat::BUFFER_BYTES] {
     [0; stat::BUFFER_BYTES]
 }
 
+fn nobody(_: &CgroupPath, _: &mut [u8]) -> Charge {
+    Charge::default()
+}
+
+#[test]
+fn a_shortage_of_the_pods_share_is_made_of_what_they_are_charged_for_themselves() {
+    let node = Node::new(0);
+    let write = |current_mib: u64, anon_mib: u64, idle_mib: u64| {
+        let stat = format!(
+            "anon {}\nfile {idle}\nshmem 0\ninactive_file {idle}\n",
+            anon_mib * MIB,
+            idle = idle_mib * MIB
+        );
+        fs::create_dir_all(node.kubepods()).unwrap();
+        fs::write(node.kubepods().join("memory.max"), format!("{}\n", 1024 * MIB)).unwrap();
+        fs::write(node.kubepods().join("memory.current"), format!("{}\n", current_mib * MIB)).unwrap();
+        fs::write(node.kubepods().join("memory.stat"), stat).unwrap();
+    };
+    write(1_000, 100, 0);
+    let mut levels = Levels::new(Err(Missing::Absent), None);
+    let dir = CgroupDir::unchecked(&node.kubepods()).unwrap();
+    assert!(levels.replace_pods(Box::new(PodsMemory::open(&dir).unwrap())).is_none());
+    let mut engine = Engine::new(&settings(&[(Signal::AllocatableMemoryAvailable, 100 * MIB)]));
+    let capacity = 1024 * MIB;
+    engine.step(Input::Node(NodeSample {
+        allocatable: Some(Level { available: capacity, capacity }),
+        ..NodeSample::memory(0, capacity, capacity)
+    }));
+    let asked = std::cell::Cell::new(0);
+    let mut read = |inactive_mib: u64| {
+        let members = |_: &CgroupPath, _: &mut [u8]| {
+            asked.set(asked.get() + 1);
+            let split = Split {
+                anon_bytes: (1_000 - inactive_mib) * MIB,
+                file_bytes: inactive_mib * MIB,
+                inactive_file_bytes: inactive_mib * MIB,
+                shmem_bytes: 0,
+            };
+            Charge { current_bytes: 1_000 * MIB, split, stale_bytes: 0 }
+        };
+        levels.pods(SECOND, 0, &engine, true, &mut buffer(), members).map(|level| level.available / MIB)
+    };
+    // Page cache that kubepods has not counted as such yet.
+    assert_eq!(read(900), Some(924));
+    assert_eq!(read(0), Some(24), "it is short");
+    assert_eq!(asked.get(), 2);
+    write(1_000, 100, 900);
+    assert_eq!(read(0), Some(924), "nothing speaks for a shortage");
+    assert_eq!(asked.get(), 2, "the pods are not looked at for nothing");
+    // More parts than there is: some is gone, and it may be the idle one.
+    write(1_000, 1_000, 900);
+    assert_eq!(read(0), Some(24));
+    assert_eq!(asked.get(), 3);
+}
+
 #[test]
 fn at_rest_the_pods_share_is_read_seldom_and_close_to_its_threshold_always() {
     let node = Node::new(0);
     node.set_pods(100 * MIB, "1073741824\n");
-    let mut levels = Levels::new(Err(Missing::Absent), Err(Missing::Absent));
+    let mut levels = Levels::new(Err(Missing::Absent), None);
     let dir = CgroupDir::unchecked(&node.kubepods()).unwrap();
     assert!(levels.replace_pods(Box::new(PodsMemory::open(&dir).unwrap())).is_none());
     let mut engine = Engine::new(&settings(&[(Signal::AllocatableMemoryAvailable, 100 * MIB)]));
@@ -143,7 +202,9 @@ fn at_rest_the_pods_share_is_read_seldom_and_close_to_its_threshold_always() {
         ..NodeSample::memory(0, capacity, capacity)
     }));
     let mut read = |now_ns, node_bytes, fresh| {
-        levels.pods(now_ns, node_bytes, &engine, fresh, &mut buffer()).map(|level| level.available / MIB)
+        levels
+            .pods(now_ns, node_bytes, &engine, fresh, &mut buffer(), nobody)
+            .map(|level| level.available / MIB)
     };
     assert_eq!(read(SECOND, 4096 * MIB, false), Some(924));
     node.set_pods(500 * MIB, "1073741824\n");
@@ -167,7 +228,9 @@ fn at_rest_the_pods_share_is_read_seldom_and_close_to_its_threshold_always() {
     assert!(levels.news().is_empty(), "told once");
     node.set_pods(950 * MIB, "1073741824\n");
     let mut read = |now_ns| {
-        levels.pods(now_ns, 3900 * MIB, &engine, false, &mut buffer()).map(|level| level.available / MIB)
+        levels
+            .pods(now_ns, 3900 * MIB, &engine, false, &mut buffer(), nobody)
+            .map(|level| level.available / MIB)
     };
     assert_eq!(read(40 * SECOND + 99 * MS), None, "not a thousand times a second");
     assert_eq!(read(40 * SECOND + 100 * MS), Some(74), "a shortage goes on while nobody sees it");
@@ -178,11 +241,11 @@ fn what_no_threshold_asks_for_is_not_read() {
     let node = Node::new(0);
     node.set_tasks(10, 100);
     node.set_pods(100 * MIB, "1073741824\n");
-    let mut levels = Levels::new(Tasks::open(&node.proc()), Err(Missing::Absent));
+    let mut levels = Levels::new(Tasks::open(&node.proc()), None);
     let dir = CgroupDir::unchecked(&node.kubepods()).unwrap();
     assert!(levels.replace_pods(Box::new(PodsMemory::open(&dir).unwrap())).is_none());
     let engine = Engine::new(&settings(&[(Signal::MemoryAvailable, 1)]));
-    assert_eq!(levels.pods(0, 0, &engine, true, &mut buffer()), None);
+    assert_eq!(levels.pods(0, 0, &engine, true, &mut buffer(), nobody), None);
     assert_eq!(levels.tasks(&engine), None);
     assert_eq!(levels.next_look_ns(&engine, &Sampler::new(2), 2), u64::MAX);
 }
@@ -191,7 +254,7 @@ fn what_no_threshold_asks_for_is_not_read() {
 fn the_next_look_comes_before_a_fork_bomb_is_there() {
     let node = Node::new(0);
     node.set_tasks(2_000, 32_000);
-    let mut levels = Levels::new(Tasks::open(&node.proc()), Err(Missing::Absent));
+    let mut levels = Levels::new(Tasks::open(&node.proc()), None);
     let mut engine = Engine::new(&settings(&[(Signal::PidAvailable, 2_000)]));
     let pids = levels.tasks(&engine);
     assert_eq!(pids, Some(Level { available: 30_000, capacity: 32_000 }));

@@ -22,7 +22,7 @@ use crate::{
         engine::{EngineSettings, Exclusion, FailureReason, Mode, Past, PodKey, Spared, followed},
         threshold::{Signal, Threshold, ThresholdValue},
     },
-    sense::{Edge, EdgeKind, EdgeSource, Readiness, SourceState},
+    sense::{Edge, EdgeKind, EdgeSource, MemoryAvailableSource, Readiness, SourceState},
 };
 
 pub(super) fn config(node: &Node, mode: Mode) -> ReflexConfig {
@@ -37,7 +37,7 @@ pub(super) fn config(node: &Node, mode: Mode) -> ReflexConfig {
             ..EngineSettings::default()
         },
         meminfo: node.meminfo(),
-        root_stat: None,
+        memory_available_source: MemoryAvailableSource::MemAvailable,
         proc: node.proc(),
         lock_memory: false,
         scheduling: Scheduling::Normal,

@@ -22,6 +22,17 @@ pub struct ChargeFiles {
     pub(crate) stat: OwnedFd,
 }
 
+/// What a cgroup is charged for at a moment.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Charge {
+    /// The whole, in bytes. The kernel counts it at once.
+    pub current_bytes: u64,
+    /// Its parts. These the kernel adds up later.
+    pub split: Split,
+    /// How much more the parts are than the whole, as far as that cannot be rounding: what is gone, and still counted in them.
+    pub stale_bytes: u64,
+}
+
 /// The parts of a cgroup's memory, in bytes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Split {
@@ -57,10 +68,70 @@ impl ChargeFiles {
         Ok((Split::parse(text)?, accounts_for(text, whole_bytes)))
     }
 
+    /// The whole and its parts: two system calls, no allocation.
+    pub fn charge(&self, buffer: &mut [u8]) -> Seen<Charge> {
+        let current_bytes = self.current_bytes(buffer)?;
+        let text = read_into(&self.stat, buffer)?;
+        let stale_bytes = sum(text).saturating_sub(current_bytes);
+        Ok(Charge {
+            current_bytes,
+            split: Split::parse(text)?,
+            stale_bytes: if stale_bytes > tolerance(current_bytes) { stale_bytes } else { 0 },
+        })
+    }
+
     /// What it is ranked by: two system calls, no allocation.
     pub fn usage(&self, buffer: &mut [u8]) -> Seen<Usage> {
-        let current_bytes = self.current_bytes(buffer)?;
-        Ok(self.split(buffer)?.usage(current_bytes))
+        Ok(self.charge(buffer)?.usage())
+    }
+}
+
+impl Charge {
+    /// What is ranked by it.
+    #[must_use]
+    pub fn usage(self) -> Usage {
+        self.split.usage(self.current_bytes)
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let (split, others) = (self.split, other.split);
+        Self {
+            current_bytes: self.current_bytes.saturating_add(other.current_bytes),
+            split: Split {
+                anon_bytes: split.anon_bytes.saturating_add(others.anon_bytes),
+                file_bytes: split.file_bytes.saturating_add(others.file_bytes),
+                inactive_file_bytes: split.inactive_file_bytes.saturating_add(others.inactive_file_bytes),
+                shmem_bytes: split.shmem_bytes.saturating_add(others.shmem_bytes),
+            },
+            stale_bytes: self.stale_bytes.saturating_add(other.stale_bytes),
+        }
+    }
+
+    /// The same with the parts that cgroups below it tell of themselves, all of `below` together.
+    ///
+    /// Where a page is charged the kernel knows its parts within a few pages a processor. Above that they may be two seconds
+    /// old, by as much as was read or written since: an update makes no cgroup above the first one stale that waits to be
+    /// flushed (`memcg_rstat_updated` in mm/memcontrol.c; in Linux 7.2, not in 6.12), though a flush of those above may have
+    /// passed that one by. Page cache that was just read would count as working set here, and memory that was given back as in
+    /// use. The wholes are exact everywhere: so it is known how much is charged above alone, and of each part that is the most
+    /// that there can be above those below.
+    #[must_use]
+    pub fn made_of(self, below: Self) -> Self {
+        let rest_bytes = self.current_bytes.saturating_sub(below.current_bytes);
+        let (own, of) = (self.split, below.split);
+        let part = |own: u64, below: u64| below.saturating_add(own.saturating_sub(below).min(rest_bytes));
+        Self {
+            current_bytes: self.current_bytes,
+            split: Split {
+                anon_bytes: part(own.anon_bytes, of.anon_bytes),
+                file_bytes: part(own.file_bytes, of.file_bytes),
+                inactive_file_bytes: part(own.inactive_file_bytes, of.inactive_file_bytes),
+                shmem_bytes: part(own.shmem_bytes, of.shmem_bytes),
+            },
+            stale_bytes: self.stale_bytes.min(rest_bytes),
+        }
     }
 }
 
@@ -98,9 +169,17 @@ impl Split {
 /// would be wrong for as long as it does not change. What else is charged, such as huge pages, is no part here: of such a
 /// cgroup the parts are read each time, which costs more and is right.
 pub(super) fn accounts_for(text: &[u8], whole_bytes: u64) -> bool {
+    sum(text).abs_diff(whole_bytes) <= tolerance(whole_bytes)
+}
+
+/// All parts together.
+fn sum(text: &[u8]) -> u64 {
     let parts = [&b"anon"[..], b"file", b"kernel", b"sock"];
-    let sum_bytes = parts.into_iter().filter_map(|part| keyed(text, part)).fold(0, u64::saturating_add);
-    sum_bytes.abs_diff(whole_bytes) <= (whole_bytes / UNACCOUNTED_SHARE).saturating_add(UNACCOUNTED_BYTES)
+    parts.into_iter().filter_map(|part| keyed(text, part)).fold(0, u64::saturating_add)
+}
+
+fn tolerance(whole_bytes: u64) -> u64 {
+    (whole_bytes / UNACCOUNTED_SHARE).saturating_add(UNACCOUNTED_BYTES)
 }
 
 #[cfg(test)]
@@ -128,6 +207,46 @@ mod tests {
         assert_eq!((usage.current_bytes, usage.working_set_bytes), (1600, 1300));
         assert_eq!((usage.anon_bytes, usage.file_bytes, usage.shmem_bytes), (1000, 500, 100));
         assert_eq!(files("200\n", STAT).usage(&mut buffer).unwrap().working_set_bytes, 0);
+    }
+
+    #[test]
+    fn what_cgroups_below_tell_of_themselves_holds() {
+        let mib = |mib: u64| mib << 20;
+        let charge = |current, anon, inactive_file| Charge {
+            current_bytes: mib(current),
+            split: Split {
+                anon_bytes: mib(anon),
+                file_bytes: mib(inactive_file),
+                inactive_file_bytes: mib(inactive_file),
+                shmem_bytes: 0,
+            },
+            stale_bytes: 0,
+        };
+        let working_set = |charge: Charge| charge.usage().working_set_bytes >> 20;
+        // A file of 500 MiB was just read: above it, its pages are not seen to be idle yet.
+        let (above, below) = (charge(600, 90, 0), charge(600, 90, 500));
+        assert_eq!((working_set(above), working_set(above.made_of(below))), (600, 100));
+        // It was given up again, and memory filled instead.
+        let (above, below) = (charge(600, 90, 500), charge(600, 590, 0));
+        assert_eq!((working_set(above), working_set(above.made_of(below))), (100, 600));
+        assert_eq!(above.made_of(below).usage().anon_bytes, mib(590));
+        // What is left of containers that are gone is charged here.
+        let above = charge(700, 90, 580);
+        assert_eq!(working_set(above.made_of(charge(600, 90, 500))), 120);
+        // There can be no more of it than is charged.
+        let above = charge(650, 90, 580);
+        assert_eq!(working_set(above.made_of(charge(600, 90, 500))), 100);
+        assert_eq!(above.made_of(Charge::default()), above);
+        assert_eq!(below.plus(charge(1, 1, 0)), charge(601, 591, 0));
+    }
+
+    #[test]
+    fn parts_that_are_more_than_the_whole_are_of_a_moment_before() {
+        let mut buffer = [0; 512];
+        let stat = "anon 142000000\nfile 3000000\nkernel 900000\nshmem 2000000\ninactive_file 0\n";
+        let mut stale = |current| files(current, stat).charge(&mut buffer).unwrap().stale_bytes;
+        assert_eq!((stale("146000000\n"), stale("145000000\n"), stale("421000000\n")), (0, 0, 0));
+        assert_eq!(stale("100000000\n"), 45_900_000);
     }
 
     #[test]

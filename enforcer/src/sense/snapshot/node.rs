@@ -5,10 +5,9 @@ use std::{
 
 use rustix::fs::{Mode, OFlags};
 
-use super::{Missing, Seen, Slope, Split, Stalls, Zones, stalls};
+use super::{Missing, Seen, Slope, Stalls, Zones, stalls};
 use crate::sense::{
-    Meminfo, MeminfoError, MemoryInfo, NODE_PRESSURE, PROC_MEMINFO, ROOT_MEMORY_STAT, page_bytes,
-    text::read_into,
+    Meminfo, MeminfoError, MemoryInfo, NODE_PRESSURE, PROC_MEMINFO, page_bytes, text::read_into,
 };
 
 /// Where the node's files are.
@@ -20,8 +19,6 @@ pub struct NodePaths {
     pub pressure: PathBuf,
     /// The zones.
     pub zoneinfo: PathBuf,
-    /// The root cgroup's `memory.stat`.
-    pub root_stat: PathBuf,
 }
 
 impl Default for NodePaths {
@@ -30,7 +27,6 @@ impl Default for NodePaths {
             meminfo: PROC_MEMINFO.into(),
             pressure: NODE_PRESSURE.into(),
             zoneinfo: PathBuf::from("/proc/zoneinfo"),
-            root_stat: ROOT_MEMORY_STAT.into(),
         }
     }
 }
@@ -46,8 +42,6 @@ pub struct NodeView {
     pub zones: Zones,
     /// Why there are no zones, if there are none.
     pub zones_missing: Option<Missing>,
-    /// What all cgroups are charged for, by the root's `memory.stat`: what the kubelet reckons from.
-    pub root: Seen<Split>,
     /// How fast `MemAvailable` changes, in bytes a second; falling is below zero.
     pub available_slope_bytes_per_second: Option<i64>,
 }
@@ -59,7 +53,6 @@ impl NodeView {
             pressure: Err(Missing::Unread),
             zones: Zones::with_room(),
             zones_missing: Some(Missing::Unread),
-            root: Err(Missing::Unread),
             available_slope_bytes_per_second: None,
         }
     }
@@ -71,7 +64,6 @@ pub struct NodeFiles {
     meminfo: Meminfo,
     pressure: Option<OwnedFd>,
     zoneinfo: Option<OwnedFd>,
-    root_stat: Option<OwnedFd>,
     page_bytes: u64,
     slope: Slope,
 }
@@ -83,7 +75,6 @@ impl NodeFiles {
             meminfo: Meminfo::open(&paths.meminfo)?,
             pressure: open(&paths.pressure),
             zoneinfo: open(&paths.zoneinfo),
-            root_stat: open(&paths.root_stat),
             page_bytes: page_bytes(),
             slope: Slope::default(),
         })
@@ -104,10 +95,6 @@ impl NodeFiles {
         view.pressure = match &self.pressure {
             None => Err(Missing::Absent),
             Some(fd) => read_into(fd, buffer).map_err(Missing::from).and_then(stalls::parse),
-        };
-        view.root = match &self.root_stat {
-            None => Err(Missing::Absent),
-            Some(fd) => read_into(fd, buffer).map_err(Missing::from).and_then(Split::parse),
         };
         view.zones_missing = match &self.zoneinfo {
             None => Some(Missing::Absent),

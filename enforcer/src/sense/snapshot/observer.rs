@@ -177,12 +177,7 @@ mod tests {
         let path = |file: &str| temp.path().join(file);
         std::fs::write(path("meminfo"), "MemTotal: 8000 kB\nMemFree: 1000 kB\nMemAvailable: 5000 kB\n")
             .unwrap();
-        let paths = NodePaths {
-            meminfo: path("meminfo"),
-            pressure: path("none"),
-            zoneinfo: path("none"),
-            root_stat: path("none"),
-        };
+        let paths = NodePaths { meminfo: path("meminfo"), pressure: path("none"), zoneinfo: path("none") };
         (Observer::start(NodeFiles::open(&paths).unwrap()).unwrap(), temp)
     }
 

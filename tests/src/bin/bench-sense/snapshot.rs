@@ -134,8 +134,8 @@ fn guarded() -> anyhow::Result<Vec<Guarded>> {
 
 /// The files that a snapshot reads, by what it told.
 fn paths(snapshot: &Snapshot) -> anyhow::Result<Vec<PathBuf>> {
-    let NodePaths { meminfo, pressure, zoneinfo, root_stat } = NodePaths::default();
-    let mut paths = vec![meminfo, pressure, root_stat, zoneinfo];
+    let NodePaths { meminfo, pressure, zoneinfo } = NodePaths::default();
+    let mut paths = vec![meminfo, pressure, zoneinfo];
     for (number, view) in snapshot.cgroups.iter().enumerate() {
         let folder = Path::new(ROOT).join(name(number));
         let read = [

@@ -27,7 +27,6 @@ impl Scene {
             "zoneinfo",
             "Node 0, zone Normal\n  pages free 9\n min 1\n low 2\n high 3\n managed 100\n",
         );
-        scene.write("root_stat", "anon 7\nfile 5\nshmem 1\ninactive_file 2\n");
         scene
     }
 
@@ -39,12 +38,8 @@ impl Scene {
 
     fn snapshots(&self) -> Snapshots {
         let path = |file: &str| self.0.path().join(file);
-        let paths = NodePaths {
-            meminfo: path("meminfo"),
-            pressure: path("pressure"),
-            zoneinfo: path("zoneinfo"),
-            root_stat: path("root_stat"),
-        };
+        let paths =
+            NodePaths { meminfo: path("meminfo"), pressure: path("pressure"), zoneinfo: path("zoneinfo") };
         Snapshots::new(NodeFiles::open(&paths).unwrap())
     }
 
@@ -76,7 +71,6 @@ fn tells_what_the_files_say() {
     assert_eq!(node.memory.unwrap().available_bytes, 5_000 * 1_024);
     assert_eq!(node.pressure.unwrap().some.avg10_centipercent, 125);
     assert_eq!((node.zones.each().len(), node.zones_missing), (1, None));
-    assert_eq!(node.root.unwrap().anon_bytes, 7);
     assert_eq!(node.available_slope_bytes_per_second, None);
     let hog = snapshot.cgroup(hog_id).unwrap();
     assert_eq!((hog.current_bytes, hog.swap_bytes), (Ok(100), Ok(11)));
