@@ -1,11 +1,13 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::sense::snapshot::MOST_BELOW;
+
 /// What is open beside pods' files: sockets and their readers, eBPF programs, the journal, what a sweep opens at a time.
 const OWN: u64 = 1_024;
 
 /// What evicting a pod of three containers takes, each with two brakes, a directory, and its counters if it took a
-/// cgroup of its own with it; and weighing it.
-const PER_POD: u64 = 27;
+/// cgroup of its own with it; weighing it; and the counters of as many cgroups below it as are looked at.
+const PER_POD: u64 = 27 + 2 * MOST_BELOW as u64;
 
 /// Fewer files may be open than pods take.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]

@@ -4,9 +4,9 @@ use crate::{
     model::CgroupPath,
 };
 
-/// The most cgroups below one that are looked at; a pod has few containers, and whoever may make cgroups there could make
-/// many.
-const MOST_BELOW: usize = 32;
+/// The most cgroups below one that are looked at: a pod has few containers, and whoever may make cgroups there could take the
+/// daemon's open files away with many.
+pub const MOST_BELOW: usize = 16;
 
 /// What a cgroup is charged for, and those right below it, open: a pod and its containers.
 #[derive(Debug)]
