@@ -24,6 +24,10 @@ const PODS_KEEP_NS: u64 = 10_000 * MS;
 /// its threshold is no reason to gather its counters a thousand times a second.
 const PODS_PAUSE_NS: u64 = 10 * MS;
 
+/// The same for one that was made of what all pods are charged for, which takes a hundred times as long: a shortage that nobody
+/// can be evicted for may last. Whoever decides reads anew.
+const PODS_MADE_PAUSE_NS: u64 = 100 * MS;
+
 /// How long it stands where kubepods could not be read: the threshold is not met meanwhile, whatever becomes of it.
 const PODS_RETRY_NS: u64 = 100 * MS;
 
@@ -61,6 +65,8 @@ struct PodsRead {
     node_bytes: u64,
     /// Whether it failed.
     has_failed: bool,
+    /// Whether it was made of what the pods themselves are charged for.
+    is_made: bool,
 }
 
 impl Levels {
@@ -103,11 +109,12 @@ impl Levels {
         {
             return read.level;
         }
+        let mut is_made = false;
         let (level, missing) = match pods.read(buffer.as_mut_slice()) {
             Ok(level) => {
                 let level = level.map(|read| {
-                    let may_be_short = read.least_available_bytes() < threshold;
-                    let read = if may_be_short {
+                    is_made = read.least_available_bytes() < threshold;
+                    let read = if is_made {
                         read.made_of(members(pods.path(), buffer.as_mut_slice()))
                     } else {
                         read
@@ -122,7 +129,8 @@ impl Levels {
             Err(missing) => (None, Some(missing)),
         };
         self.blind[0].0 = missing;
-        self.pods_read = Some(PodsRead { at_ns: now_ns, level, node_bytes, has_failed: missing.is_some() });
+        let has_failed = missing.is_some();
+        self.pods_read = Some(PodsRead { at_ns: now_ns, level, node_bytes, has_failed, is_made });
         level
     }
 
@@ -186,6 +194,7 @@ impl PodsRead {
         let Some(level) = self.level else { return false };
         let left = level.available.saturating_sub(threshold);
         let fell = self.node_bytes.saturating_sub(node_bytes);
-        age_ns >= PODS_PAUSE_NS && (left < threshold || fell >= left / FELL_SHARE)
+        let pause_ns = if self.is_made { PODS_MADE_PAUSE_NS } else { PODS_PAUSE_NS };
+        age_ns >= pause_ns && (left < threshold || fell >= left / FELL_SHARE)
     }
 }

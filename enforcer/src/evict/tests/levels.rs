@@ -184,6 +184,17 @@ fn a_shortage_of_the_pods_share_is_made_of_what_they_are_charged_for_themselves(
     write(1_000, 1_000, 900);
     assert_eq!(read(0), Some(24));
     assert_eq!(asked.get(), 3);
+    // A shortage may last, and so much is not read a hundred times a second for it.
+    let mut again = |now_ns| {
+        let members = |_: &CgroupPath, _: &mut [u8]| {
+            asked.set(asked.get() + 1);
+            Charge::default()
+        };
+        levels.pods(now_ns, 0, &engine, false, &mut buffer(), members).map(|level| level.available / MIB)
+    };
+    write(1_000, 1_000, 0);
+    assert_eq!((again(SECOND + 99 * MS), asked.get()), (Some(24), 3));
+    assert_eq!((again(SECOND + 100 * MS), asked.get()), (Some(24), 4));
 }
 
 #[test]
