@@ -147,9 +147,12 @@ impl Scene {
 
 /// How much to hold so that about `left_bytes` stay available, once it has come to rest.
 fn to_leave(left_bytes: u64) -> String {
-    let mut available_bytes = at_rest_bytes();
-    available_bytes = available_bytes.checked_sub(left_bytes).unwrap();
-    available_bytes.to_string()
+    let available_bytes = at_rest_bytes();
+    assert!(
+        available_bytes > left_bytes,
+        "{available_bytes} bytes are available, {left_bytes} are to be left"
+    );
+    (available_bytes - left_bytes).to_string()
 }
 
 fn at_rest_bytes() -> u64 {

@@ -212,7 +212,7 @@ fn where_memory_goes_too_fast_it_is_not_begun() {
     let mut scene = Scene::open_with("hook-late", &hook.settings_at(40 * MIB, "30s"));
     let killed_by_kernel = kernel::vmstat("oom_kill").unwrap();
     // So long that the rate is known when the threshold is crossed.
-    let filler = scene.fill(&to_leave(1_500 * MIB));
+    let filler = scene.fill(&to_leave(1_200 * MIB));
     super::at_rest_bytes();
     let mut hog = scene.start("hog", &["workload", "ramp", "--rate", "600Mi"]);
     let decided = scene.wait("eviction.decided", "hog");

@@ -18,7 +18,7 @@ fn a_shortage_by_the_kubelets_reckoning_costs_one_pod_each_time() {
     let killed_by_kernel = kernel::vmstat("oom_kill").unwrap();
     for round in 1..=ROUNDS {
         let mut next = scene.hold("next", 0, "memory: 50Mi", "", "100Mi");
-        let size = to_leave(THRESHOLD_BYTES + 1100 * MIB);
+        let size = to_leave(THRESHOLD_BYTES + 800 * MIB);
         let mut filler = scene.fill(&size);
         at_rest_bytes();
         let mut hog = scene.start("hog", &["workload", "ramp", "--rate", "1Gi"]);
