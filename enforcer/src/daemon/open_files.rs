@@ -6,8 +6,9 @@ use crate::sense::snapshot::MOST_BELOW;
 const OWN: u64 = 1_024;
 
 /// What evicting a pod of three containers takes, each with two brakes, a directory, and its counters if it took a
-/// cgroup of its own with it; weighing it; and the counters of as many cgroups below it as are looked at.
-const PER_POD: u64 = 27 + 2 * MOST_BELOW as u64;
+/// cgroup of its own with it; weighing it; seeing how fast it grows; and the two counters of as many cgroups below it as are
+/// looked at, for each of the three.
+const PER_POD: u64 = 30 + 3 * 2 * MOST_BELOW as u64;
 
 /// Fewer files may be open than pods take.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]

@@ -68,7 +68,7 @@ impl PodsCharge {
     /// The least that it may be: page cache that is gone may still count as idle.
     #[must_use]
     pub fn least_available_bytes(&self) -> u64 {
-        self.available().available_bytes.saturating_sub(self.charge.stale_bytes)
+        self.available().available_bytes.saturating_sub(self.charge.stale_bytes())
     }
 
     /// The same by what the [pods themselves](Charge::made_of) are charged for, all of them together.

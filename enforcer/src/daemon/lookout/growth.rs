@@ -11,7 +11,7 @@ use crate::{
     model::CgroupId,
     policy::engine::Resource,
     sense::{
-        snapshot::{ChargeFiles, Slope},
+        snapshot::{BranchFiles, Slope},
         text::{number, read_into},
     },
 };
@@ -50,7 +50,7 @@ struct Standing {
 }
 
 struct Memory {
-    files: ChargeFiles,
+    files: BranchFiles,
     slope: Slope,
     /// The whole when the parts were read, if they accounted for it.
     whole_bytes: Option<u64>,
@@ -139,7 +139,7 @@ impl Counters {
             return Ok(None);
         }
         let memory = Memory {
-            files: ChargeFiles::open(&dir)?,
+            files: BranchFiles::open(&dir)?,
             slope: Slope::default(),
             whole_bytes: None,
             parts: None,
@@ -165,13 +165,14 @@ impl Memory {
             return;
         };
         if self.whole_bytes.is_none_or(|before| before.abs_diff(whole_bytes) > ALIKE_BYTES) {
-            let read = self.files.split_of(whole_bytes, buffer).ok();
-            self.parts = read.map(|(split, _)| {
+            let read = self.files.charge(buffer).ok();
+            self.parts = read.map(|charge| {
                 // Page cache that is no shared memory can be dropped, or written and dropped.
-                let cache_bytes = split.file_bytes.saturating_sub(split.shmem_bytes);
-                (split.usage(whole_bytes).working_set_bytes, whole_bytes.saturating_sub(cache_bytes))
+                let cache_bytes = charge.split.file_bytes.saturating_sub(charge.split.shmem_bytes);
+                (charge.usage().working_set_bytes, charge.current_bytes.saturating_sub(cache_bytes))
             });
-            self.whole_bytes = read.and_then(|(_, is_all)| is_all.then_some(whole_bytes));
+            self.whole_bytes =
+                read.and_then(|charge| charge.is_accounted_for().then_some(charge.current_bytes));
         }
         self.latest = self.parts.map(|(usage, held_bytes)| Standing {
             usage,

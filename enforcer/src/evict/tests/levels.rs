@@ -169,7 +169,7 @@ fn a_shortage_of_the_pods_share_is_made_of_what_they_are_charged_for_themselves(
                 inactive_file_bytes: inactive_mib * MIB,
                 shmem_bytes: 0,
             };
-            Charge { current_bytes: 1_000 * MIB, split, stale_bytes: 0 }
+            Charge { current_bytes: 1_000 * MIB, split, parts_bytes: 1_000 * MIB }
         };
         levels.pods(SECOND, 0, &engine, true, &mut buffer(), members).map(|level| level.available / MIB)
     };

@@ -44,17 +44,28 @@ impl BranchFiles {
 
     /// The whole, with the parts as [those below tell them](Charge::made_of): two system calls for each, no allocation.
     pub fn charge(&self, buffer: &mut [u8]) -> Seen<Charge> {
-        let own = self.own.charge(buffer)?;
-        let mut below = Charge::default();
+        let (own, below) = self.read(buffer, ChargeFiles::charge, Charge::plus)?;
+        Ok(own.made_of(below))
+    }
+
+    /// What its own files tell, and what those of the cgroups below tell together.
+    pub(super) fn read<T: Default>(
+        &self,
+        buffer: &mut [u8],
+        read: impl Fn(&ChargeFiles, &mut [u8]) -> Seen<T>,
+        plus: impl Fn(T, T) -> T,
+    ) -> Seen<(T, T)> {
+        let own = read(&self.own, buffer)?;
+        let mut below = T::default();
         for files in &self.below {
-            match files.charge(buffer) {
-                Ok(charge) => below = below.plus(charge),
+            match read(files, buffer) {
+                Ok(more) => below = plus(below, more),
                 // What is left of it is charged above.
                 Err(Missing::Gone) => {}
                 Err(missing) => return Err(missing),
             }
         }
-        Ok(own.made_of(below))
+        Ok((own, below))
     }
 }
 

@@ -29,8 +29,8 @@ pub struct Charge {
     pub current_bytes: u64,
     /// Its parts. These the kernel adds up later.
     pub split: Split,
-    /// How much more the parts are than the whole, as far as that cannot be rounding: what is gone, and still counted in them.
-    pub stale_bytes: u64,
+    /// All that the parts account for, the kernel's own memory among it.
+    pub parts_bytes: u64,
 }
 
 /// The parts of a cgroup's memory, in bytes.
@@ -62,22 +62,10 @@ impl ChargeFiles {
         Split::parse(read_into(&self.stat, buffer)?)
     }
 
-    /// The parts, and whether they [account](accounts_for) for the whole: one system call, no allocation.
-    pub fn split_of(&self, whole_bytes: u64, buffer: &mut [u8]) -> Seen<(Split, bool)> {
-        let text = read_into(&self.stat, buffer)?;
-        Ok((Split::parse(text)?, accounts_for(text, whole_bytes)))
-    }
-
     /// The whole and its parts: two system calls, no allocation.
     pub fn charge(&self, buffer: &mut [u8]) -> Seen<Charge> {
         let current_bytes = self.current_bytes(buffer)?;
-        let text = read_into(&self.stat, buffer)?;
-        let stale_bytes = sum(text).saturating_sub(current_bytes);
-        Ok(Charge {
-            current_bytes,
-            split: Split::parse(text)?,
-            stale_bytes: if stale_bytes > tolerance(current_bytes) { stale_bytes } else { 0 },
-        })
+        Charge::parse(current_bytes, read_into(&self.stat, buffer)?)
     }
 
     /// What it is ranked by: two system calls, no allocation.
@@ -87,10 +75,33 @@ impl ChargeFiles {
 }
 
 impl Charge {
+    /// Of the whole and the text of a `memory.stat`.
+    pub(super) fn parse(current_bytes: u64, stat: &[u8]) -> Seen<Self> {
+        Ok(Self { current_bytes, split: Split::parse(stat)?, parts_bytes: sum(stat) })
+    }
+
     /// What is ranked by it.
     #[must_use]
     pub fn usage(self) -> Usage {
         self.split.usage(self.current_bytes)
+    }
+
+    /// Whether the parts account for the whole.
+    ///
+    /// The kernel charges the whole at once, and adds up what its processors counted of the parts later
+    /// (`mem_cgroup_flush_stats` in `mm/memcontrol.c`). So a file may tell the parts of a moment before, and parts that stood for
+    /// the whole from then on would be wrong for as long as it does not change. What else is charged, such as huge pages, is no
+    /// part here: of such a cgroup the parts are read each time, which costs more and is right.
+    #[must_use]
+    pub fn is_accounted_for(self) -> bool {
+        self.parts_bytes.abs_diff(self.current_bytes) <= tolerance(self.current_bytes)
+    }
+
+    /// How much more the parts are than the whole, as far as that cannot be rounding: what is gone, and still counted in them.
+    #[must_use]
+    pub fn stale_bytes(self) -> u64 {
+        let stale_bytes = self.parts_bytes.saturating_sub(self.current_bytes);
+        if stale_bytes > tolerance(self.current_bytes) { stale_bytes } else { 0 }
     }
 
     /// Both together.
@@ -105,7 +116,7 @@ impl Charge {
                 inactive_file_bytes: split.inactive_file_bytes.saturating_add(others.inactive_file_bytes),
                 shmem_bytes: split.shmem_bytes.saturating_add(others.shmem_bytes),
             },
-            stale_bytes: self.stale_bytes.saturating_add(other.stale_bytes),
+            parts_bytes: self.parts_bytes.saturating_add(other.parts_bytes),
         }
     }
 
@@ -119,9 +130,8 @@ impl Charge {
     /// that there can be above those below.
     #[must_use]
     pub fn made_of(self, below: Self) -> Self {
-        let rest_bytes = self.current_bytes.saturating_sub(below.current_bytes);
+        let part = |own, of_those_below| self.part(below, own, of_those_below);
         let (own, of) = (self.split, below.split);
-        let part = |own: u64, below: u64| below.saturating_add(own.saturating_sub(below).min(rest_bytes));
         Self {
             current_bytes: self.current_bytes,
             split: Split {
@@ -130,8 +140,15 @@ impl Charge {
                 inactive_file_bytes: part(own.inactive_file_bytes, of.inactive_file_bytes),
                 shmem_bytes: part(own.shmem_bytes, of.shmem_bytes),
             },
-            stale_bytes: self.stale_bytes.min(rest_bytes),
+            // What is gone may still count above: then the parts do not account for the whole, and are read anew each time.
+            parts_bytes: self.parts_bytes.max(below.parts_bytes),
         }
+    }
+
+    /// One part of what is [made of](Self::made_of) those below, from what is told of it here and there.
+    pub(super) fn part(self, below: Self, own_bytes: u64, below_bytes: u64) -> u64 {
+        let rest_bytes = self.current_bytes.saturating_sub(below.current_bytes);
+        below_bytes.saturating_add(own_bytes.saturating_sub(below_bytes).min(rest_bytes))
     }
 }
 
@@ -160,16 +177,6 @@ impl Split {
             process_count: None,
         }
     }
-}
-
-/// Whether the parts in the text of a `memory.stat` account for the whole in `memory.current`.
-///
-/// The kernel charges the whole at once, and adds up what its processors counted of the parts later (`mem_cgroup_flush_stats`
-/// in `mm/memcontrol.c`). So a file may tell the parts of a moment before, and parts that stood for the whole from then on
-/// would be wrong for as long as it does not change. What else is charged, such as huge pages, is no part here: of such a
-/// cgroup the parts are read each time, which costs more and is right.
-pub(super) fn accounts_for(text: &[u8], whole_bytes: u64) -> bool {
-    sum(text).abs_diff(whole_bytes) <= tolerance(whole_bytes)
 }
 
 /// All parts together.
@@ -220,7 +227,7 @@ mod tests {
                 inactive_file_bytes: mib(inactive_file),
                 shmem_bytes: 0,
             },
-            stale_bytes: 0,
+            parts_bytes: mib(anon + inactive_file),
         };
         let working_set = |charge: Charge| charge.usage().working_set_bytes >> 20;
         // A file of 500 MiB was just read: above it, its pages are not seen to be idle yet.
@@ -237,6 +244,7 @@ mod tests {
         let above = charge(650, 90, 580);
         assert_eq!(working_set(above.made_of(charge(600, 90, 500))), 100);
         assert_eq!(above.made_of(Charge::default()), above);
+        assert!(!above.made_of(Charge::default()).is_accounted_for());
         assert_eq!(below.plus(charge(1, 1, 0)), charge(601, 591, 0));
     }
 
@@ -244,7 +252,7 @@ mod tests {
     fn parts_that_are_more_than_the_whole_are_of_a_moment_before() {
         let mut buffer = [0; 512];
         let stat = "anon 142000000\nfile 3000000\nkernel 900000\nshmem 2000000\ninactive_file 0\n";
-        let mut stale = |current| files(current, stat).charge(&mut buffer).unwrap().stale_bytes;
+        let mut stale = |current| files(current, stat).charge(&mut buffer).unwrap().stale_bytes();
         assert_eq!((stale("146000000\n"), stale("145000000\n"), stale("421000000\n")), (0, 0, 0));
         assert_eq!(stale("100000000\n"), 45_900_000);
     }
@@ -260,11 +268,10 @@ mod tests {
             (421_000_000, false),
             (100_000_000, false),
         ] {
-            assert_eq!(accounts_for(text, whole_bytes), is_all, "{whole_bytes}");
+            let charge = Charge { current_bytes: whole_bytes, parts_bytes: sum(text), ..Charge::default() };
+            assert_eq!(charge.is_accounted_for(), is_all, "{whole_bytes}");
         }
-        assert!(accounts_for(b"", 0) && accounts_for(b"anon 18446744073709551615\nfile 9\n", u64::MAX));
-        let (split, is_all) = files("", STAT).split_of(1_600, &mut [0; 512]).unwrap();
-        assert_eq!((split.anon_bytes, is_all), (1_000, true));
+        assert_eq!((sum(b""), sum(b"anon 18446744073709551615\nfile 9\n")), (0, u64::MAX));
     }
 
     #[test]

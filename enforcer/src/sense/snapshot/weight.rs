@@ -1,8 +1,9 @@
 use std::os::fd::OwnedFd;
 
-use super::{ChargeFiles, Missing, Seen, charge::accounts_for};
+use super::{BranchFiles, Charge, ChargeFiles, Missing, Seen};
 use crate::{
     cgroup::{self, CgroupDir},
+    policy::engine::Usage,
     sense::text::{keyed, number, read_into},
 };
 
@@ -24,7 +25,7 @@ pub struct Weight {
 /// A cgroup's files that tell its weight, open, with what was read last.
 #[derive(Debug)]
 pub struct WeightFiles {
-    charge: ChargeFiles,
+    charge: BranchFiles,
     swap: Option<OwnedFd>,
     /// The whole at the last reading of the parts, if they accounted for it.
     seen: Option<(u64, Weight)>,
@@ -39,16 +40,51 @@ impl Weight {
             process_bytes: self.process_bytes.saturating_add(other.process_bytes),
         }
     }
+}
 
-    fn parse(current_bytes: u64, swap_bytes: u64, stat: &[u8]) -> Seen<Self> {
-        let bytes = |key: &[u8]| keyed(stat, key).ok_or(Missing::Malformed);
+/// What it is made of, but for swap.
+#[derive(Clone, Copy, Debug, Default)]
+struct Parts {
+    charge: Charge,
+    /// Page cache that processes map, and their page tables.
+    mapped_bytes: u64,
+}
+
+impl Parts {
+    fn read(files: &ChargeFiles, buffer: &mut [u8]) -> Seen<Self> {
+        let current_bytes = files.current_bytes(buffer)?;
+        Self::parse(current_bytes, read_into(&files.stat, buffer)?)
+    }
+
+    fn parse(current_bytes: u64, stat: &[u8]) -> Seen<Self> {
+        let file_mapped_bytes = keyed(stat, b"file_mapped").ok_or(Missing::Malformed)?;
         // Not told before Linux 5.11.
         let page_tables_bytes = keyed(stat, b"pagetables").unwrap_or(0);
-        let mapped_bytes = bytes(b"anon")?.saturating_add(bytes(b"file_mapped")?);
         Ok(Self {
-            working_set_bytes: current_bytes.saturating_sub(bytes(b"inactive_file")?),
-            process_bytes: mapped_bytes.saturating_add(page_tables_bytes).saturating_add(swap_bytes),
+            charge: Charge::parse(current_bytes, stat)?,
+            mapped_bytes: file_mapped_bytes.saturating_add(page_tables_bytes),
         })
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            charge: self.charge.plus(other.charge),
+            mapped_bytes: self.mapped_bytes.saturating_add(other.mapped_bytes),
+        }
+    }
+
+    /// As [`Charge::made_of`] says.
+    fn made_of(self, below: Self) -> Self {
+        Self {
+            charge: self.charge.made_of(below.charge),
+            mapped_bytes: self.charge.part(below.charge, self.mapped_bytes, below.mapped_bytes),
+        }
+    }
+
+    fn weight(self, swap_bytes: u64) -> Weight {
+        let Usage { working_set_bytes, anon_bytes, .. } = self.charge.usage();
+        let process_bytes = anon_bytes.saturating_add(self.mapped_bytes).saturating_add(swap_bytes);
+        Weight { working_set_bytes, process_bytes }
     }
 }
 
@@ -60,7 +96,7 @@ impl WeightFiles {
             Err(error) if error.is_gone() => None,
             Err(error) => return Err(error),
         };
-        Ok(Self { charge: ChargeFiles::open(dir)?, swap, seen: None })
+        Ok(Self { charge: BranchFiles::open(dir)?, swap, seen: None })
     }
 
     /// Reads it: at rest one system call, or two with swap.
@@ -76,9 +112,10 @@ impl WeightFiles {
         {
             return Ok(weight);
         }
-        let stat = read_into(&self.charge.stat, buffer)?;
-        let weight = Weight::parse(current_bytes, swap_bytes, stat)?;
-        self.seen = accounts_for(stat, current_bytes).then_some((whole_bytes, weight));
+        let (own, below) = self.charge.read(buffer, Parts::read, Parts::plus)?;
+        let parts = own.made_of(below);
+        let weight = parts.weight(swap_bytes);
+        self.seen = parts.charge.is_accounted_for().then_some((whole_bytes, weight));
         Ok(weight)
     }
 }
@@ -89,24 +126,48 @@ mod tests {
 
     use super::*;
 
-    const STAT: &str =
-        "anon 4000000\nfile 3000000\nkernel 70\npagetables 5000\nfile_mapped 600000\ninactive_file 2000000\n";
+    const STAT: &str = "anon 4000000\nfile 3000000\nkernel 70\npagetables 5000\nfile_mapped 600000\nshmem 0\n\
+                        inactive_file 2000000\n";
 
     #[test]
     fn cache_that_nobody_maps_weighs_nothing_with_the_kernel() {
-        let weight = Weight::parse(7_000_000, 100, STAT.as_bytes()).unwrap();
-        assert_eq!(weight, Weight { working_set_bytes: 5_000_000, process_bytes: 4_605_100 });
+        let weight =
+            |stat: &str, swap| Parts::parse(7_000_000, stat.as_bytes()).map(|parts| parts.weight(swap));
+        let all = weight(STAT, 100).unwrap();
+        assert_eq!(all, Weight { working_set_bytes: 5_000_000, process_bytes: 4_605_100 });
         let old = STAT.replace("pagetables 5000\n", "");
-        assert_eq!(Weight::parse(7_000_000, 0, old.as_bytes()).unwrap().process_bytes, 4_600_000);
-        assert_eq!(Weight::parse(7_000_000, 0, b"anon 1\n"), Err(Missing::Malformed));
+        assert_eq!(weight(&old, 0).unwrap().process_bytes, 4_600_000);
+        assert_eq!(weight("anon 1\n", 0), Err(Missing::Malformed));
+    }
+
+    #[test]
+    fn what_containers_have_just_taken_weighs_before_their_pod_counts_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let write = |path: &str, current: u64, [anon, mapped, cached]: [u64; 3]| {
+            let dir = temp.path().join(path);
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join("memory.current"), current.to_string()).unwrap();
+            let stat = format!(
+                "anon {anon}\nfile {cached}\nfile_mapped {mapped}\nshmem 0\ninactive_file {cached}\n"
+            );
+            fs::write(dir.join("memory.stat"), stat).unwrap();
+        };
+        write("", 900_000_000, [100_000_000, 50_000_000, 600_000_000]);
+        write("app", 890_000_000, [880_000_000, 2_000_000, 10_000_000]);
+        let mut files = WeightFiles::open(&CgroupDir::unchecked(temp.path()).unwrap()).unwrap();
+        // Ten are charged to the pod alone, and what is known of them is no more than that.
+        let weight = files.read(&mut [0; 512]).unwrap();
+        assert_eq!(weight, Weight { working_set_bytes: 880_000_000, process_bytes: 892_000_000 });
     }
 
     #[test]
     fn the_parts_are_read_anew_when_the_whole_is_another() {
         let temp = tempfile::tempdir().unwrap();
         let write = |file: &str, text: &str| fs::write(temp.path().join(file), text).unwrap();
-        let parts =
-            |anon: u64| write("memory.stat", &format!("anon {anon}\nfile_mapped 0\ninactive_file 0\n"));
+        let parts = |anon: u64| {
+            let stat = format!("anon {anon}\nfile 0\nfile_mapped 0\nshmem 0\ninactive_file 0\n");
+            write("memory.stat", &stat);
+        };
         write("memory.current", "128000000\n");
         parts(127_500_000);
         let mut files = WeightFiles::open(&CgroupDir::unchecked(temp.path()).unwrap()).unwrap();
