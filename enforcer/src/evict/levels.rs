@@ -24,9 +24,11 @@ const PODS_KEEP_NS: u64 = 10_000 * MS;
 /// its threshold is no reason to gather its counters a thousand times a second.
 const PODS_PAUSE_NS: u64 = 10 * MS;
 
-/// The same for one that was made of what all pods are charged for, which takes a hundred times as long: a shortage that nobody
-/// can be evicted for may last. Whoever decides reads anew.
-const PODS_MADE_PAUSE_NS: u64 = 100 * MS;
+/// The same for one that was made of what all pods are charged for, which takes a hundred times as long.
+const PODS_MADE_PAUSE_NS: u64 = 25 * MS;
+
+/// And where that is short: a shortage that nobody can be evicted for may last. Whoever decides reads anew.
+const PODS_SHORT_PAUSE_NS: u64 = 100 * MS;
 
 /// How long it stands where kubepods could not be read: the threshold is not met meanwhile, whatever becomes of it.
 const PODS_RETRY_NS: u64 = 100 * MS;
@@ -88,6 +90,11 @@ impl Levels {
         self.pods.replace(pods)
     }
 
+    /// Has kubepods read anew at the next look: something was done about a shortage.
+    pub(super) fn renew(&mut self) {
+        self.pods_read = None;
+    }
+
     /// What is left to the pods. With `fresh` it is read anew in any case, otherwise where it may have changed. Where it may
     /// be short, it is made of what the `members` below that cgroup are charged for.
     pub(super) fn pods(
@@ -99,8 +106,9 @@ impl Levels {
         buffer: &mut [u8; stat::BUFFER_BYTES],
         members: impl FnOnce(&CgroupPath, &mut [u8]) -> Charge,
     ) -> Option<Level> {
-        let threshold = engine.highest_threshold(Signal::AllocatableMemoryAvailable);
-        let (Some(threshold), Some(pods)) = (threshold, &self.pods) else {
+        let signal = Signal::AllocatableMemoryAvailable;
+        let limits = engine.highest_threshold(signal).zip(engine.highest_target(signal));
+        let (Some((threshold, target)), Some(pods)) = (limits, &self.pods) else {
             self.pods_read = None;
             return None;
         };
@@ -110,15 +118,17 @@ impl Levels {
             return read.level;
         }
         let mut is_made = false;
-        let (level, missing) = match pods.read(buffer.as_mut_slice()) {
-            Ok(level) => {
-                let level = level.map(|read| {
-                    is_made = read.least_available_bytes() < threshold;
-                    let read = if is_made {
-                        read.made_of(members(pods.path(), buffer.as_mut_slice()))
-                    } else {
-                        read
-                    };
+        let read = pods.read(buffer.as_mut_slice()).and_then(|read| match read {
+            Some(read) if read.least_available_bytes() < target => {
+                is_made = true;
+                let charge = members(pods.path(), buffer.as_mut_slice());
+                pods.made_of(read, charge, buffer.as_mut_slice()).map(Some)
+            }
+            read => Ok(read),
+        });
+        let (level, missing) = match read {
+            Ok(read) => {
+                let level = read.map(|read| {
                     let AvailableMemory { available_bytes, total_bytes } = read.available();
                     Level { available: available_bytes, capacity: total_bytes }
                 });
@@ -194,7 +204,11 @@ impl PodsRead {
         let Some(level) = self.level else { return false };
         let left = level.available.saturating_sub(threshold);
         let fell = self.node_bytes.saturating_sub(node_bytes);
-        let pause_ns = if self.is_made { PODS_MADE_PAUSE_NS } else { PODS_PAUSE_NS };
+        let pause_ns = match (self.is_made, left) {
+            (false, _) => PODS_PAUSE_NS,
+            (true, 0) => PODS_SHORT_PAUSE_NS,
+            (true, _) => PODS_MADE_PAUSE_NS,
+        };
         age_ns >= pause_ns && (left < threshold || fell >= left / FELL_SHARE)
     }
 }

@@ -293,6 +293,9 @@ impl Turn {
         drop(mail);
         self.withdraw();
         self.retire();
+        if !outcomes.is_empty() {
+            self.wiring.levels.renew();
+        }
         for outcome in outcomes.iter() {
             self.heard(*outcome);
         }

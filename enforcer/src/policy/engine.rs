@@ -254,8 +254,18 @@ impl Engine {
     /// was not measured yet. None if the signal is not followed.
     #[must_use]
     pub fn highest_threshold(&self, signal: Signal) -> Option<u64> {
+        self.highest(signal, |reclaim| reclaim.amount)
+    }
+
+    /// The same with the minimum reclaim: the most that is to be available before a shortage that was acted on is over.
+    #[must_use]
+    pub fn highest_target(&self, signal: Signal) -> Option<u64> {
+        self.highest(signal, |reclaim| reclaim.target)
+    }
+
+    fn highest(&self, signal: Signal, bytes: impl Fn(Reclaim) -> u64) -> Option<u64> {
         let of_signal = self.pressure.thresholds().filter(|tracked| tracked.threshold.signal == signal);
-        of_signal.map(|tracked| tracked.reclaim().map_or(0, |reclaim| reclaim.amount)).max()
+        of_signal.map(|tracked| tracked.reclaim().map_or(0, &bytes)).max()
     }
 
     /// Takes one input in.

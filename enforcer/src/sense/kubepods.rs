@@ -49,6 +49,16 @@ impl PodsMemory {
         Ok(Some(PodsCharge { total_bytes, charge: self.charge.charge(buffer)? }))
     }
 
+    /// A reading by what the [pods themselves](Charge::made_of) are charged for, all of them together, as it was read since.
+    ///
+    /// That takes a while, in which they take and give up more. What they had given up by the end of it is not there any more,
+    /// and what they have taken is in theirs: so the smaller whole of before and after it holds, and theirs where that is more.
+    pub fn made_of(&self, read: PodsCharge, pods: Charge, buffer: &mut [u8]) -> Seen<PodsCharge> {
+        let since_bytes = self.charge.current_bytes(buffer)?;
+        let charge = Charge { current_bytes: read.charge.current_bytes.min(since_bytes), ..read.charge };
+        Ok(PodsCharge { charge: charge.made_of(pods), ..read })
+    }
+
     /// Where kubepods is.
     #[must_use]
     pub fn path(&self) -> &CgroupPath {
@@ -65,16 +75,10 @@ impl PodsCharge {
         AvailableMemory { available_bytes, total_bytes }
     }
 
-    /// The least that it may be: page cache that is gone may still count as idle.
+    /// The least that it may be: all page cache that counts as idle may be gone, and memory that is used in its place.
     #[must_use]
     pub fn least_available_bytes(&self) -> u64 {
-        self.available().available_bytes.saturating_sub(self.charge.stale_bytes())
-    }
-
-    /// The same by what the [pods themselves](Charge::made_of) are charged for, all of them together.
-    #[must_use]
-    pub fn made_of(self, pods: Charge) -> Self {
-        Self { charge: self.charge.made_of(pods), ..self }
+        self.total_bytes.saturating_sub(self.charge.current_bytes)
     }
 }
 

@@ -135,66 +135,119 @@ fn nobody(_: &CgroupPath, _: &mut [u8]) -> Charge {
     Charge::default()
 }
 
-#[test]
-fn a_shortage_of_the_pods_share_is_made_of_what_they_are_charged_for_themselves() {
-    let node = Node::new(0);
-    let write = |current_mib: u64, anon_mib: u64, idle_mib: u64| {
-        let stat = format!(
-            "anon {}\nfile {idle}\nshmem 0\ninactive_file {idle}\n",
-            anon_mib * MIB,
-            idle = idle_mib * MIB
-        );
-        fs::create_dir_all(node.kubepods()).unwrap();
-        fs::write(node.kubepods().join("memory.max"), format!("{}\n", 1024 * MIB)).unwrap();
-        fs::write(node.kubepods().join("memory.current"), format!("{}\n", current_mib * MIB)).unwrap();
-        fs::write(node.kubepods().join("memory.stat"), stat).unwrap();
-    };
-    write(1_000, 100, 0);
-    let mut levels = Levels::new(Err(Missing::Absent), None);
-    let dir = CgroupDir::unchecked(&node.kubepods()).unwrap();
-    assert!(levels.replace_pods(Box::new(PodsMemory::open(&dir).unwrap())).is_none());
-    let mut engine = Engine::new(&settings(&[(Signal::AllocatableMemoryAvailable, 100 * MIB)]));
-    let capacity = 1024 * MIB;
-    engine.step(Input::Node(NodeSample {
-        allocatable: Some(Level { available: capacity, capacity }),
-        ..NodeSample::memory(0, capacity, capacity)
-    }));
-    let asked = std::cell::Cell::new(0);
-    let mut read = |inactive_mib: u64| {
+/// A kubepods that may take 1 GiB, of which 100 MiB are to be left.
+struct Share {
+    node: Node,
+    levels: Levels,
+    engine: Engine,
+    asked: u32,
+}
+
+impl Share {
+    fn new(min_reclaim_mib: u64) -> Self {
+        let node = Node::new(0);
+        let mut levels = Levels::new(Err(Missing::Absent), None);
+        set_kubepods(&node, 0, 0, 0);
+        let dir = CgroupDir::unchecked(&node.kubepods()).unwrap();
+        assert!(levels.replace_pods(Box::new(PodsMemory::open(&dir).unwrap())).is_none());
+        let amount = ThresholdValue::Amount(100 * MIB);
+        let threshold = Threshold {
+            min_reclaim: Some(ThresholdValue::Amount(min_reclaim_mib * MIB)),
+            ..Threshold::hard(Signal::AllocatableMemoryAvailable, amount)
+        };
+        let mut engine = Engine::new(&EngineSettings { thresholds: followed(&[threshold]), ..settings(&[]) });
+        // It learns the amounts from the first look.
+        let capacity = 1024 * MIB;
+        engine.step(Input::Node(NodeSample {
+            allocatable: Some(Level { available: capacity, capacity }),
+            ..NodeSample::memory(0, capacity, capacity)
+        }));
+        Self { node, levels, engine, asked: 0 }
+    }
+
+    /// What is left, in MiB; the pods are charged for so much, and so much of it is idle page cache.
+    fn read(&mut self, now_ns: u64, fresh: bool, pods: impl FnOnce(&Node) -> (u64, u64)) -> Option<u64> {
+        let Self { node, levels, engine, asked } = self;
         let members = |_: &CgroupPath, _: &mut [u8]| {
-            asked.set(asked.get() + 1);
+            *asked += 1;
+            let (current_mib, idle_mib) = pods(node);
             let split = Split {
-                anon_bytes: (1_000 - inactive_mib) * MIB,
-                file_bytes: inactive_mib * MIB,
-                inactive_file_bytes: inactive_mib * MIB,
+                anon_bytes: (current_mib - idle_mib) * MIB,
+                file_bytes: idle_mib * MIB,
+                inactive_file_bytes: idle_mib * MIB,
                 shmem_bytes: 0,
             };
-            Charge { current_bytes: 1_000 * MIB, split, parts_bytes: 1_000 * MIB }
+            Charge { current_bytes: current_mib * MIB, split, parts_bytes: current_mib * MIB }
         };
-        levels.pods(SECOND, 0, &engine, true, &mut buffer(), members).map(|level| level.available / MIB)
-    };
+        let level = levels.pods(now_ns, 0, engine, fresh, &mut buffer(), members);
+        level.map(|level| level.available / MIB)
+    }
+}
+
+fn set_kubepods(node: &Node, current_mib: u64, anon_mib: u64, idle_mib: u64) {
+    let idle_bytes = idle_mib * MIB;
+    let stat = format!("anon {}\nfile {idle_bytes}\nshmem 0\ninactive_file {idle_bytes}\n", anon_mib * MIB);
+    fs::create_dir_all(node.kubepods()).unwrap();
+    fs::write(node.kubepods().join("memory.max"), format!("{}\n", 1024 * MIB)).unwrap();
+    fs::write(node.kubepods().join("memory.current"), format!("{}\n", current_mib * MIB)).unwrap();
+    fs::write(node.kubepods().join("memory.stat"), stat).unwrap();
+}
+
+#[test]
+fn a_shortage_of_the_pods_share_is_made_of_what_they_are_charged_for_themselves() {
+    let mut share = Share::new(0);
+    set_kubepods(&share.node, 1_000, 100, 0);
     // Page cache that kubepods has not counted as such yet.
-    assert_eq!(read(900), Some(924));
-    assert_eq!(read(0), Some(24), "it is short");
-    assert_eq!(asked.get(), 2);
-    write(1_000, 100, 900);
-    assert_eq!(read(0), Some(924), "nothing speaks for a shortage");
-    assert_eq!(asked.get(), 2, "the pods are not looked at for nothing");
-    // More parts than there is: some is gone, and it may be the idle one.
-    write(1_000, 1_000, 900);
-    assert_eq!(read(0), Some(24));
-    assert_eq!(asked.get(), 3);
-    // A shortage may last, and so much is not read a hundred times a second for it.
-    let mut again = |now_ns| {
-        let members = |_: &CgroupPath, _: &mut [u8]| {
-            asked.set(asked.get() + 1);
-            Charge::default()
-        };
-        levels.pods(now_ns, 0, &engine, false, &mut buffer(), members).map(|level| level.available / MIB)
+    assert_eq!(share.read(SECOND, true, |_| (1_000, 900)), Some(924));
+    assert_eq!(share.read(SECOND, true, |_| (1_000, 0)), Some(24), "it is short");
+    // What counts as idle cache there may be gone, and memory that is used in its place.
+    set_kubepods(&share.node, 1_000, 100, 900);
+    assert_eq!(share.read(SECOND, true, |_| (1_000, 0)), Some(24));
+    assert_eq!(share.asked, 3);
+    set_kubepods(&share.node, 900, 100, 0);
+    assert_eq!(share.read(SECOND, true, |_| (900, 0)), Some(124));
+    assert_eq!(share.asked, 3, "it would not be short even without idle cache");
+}
+
+#[test]
+fn a_shortage_that_was_acted_on_is_made_of_the_pods_until_the_minimum_reclaim_is_there() {
+    let mut share = Share::new(500);
+    set_kubepods(&share.node, 700, 700, 0);
+    assert_eq!(share.read(SECOND, true, |_| (700, 400)), Some(724), "no second pod for what is idle");
+}
+
+#[test]
+fn what_pods_give_up_and_take_while_they_are_read_makes_no_shortage() {
+    let mut share = Share::new(0);
+    set_kubepods(&share.node, 1_000, 1_000, 0);
+    let given_up = |node: &Node| {
+        set_kubepods(node, 600, 1_000, 0);
+        (600, 500)
     };
-    write(1_000, 1_000, 0);
-    assert_eq!((again(SECOND + 99 * MS), asked.get()), (Some(24), 3));
-    assert_eq!((again(SECOND + 100 * MS), asked.get()), (Some(24), 4));
+    assert_eq!(share.read(SECOND, true, given_up), Some(924));
+    set_kubepods(&share.node, 950, 950, 0);
+    let taken = |node: &Node| {
+        set_kubepods(node, 1_000, 950, 0);
+        (1_000, 900)
+    };
+    assert_eq!(share.read(SECOND, true, taken), Some(924));
+}
+
+#[test]
+fn the_pods_are_not_looked_at_all_the_time_for_a_shortage_that_lasts() {
+    let mut share = Share::new(0);
+    set_kubepods(&share.node, 1_000, 1_000, 0);
+    let short = |_: &Node| (1_000, 0);
+    assert_eq!(share.read(SECOND, true, short), Some(24));
+    assert_eq!((share.read(SECOND + 99 * MS, false, short), share.asked), (Some(24), 1));
+    assert_eq!((share.read(SECOND + 100 * MS, false, short), share.asked), (Some(24), 2));
+    // Close to one it is looked at more often, and after something was done at once.
+    let close = |_: &Node| (1_000, 100);
+    assert_eq!(share.read(2 * SECOND, false, close), Some(124));
+    assert_eq!((share.read(2 * SECOND + 24 * MS, false, short), share.asked), (Some(124), 3));
+    assert_eq!((share.read(2 * SECOND + 25 * MS, false, short), share.asked), (Some(24), 4));
+    share.levels.renew();
+    assert_eq!((share.read(2 * SECOND + 26 * MS, false, close), share.asked), (Some(124), 5));
 }
 
 #[test]

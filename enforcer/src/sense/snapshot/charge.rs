@@ -97,13 +97,6 @@ impl Charge {
         self.parts_bytes.abs_diff(self.current_bytes) <= tolerance(self.current_bytes)
     }
 
-    /// How much more the parts are than the whole, as far as that cannot be rounding: what is gone, and still counted in them.
-    #[must_use]
-    pub fn stale_bytes(self) -> u64 {
-        let stale_bytes = self.parts_bytes.saturating_sub(self.current_bytes);
-        if stale_bytes > tolerance(self.current_bytes) { stale_bytes } else { 0 }
-    }
-
     /// Both together.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
@@ -133,7 +126,8 @@ impl Charge {
         let part = |own, of_those_below| self.part(below, own, of_those_below);
         let (own, of) = (self.split, below.split);
         Self {
-            current_bytes: self.current_bytes,
+            // Those below are read after it, and may have taken more since.
+            current_bytes: self.current_bytes.max(below.current_bytes),
             split: Split {
                 anon_bytes: part(own.anon_bytes, of.anon_bytes),
                 file_bytes: part(own.file_bytes, of.file_bytes),
@@ -243,18 +237,11 @@ mod tests {
         // There can be no more of it than is charged.
         let above = charge(650, 90, 580);
         assert_eq!(working_set(above.made_of(charge(600, 90, 500))), 100);
+        // What came while they were read is theirs.
+        assert_eq!(working_set(charge(500, 90, 300).made_of(charge(600, 90, 500))), 100);
         assert_eq!(above.made_of(Charge::default()), above);
         assert!(!above.made_of(Charge::default()).is_accounted_for());
         assert_eq!(below.plus(charge(1, 1, 0)), charge(601, 591, 0));
-    }
-
-    #[test]
-    fn parts_that_are_more_than_the_whole_are_of_a_moment_before() {
-        let mut buffer = [0; 512];
-        let stat = "anon 142000000\nfile 3000000\nkernel 900000\nshmem 2000000\ninactive_file 0\n";
-        let mut stale = |current| files(current, stat).charge(&mut buffer).unwrap().stale_bytes();
-        assert_eq!((stale("146000000\n"), stale("145000000\n"), stale("421000000\n")), (0, 0, 0));
-        assert_eq!(stale("100000000\n"), 45_900_000);
     }
 
     #[test]
