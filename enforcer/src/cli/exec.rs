@@ -22,6 +22,8 @@ use crate::{
 
 /// How long a pod may take to become known.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the daemon may take to set the limits of a scope: the process is in it already, and would have to end.
+const TAKE_OVER: Duration = Duration::from_secs(30);
 /// How soon it is asked for again, and how soon at the latest after it was asked for in vain.
 const POLL: Duration = Duration::from_millis(10);
 const POLL_MAX: Duration = Duration::from_millis(320);
@@ -110,12 +112,12 @@ async fn taken_over(run_dir: &Path, target: &Target, cgroup: CgroupId) -> Result
             Found::Standing(container) if container.cgroup_id == Some(cgroup.0) => return Ok(()),
             Found::Standing(_) | Found::Pending(_) | Found::Unknown => {}
         }
-        if start.elapsed() >= PATIENCE {
+        if start.elapsed() >= TAKE_OVER {
             let Target { namespace, pod, .. } = target;
             return Err(Failure::from(anyhow!(
                 "the daemon has not set the limits of the scope of pod {namespace}/{pod} within {} s: \
                  `enforcer events` tells what keeps it",
-                PATIENCE.as_secs()
+                TAKE_OVER.as_secs()
             )));
         }
         poll.wait().await;
