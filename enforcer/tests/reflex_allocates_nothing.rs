@@ -47,6 +47,16 @@ use rustix::event::{EventfdFlags, eventfd};
 
 const MIB: u64 = 1 << 20;
 
+/// Waits until it holds, but not forever.
+fn eventually(holds: impl Fn() -> bool) {
+    for _ in 0..1_200 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// A pod of ordinary files that uses that much.
 fn pod(root: &Path, name: &str, used_bytes: u64) -> PodPlan {
     let dir = root.join(name);
@@ -281,16 +291,19 @@ impl Scene {
             std::thread::sleep(Duration::from_millis(100));
             rustix::io::write(&*bell, &rings.to_ne_bytes()).unwrap();
         }
-        std::thread::sleep(Duration::from_millis(200));
-        let stats = self.reflex.stats();
-        assert_eq!((stats.edges, stats.sources, Arc::strong_count(&bell)), (2, 0, 1), "{stats:?}");
+        let told = || {
+            let stats = self.reflex.stats();
+            (stats.edges, stats.sources, Arc::strong_count(&bell))
+        };
+        eventually(|| told() == (2, 0, 1));
+        assert_eq!(told(), (2, 0, 1));
     }
 
     /// It falls fast, and who looks ahead is woken.
     fn falls_fast(&self) {
         assert!(!self.rung.load(Ordering::Acquire));
         self.set_available(600 * MIB);
-        std::thread::sleep(Duration::from_millis(800));
+        eventually(|| self.rung.load(Ordering::Acquire));
         assert!(self.rung.load(Ordering::Acquire));
     }
 

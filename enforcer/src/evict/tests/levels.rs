@@ -44,7 +44,7 @@ fn start(node: &Node, thresholds: &[(Signal, u64)], pods: &[&Pod]) -> (Reflex, m
     let config = ReflexConfig { settings: settings(thresholds), ..config(node, Mode::Enforce) };
     let reflex = Reflex::spawn(&config, None, Vec::new(), None, forward).unwrap();
     reflex.set_candidates(pods.iter().map(|pod| node.candidate(pod)).collect());
-    std::thread::sleep(Duration::from_millis(50));
+    std::thread::sleep(Duration::from_millis(200));
     (reflex, reports)
 }
 

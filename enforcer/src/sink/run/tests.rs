@@ -175,7 +175,7 @@ async fn a_cursor_is_on_the_disk_while_a_receiver_hangs() {
         scene.append(1);
         let start = Instant::now();
         while scene.kept() != Some(scene.journal.cursor(1)) {
-            assert!(start.elapsed() < Duration::from_secs(5), "{:?}", scene.kept());
+            assert!(start.elapsed() < Duration::from_mins(1), "{:?}", scene.kept());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let start = Instant::now();
@@ -183,7 +183,7 @@ async fn a_cursor_is_on_the_disk_while_a_receiver_hangs() {
         start
     };
     let ((), start) = tokio::join!(work, watch);
-    assert!(start.elapsed() < GOODBYE + Duration::from_secs(1), "a hanging receiver keeps nobody");
+    assert!(start.elapsed() < GOODBYE + Duration::from_secs(20), "a hanging receiver keeps nobody");
     assert_eq!(scene.kept(), Some(scene.journal.cursor(1)));
 }
 
