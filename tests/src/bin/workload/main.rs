@@ -61,6 +61,9 @@ enum Load {
         /// Where to stop; then it is kept
         #[arg(long, value_parser = parse_size)]
         to: Option<u64>,
+        /// Make up for no pause of this machine: it takes no more at a time than it is to
+        #[arg(long)]
+        no_catch_up: bool,
     },
     /// Take memory as fast as the kernel gives it, and keep it
     Spike {
@@ -124,7 +127,7 @@ fn main() -> ExitCode {
         let clock = || Clock::start(limit);
         match load {
             Load::Hold { size, huge, touch_every } => memory::hold(&clock()?, size, huge, touch_every),
-            Load::Ramp { rate, to } => memory::ramp(&clock()?, rate, to),
+            Load::Ramp { rate, to, no_catch_up } => memory::ramp(&clock()?, rate, to, !no_catch_up),
             Load::Spike { size } => memory::spike(&clock()?, size),
             Load::Headless { size } => headless::spike(clock()?, size),
             Load::Spawn { size } => sharer::spawn(&clock()?, size),

@@ -24,6 +24,9 @@ const PAGES_A_TICK: usize = 64;
 /// How often `ramp` catches up with the clock.
 const RAMP_STEP: Duration = Duration::from_millis(5);
 
+/// How much of a pause it makes up for where it is not to catch up.
+const RAMP_PAUSE: Duration = Duration::from_millis(20);
+
 /// Memory of which every page has been written.
 #[derive(Debug)]
 pub(crate) struct Held {
@@ -127,20 +130,31 @@ struct Growth {
     behind_bytes: u64,
 }
 
-/// Takes memory at a steady rate, by the clock: what a stall has held up is made up for.
-pub(crate) fn ramp(clock: &Clock, bytes_per_second: u64, to: Option<u64>) -> anyhow::Result<()> {
+/// Takes memory at a steady rate, by the clock: what a stall has held up is made up for, if that is wanted.
+pub(crate) fn ramp(
+    clock: &Clock,
+    bytes_per_second: u64,
+    to: Option<u64>,
+    catch_up: bool,
+) -> anyhow::Result<()> {
     let mut held = Held::default();
     let limit = to.unwrap_or(u64::MAX);
     let mut second = EverySecond::after(Duration::ZERO);
     let mut next = Duration::ZERO;
+    // The clock without what is not made up for.
+    let (mut stalled, mut before) = (Duration::ZERO, Duration::ZERO);
     while held.bytes < limit && clock.wait_until(next) {
         let now = clock.elapsed();
-        let target = due_bytes(bytes_per_second, now).min(limit);
+        if !catch_up {
+            stalled += now.saturating_sub(before).saturating_sub(RAMP_PAUSE);
+            before = now;
+        }
+        let target = due_bytes(bytes_per_second, now.saturating_sub(stalled)).min(limit);
         // A piece at a time, so that reports come even when the kernel is slow.
         held.grow_to(target.min(held.bytes + PIECE_BYTES), clock)?;
         let now = clock.elapsed();
         if second.is_due(now) {
-            let due = due_bytes(bytes_per_second, now).min(limit);
+            let due = due_bytes(bytes_per_second, now.saturating_sub(stalled)).min(limit);
             let growth = Growth { held_bytes: held.bytes, behind_bytes: due.saturating_sub(held.bytes) };
             clock.report("ramp", State::Growing, growth)?;
         }
