@@ -3,7 +3,6 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -13,7 +12,6 @@ use std::{
 use anyhow::{Context as _, ensure};
 use enforcer::policy::rank::{self, MemoryStanding};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
 
 use crate::{
     cgroup::ROOT,
@@ -112,8 +110,9 @@ impl Scene {
             self.daemon.manifest(&file, &pod(&member.name, member.priority, &[container]))?;
             self.stream.wait_for_pod("pod.added", &format!("default/{}", member.name), PATIENCE)?;
             for mib in &member.processes_mib {
-                let process = hold(&self.daemon, &member.name, *mib)?;
-                self.processes.push(process);
+                let work = ["workload", "hold", "--size", &format!("{mib}Mi")];
+                self.processes
+                    .push(self.daemon.exec_until_ready(&format!("default/{}", member.name), &work)?);
             }
             self.members.push(member.clone());
         }
@@ -235,29 +234,6 @@ impl Scene {
         };
         self.members.iter().find(holds).map(|member| member.name.clone())
     }
-}
-
-/// Runs a process in a pod that holds memory, and waits until it does.
-fn hold(daemon: &Daemon, name: &str, mib: u64) -> anyhow::Result<Process> {
-    let (target, size) = (format!("default/{name}"), format!("{mib}Mi"));
-    let mut child = daemon
-        .verb(&["exec", &target, "--", "workload", "hold", "--size", &size])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let mut lines = BufReader::new(child.stdout.take().context("no output")?);
-    let mut line = String::new();
-    loop {
-        line.clear();
-        ensure!(lines.read_line(&mut line)? > 0, "{name} ended before it held {size}");
-        let told: Value = serde_json::from_str(&line)?;
-        if told["state"] == "ready" {
-            break;
-        }
-    }
-    // Kept open: whoever reports to nobody dies of it.
-    child.stdout = Some(lines.into_inner());
-    Ok(Process::new(child))
 }
 
 /// What fills the node: nobody's pod, and never killed for it.

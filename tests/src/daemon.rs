@@ -19,9 +19,6 @@ use crate::{
     wait::PATIENCE,
 };
 
-/// How long the daemon may take to be ready; emulated guests are slow.
-const START: Duration = Duration::from_secs(30);
-
 /// A running daemon; it is killed when this is dropped.
 #[derive(Debug)]
 pub struct Daemon {
@@ -89,21 +86,27 @@ impl Daemon {
             if let Some(status) = self.child.try_wait()? {
                 anyhow::bail!("the daemon ended with {status}:\n{}", self.log());
             }
-            ensure!(start.elapsed() < START, "the daemon is not ready after {START:?}:\n{}", self.log());
+            ensure!(
+                start.elapsed() < PATIENCE,
+                "the daemon is not ready after {PATIENCE:?}:\n{}",
+                self.log()
+            );
             thread::sleep(Duration::from_millis(20));
         }
         Ok(())
     }
 
-    /// Whether it says that it is; false also where nobody listens yet.
+    /// Whether it says that it is; false also where nobody listens yet, or hangs up.
     pub fn is_ready(&self) -> io::Result<bool> {
+        const NOT_YET: [io::ErrorKind; 4] = [
+            io::ErrorKind::NotFound,
+            io::ErrorKind::ConnectionRefused,
+            io::ErrorKind::ConnectionReset,
+            io::ErrorKind::BrokenPipe,
+        ];
         match self.get("/readyz") {
             Ok(answer) => Ok(answer.starts_with("HTTP/1.0 200")),
-            Err(error)
-                if [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused].contains(&error.kind()) =>
-            {
-                Ok(false)
-            }
+            Err(error) if NOT_YET.contains(&error.kind()) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -144,8 +147,40 @@ impl Daemon {
         fs::remove_file(self.pods().join(name)).with_context(|| format!("cannot remove {name}"))
     }
 
-    /// Runs a command in a container: `target` is `namespace/pod` or `namespace/pod/container`.
+    /// Waits until it has made the cgroups of a pod, whose manifest has just come, or has refused to. `enforcer exec` gives
+    /// up after seconds, which an emulated machine may need for less.
+    pub fn wait_until_decided(&self, target: &str) -> anyhow::Result<()> {
+        let start = Instant::now();
+        let mut parts = target.split('/');
+        let (namespace, name) = (parts.next(), parts.next());
+        loop {
+            let answer = self.get("/v1/pods")?;
+            let (_, body) = answer.split_once("\r\n\r\n").context("an answer without a body")?;
+            let view: Value = serde_json::from_str(body).with_context(|| format!("{answer:?}"))?;
+            let mut pods = view["pods"].as_array().into_iter().flatten();
+            let pod = pods.find(|pod| pod["namespace"].as_str() == namespace && pod["name"].as_str() == name);
+            // What systemd makes comes with the first process.
+            let stands = |container: &Value| {
+                container["cgroupId"].is_u64()
+                    || container["cgroup"]
+                        .as_str()
+                        .is_some_and(|path| Path::new(path).extension() == Some("scope".as_ref()))
+            };
+            let is_decided = pod.is_some_and(|pod| match pod["state"].as_str() {
+                Some("active") => pod["containers"].as_array().into_iter().flatten().all(stands),
+                state => state != Some("pending"),
+            });
+            if is_decided {
+                return Ok(());
+            }
+            ensure!(start.elapsed() < PATIENCE, "no cgroups of {target} after {PATIENCE:?}: {view}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Runs a command in a container, once that stands: `target` is `namespace/pod` or `namespace/pod/container`.
     pub fn exec(&self, target: &str, arguments: &[&str]) -> anyhow::Result<Child> {
+        self.wait_until_decided(target)?;
         command(&self.folder)
             .args(["exec", target, "--"])
             .args(arguments)
@@ -156,8 +191,9 @@ impl Daemon {
             .with_context(|| format!("cannot run enforcer exec {target}"))
     }
 
-    /// Runs a load in a container, and waits until it says that it is ready.
+    /// The same with a load, and waits until it says that it is ready.
     pub fn exec_until_ready(&self, target: &str, arguments: &[&str]) -> anyhow::Result<Process> {
+        self.wait_until_decided(target)?;
         let mut child = self
             .verb(&["exec", target, "--"])
             .args(arguments)

@@ -10,6 +10,7 @@ use anyhow::{Context as _, ensure};
 
 const ZRAM: &str = "/dev/zram0";
 const PAGES: &str = "/proc/sys/vm/nr_hugepages";
+const PID_MAX: &str = "/proc/sys/kernel/pid_max";
 
 /// Swap space in compressed memory, until this is dropped.
 #[derive(Debug)]
@@ -63,5 +64,34 @@ impl Drop for HugePages {
     fn drop(&mut self) {
         // As above.
         drop(fs::write(PAGES, "0"));
+    }
+}
+
+/// Another bound of process ids, until this is dropped.
+#[derive(Debug)]
+pub struct PidMax(String);
+
+impl PidMax {
+    /// Sets it.
+    pub fn set(most: u64) -> anyhow::Result<Self> {
+        let before = fs::read_to_string(PID_MAX).with_context(|| format!("cannot read {PID_MAX}"))?;
+        fs::write(PID_MAX, most.to_string()).with_context(|| format!("cannot write {most} to {PID_MAX}"))?;
+        Ok(Self(before))
+    }
+
+    /// The same, so that as many are left beside what runs.
+    pub fn leave(free: u64) -> anyhow::Result<Self> {
+        // The fourth field: those that could run, and all.
+        let load = fs::read_to_string("/proc/loadavg").context("cannot read /proc/loadavg")?;
+        let all = load.split_whitespace().nth(3).and_then(|counts| counts.split_once('/'));
+        let (_, all) = all.with_context(|| format!("/proc/loadavg holds {load:?}"))?;
+        Self::set(all.parse::<u64>()? + free)
+    }
+}
+
+impl Drop for PidMax {
+    fn drop(&mut self) {
+        // As above.
+        drop(fs::write(PID_MAX, &self.0));
     }
 }

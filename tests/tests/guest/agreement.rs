@@ -7,7 +7,7 @@ use enforcer_tests::{
     agreement::{Member, Outcome, Scene},
     daemon::Daemon,
     stream::is,
-    wait::wait_until,
+    wait::{PATIENCE, wait_until},
 };
 
 fn scene(name: &str, policy: &str) -> Scene {
@@ -72,9 +72,7 @@ fn scores_are_written_once_told_and_undone() {
     let told = |event: &serde_json::Value| is(event, "limits.applied") && event["data"]["reason"] == "ranked";
     let event = scene
         .stream()
-        .wait_for("the new score", Duration::from_secs(10), |event| {
-            told(event) && event["data"]["pod"] == "large"
-        })
+        .wait_for("the new score", PATIENCE, |event| told(event) && event["data"]["pod"] == "large")
         .unwrap();
     assert_eq!(event["data"]["files"][0]["file"], "oom_score_adj", "{event}");
     assert_eq!(event["data"]["files"][0]["old"], "1000", "{event}");

@@ -12,6 +12,7 @@ use enforcer::{
     policy::{Plan, Settings, plan},
     source::manifest,
 };
+use enforcer_tests::wait::PATIENCE;
 
 const MOUNT: &str = "/sys/fs/cgroup";
 
@@ -134,9 +135,6 @@ fn score(pid: u32) -> i16 {
 fn pids(procs: &str) -> Vec<u32> {
     procs.lines().map(|line| line.parse().unwrap()).collect()
 }
-
-/// An emulated guest among others takes seconds for what takes milliseconds elsewhere.
-const PATIENCE: Duration = Duration::from_mins(1);
 
 fn eventually(what: &str, mut check: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -344,7 +342,7 @@ fn a_removed_pods_cgroups_go_once_they_are_empty() {
         while scene.file("podg1").exists() {
             let changes = populated(&mut events, "/removal/kubepods/podg1").await;
             drop(scene.reconciler.look_at(&changes, Some(&scene.permit)));
-            assert!(start.elapsed() < Duration::from_secs(10));
+            assert!(start.elapsed() < PATIENCE);
         }
         println!("last exit to gone: {} ms", start.elapsed().as_millis());
         let resolved = scene.reconciler.index().resolve(id).unwrap();
@@ -378,9 +376,9 @@ fn a_pod_cgroup_that_holds_processes_itself_is_named() {
 /// Waits for the kernel to tell of a change at or below `path`.
 async fn populated(events: &mut WatchEvents, path: &str) -> Changes {
     loop {
-        let changes = tokio::time::timeout(Duration::from_secs(10), events.next())
+        let changes = tokio::time::timeout(PATIENCE, events.next())
             .await
-            .unwrap_or_else(|_| panic!("no event for {path} within 10 s"))
+            .unwrap_or_else(|_| panic!("no event for {path} within {PATIENCE:?}"))
             .unwrap();
         if changes.overflow || changes.populated.iter().any(|changed| changed.as_str().starts_with(path)) {
             return changes;

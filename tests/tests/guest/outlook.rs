@@ -1,16 +1,17 @@
 //! A node that fills: it is told before the end, once, with whose doing it is, and when it is over.
 #![expect(clippy::unwrap_used, reason = "a scenario's helpers may panic like the scenario itself")]
 
-use std::{fs, path::Path, thread, time::Duration};
+use std::{path::Path, thread, time::Duration};
 
 use enforcer_tests::{
     daemon::Daemon,
     disk::Disk,
+    host::PidMax,
     kernel,
     pods::{Container, pod},
     process::Process,
     stream::{Stream, is},
-    wait::PATIENCE,
+    wait::{PATIENCE, wait_until},
 };
 use serde_json::Value;
 
@@ -95,7 +96,7 @@ fn a_slow_fill_is_told_with_the_time_that_is_left_and_whose_doing_it_is() {
     thread::sleep(SETTLING);
     // The soft threshold comes in 50 s, and the hard one later.
     let rate_mib = (kernel::meminfo_bytes("MemAvailable").unwrap() / MIB - 400) / 50;
-    let mut leak = scene.start("leak", &["ramp", "--rate", &format!("{rate_mib}Mi")]);
+    let mut leak = scene.start("leak", &["ramp", "--no-catch-up", "--rate", &format!("{rate_mib}Mi")]);
 
     let soft = scene.wait("pressure.rising", "memory.available", false);
     let data = &soft["data"];
@@ -128,7 +129,7 @@ fn a_fast_fill_is_told_before_it_crosses_the_threshold() {
     let mut scene = Scene::open("fast", "evictionHard: {memory.available: 100Mi}", &["hog", "calm"]);
     let mut calm = scene.hold("calm", 100);
     thread::sleep(SETTLING);
-    let mut hog = scene.start("hog", &["ramp", "--rate", "300Mi"]);
+    let mut hog = scene.start("hog", &["ramp", "--no-catch-up", "--rate", "150Mi"]);
     let crossed =
         scene.stream.wait_for("the crossing", PATIENCE, |event| is(event, "threshold.crossed")).unwrap();
     let rising = scene.wait("pressure.rising", "memory.available", true);
@@ -153,15 +154,15 @@ fn page_cache_and_a_pod_that_has_grown_are_nothing_to_warn_of() {
     // Once, at full speed, and far from the threshold.
     let grown = scene.hold("grown", 200);
     let churn = scene.start("churn", &["cache", "--file", &disk.path(), "--size", "1Gi"]);
+    let cached = || kernel::meminfo_bytes("Cached").unwrap() + kernel::meminfo_bytes("Buffers").unwrap();
+    wait_until("much page cache", || cached() > 700 * MIB);
     scene.stream.drain(3 * A_LOOK);
-    let cached = kernel::meminfo_bytes("Cached").unwrap() + kernel::meminfo_bytes("Buffers").unwrap();
-    assert!(cached > 700 * MIB, "only {cached} bytes are cached");
     assert_eq!(scene.count("pressure.rising"), 0, "{:?}", scene.stream.seen);
 
     // With a leak beside it, it is the leak's doing.
     let rate_mib = kernel::meminfo_bytes("MemAvailable").unwrap() / MIB / 40;
     scene.daemon.manifest("leak.yaml", &leak()).unwrap();
-    let leak = scene.start("leak", &["ramp", "--rate", &format!("{rate_mib}Mi")]);
+    let leak = scene.start("leak", &["ramp", "--no-catch-up", "--rate", &format!("{rate_mib}Mi")]);
     let rising = scene.wait("pressure.rising", "memory.available", true);
     assert_eq!(names(&rising), ["leak"], "{rising}");
     drop((leak, churn, grown));
@@ -182,7 +183,7 @@ fn what_comes_and_goes_is_not_told_again_and_again() {
     scene.stream.seen.clear();
     // Each would be at the threshold within ten seconds, and is gone after four.
     for _ in 0..8 {
-        let mut wave = scene.start("waves", &["ramp", "--rate", "60Mi", "--for", "4s"]);
+        let mut wave = scene.start("waves", &["ramp", "--no-catch-up", "--rate", "60Mi", "--for", "4s"]);
         wave.wait_for_end(PATIENCE).unwrap();
         scene.stream.drain(Duration::from_secs(1));
     }
@@ -196,14 +197,13 @@ fn what_comes_and_goes_is_not_told_again_and_again() {
 
 #[test]
 fn process_ids_that_go_are_told_with_whose_processes_they_are() {
-    // So that a thousand processes are a good part of them.
-    let most = fs::read_to_string("/proc/sys/kernel/pid_max").unwrap();
-    fs::write("/proc/sys/kernel/pid_max", "2500").unwrap();
+    // So that a thousand processes are most of them.
+    let _bound = PidMax::leave(300 + 1_000).unwrap();
     let settings = "evictionHard: {memory.available: 50Mi, pid.available: \"300\"}";
     let mut scene = Scene::open("pids", settings, &["forks", "few"]);
     let few = scene.start("few", &["fork", "--count", "20"]);
     thread::sleep(SETTLING);
-    // One every 20 ms, and so in half a minute or so as many as there may be.
+    // One every 20 ms, and so in a quarter of a minute or so as many as there may be.
     let script = "for i in $(seq 3000); do sleep 100000 & usleep 20000; done";
     let forks = Process::new(scene.daemon.exec("default/forks", &["sh", "-c", script]).unwrap());
     let rising = scene.wait("pressure.rising", "pid.available", true);
@@ -221,5 +221,4 @@ fn process_ids_that_go_are_told_with_whose_processes_they_are() {
     scene.wait("pressure.cleared", "pid.available", true);
     drop((forks, few));
     scene.daemon.stop().unwrap();
-    fs::write("/proc/sys/kernel/pid_max", most.trim()).unwrap();
 }

@@ -53,9 +53,12 @@ impl Scene {
     /// Has the node run short by one that stays within what it asked for, until so many are evicted; who, in their order,
     /// with the priority that each was ranked by.
     fn evicted(&mut self, count: usize) -> Vec<(String, i64)> {
-        self.manifest("filler", 0, "memory: 1500Mi", None);
+        self.manifest("filler", 0, "memory: 1700Mi", None);
         self.stream.wait_for_pod("pod.added", "default/filler", PATIENCE).unwrap();
-        let filler = self.daemon.exec("default/filler", &["workload", "ramp", "--rate", "60Mi"]).unwrap();
+        let filler = self
+            .daemon
+            .exec("default/filler", &["workload", "ramp", "--no-catch-up", "--rate", "60Mi"])
+            .unwrap();
         let filler = Process::new(filler);
         let mut decided: Vec<(String, i64)> = Vec::new();
         while decided.len() < count {

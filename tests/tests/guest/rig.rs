@@ -91,7 +91,7 @@ fn workload_ramps_by_the_clock() {
     assert_eq!(ready["heldBytes"], 100 << 20);
     // Never faster than its rate; on a slow machine later, but not by the sum of its sleeps.
     assert!(took >= Duration::from_secs(2), "{took:?}");
-    assert!(took < Duration::from_secs(4), "{took:?}");
+    assert!(took < Duration::from_secs(15), "{took:?}");
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn guaranteed(name: &str) -> (Daemon, Stream, PathBuf) {
     let cgroup =
         Path::new("/sys/fs/cgroup").join(applied["data"]["cgroup"].as_str().unwrap().trim_start_matches('/'));
     // What is guarded is put in right after that.
-    thread::sleep(Duration::from_millis(500));
+    thread::sleep(Duration::from_secs(2));
     (daemon, stream, cgroup)
 }
 
@@ -303,6 +303,8 @@ fn components_of_the_node_and_pause_processes_have_their_scores() {
     let contained = hold(&kubelet, Some(&cgroup));
     wait_until("the later component's score", || score(late.id()) == Some(-999));
     wait_until("the sandbox's score", || score(sandboxes.id()) == Some(-998));
+    wait_until("the score of one in a container", || score(contained.id()) == Some(GUARANTEED));
+    thread::sleep(Duration::from_secs(1));
     assert_eq!(score(nobodys.id()), Some(0), "a pause process outside of pods");
     assert_eq!(score(contained.id()), Some(GUARANTEED), "a program of that name in a container");
     drop((early, late, sandboxes, nobodys, contained));

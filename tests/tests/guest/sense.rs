@@ -1,7 +1,6 @@
 //! The eBPF programs on real kernels: every one loads and attaches, and OOM kills are attributed.
-use std::time::Duration;
-
 use enforcer::sense::{EdgeKind, EdgeSource as _, Limited, Mark, MarkProgram, Programs, Readiness};
+use enforcer_tests::wait::PATIENCE;
 
 mod cgroup;
 mod edges;
@@ -15,7 +14,6 @@ use tracer::Tracer;
 
 /// A program that takes memory until it is killed.
 const EATER: &str = "exec tail /dev/zero";
-const PATIENCE: Duration = Duration::from_mins(1);
 
 #[test]
 fn every_program_loads_and_attaches() {
@@ -88,7 +86,7 @@ fn victim_that_was_dying_is_marked_and_not_killed() {
     let (first, second) = (pod.child("c1"), pod.child("c2"));
     let mut victim = first.run("exec workload hold --size 48Mi");
     first.wait_for_bytes(48 << 20, PATIENCE);
-    let usurp = format!("exec workload usurp --victim {} --size 40Mi --cpu 1 --for 3s", victim.id());
+    let usurp = format!("exec workload usurp --victim {} --size 40Mi --cpu 1 --for 10s", victim.id());
     let mut usurper = second.run(&usurp);
     let marks = tracer.marks(1, PATIENCE);
     let mark = &marks[0];
@@ -186,7 +184,7 @@ fn node_that_runs_out_has_the_machine_as_limit_and_edges_before() {
     let mut tracer = Tracer::start();
     let container = Cgroup::root("node");
     let mut eater = container.run("echo 1000 > /proc/self/oom_score_adj; exec tail /dev/zero");
-    let (mark, exit) = tracer.victim(Duration::from_mins(3));
+    let (mark, exit) = tracer.victim(PATIENCE * 2);
     assert_eq!(mark.limit, Some(Limited::Machine));
     assert_eq!(mark.cgroup, Some(container.id()));
     assert_eq!(exit.pid, eater.id());

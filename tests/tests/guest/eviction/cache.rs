@@ -2,7 +2,7 @@
 
 use std::{fs, thread, time::Duration};
 
-use enforcer_tests::{disk::Disk, kernel};
+use enforcer_tests::{disk::Disk, kernel, wait::wait_until};
 use serde_json::Value;
 
 use super::{MIB, Scene};
@@ -25,6 +25,10 @@ fn what_a_pod_has_just_read_is_not_what_it_uses() {
     let mut reader = scene.start("reader", &["workload", "cache", "--file", &disk.path(), "--size", "700Mi"]);
     let (mut most_bytes, mut most_charged_bytes) = (0, 0);
     for _ in 0..FILLS {
+        // It writes the file again, or reads it, as fast as this machine does.
+        wait_until("what it reads", || {
+            scene.number("reader", "memory.current").is_some_and(|bytes| bytes > 550 * MIB)
+        });
         for _ in 0..30 {
             thread::sleep(Duration::from_millis(100));
             let answer = scene.daemon.get("/v1/ranking").unwrap();

@@ -1,6 +1,6 @@
 //! The next in rank is held back while a victim's memory is awaited, and let go of.
 
-use std::{fs, time::Duration};
+use std::fs;
 
 use enforcer_tests::{
     process::Process,
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{MIB, Scene, to_leave};
 
-const SETTINGS: &str = "evictionHard: {memory.available: 100Mi}\nevictionSoft: {memory.available: 700Mi}\n\
+const SETTINGS: &str = "evictionHard: {memory.available: 30Mi}\nevictionSoft: {memory.available: 700Mi}\n\
                         evictionSoftGracePeriod: {memory.available: 1s}\nevictionMaxPodGracePeriod: 600";
 
 /// A victim that takes its time, and one that grows meanwhile and is held back for it.
@@ -29,7 +29,7 @@ impl Held {
         scene.wait("eviction.signalled", "victim");
         // No BestEffort pod may start while memory is short.
         scene.manifest("grower", 0, "memory: 16Mi", "");
-        let ramp = ["workload", "ramp", "--rate", "30Mi", "--to", "450Mi"];
+        let ramp = ["workload", "ramp", "--no-catch-up", "--rate", "30Mi", "--to", "450Mi"];
         let grower = Process::new(scene.daemon.exec("default/grower", &ramp).unwrap());
         let told = scene
             .stream
@@ -88,9 +88,10 @@ fn a_daemon_that_is_killed_meanwhile_leaves_nobody_braked_after_the_next_start()
     drop(held);
     let mut scene = Scene::open_with("eviction-contain-killed", SETTINGS);
     wait_until("the value before", || high() == "max");
-    scene.stream.drain(Duration::from_secs(1));
-    let restored = scene.stream.of("limits.restored").find(|event| event["data"]["reason"] == "interrupted");
-    assert_eq!(restored.unwrap()["data"]["files"][0]["file"], "memory.high");
+    let interrupted =
+        |event: &Value| is(event, "limits.restored") && event["data"]["reason"] == "interrupted";
+    let restored = scene.stream.wait_for("word of it", PATIENCE, interrupted).unwrap();
+    assert_eq!(restored["data"]["files"][0]["file"], "memory.high");
     scene.clear(&["victim", "filler", "grower"]);
     scene.daemon.stop().unwrap();
 }

@@ -68,7 +68,7 @@ const SETTINGS: &str = "evictionHard: {memory.available: 200Mi}\njournalMaxBytes
 
 fn evict(scene: &mut Scene) -> Value {
     let filler = scene.fill(&to_leave(500 * MIB));
-    let mut hog = scene.start("hog", &["workload", "ramp", "--rate", "200Mi"]);
+    let mut hog = scene.start("hog", &["workload", "ramp", "--no-catch-up", "--rate", "200Mi"]);
     let signalled = scene.wait("eviction.signalled", "hog");
     scene.wait("eviction.completed", "hog");
     hog.wait_for_end(PATIENCE).unwrap();

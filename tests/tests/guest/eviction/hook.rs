@@ -67,10 +67,12 @@ impl Hook {
 }
 
 impl Scene {
-    /// A pod that takes the node slowly below the threshold, so that there are seconds for a hook.
+    /// A pod that takes the node slowly below the threshold, so that there are seconds for a hook, and not by half of what is
+    /// left there, so that they are not cut short.
     fn creep(&self) -> (Process, Process) {
-        let filler = self.fill(&to_leave(THRESHOLD_BYTES + 60 * MIB));
-        (filler, self.start("hog", &["workload", "ramp", "--rate", "20Mi", "--to", "200Mi"]))
+        let filler = self.fill(&to_leave(THRESHOLD_BYTES + 150 * MIB));
+        let to = to_leave(THRESHOLD_BYTES - 60 * MIB);
+        (filler, self.start("hog", &["workload", "ramp", "--no-catch-up", "--rate", "20Mi", "--to", &to]))
     }
 
     /// The cgroups that runs of hooks are kept in.
@@ -141,7 +143,7 @@ fn one_that_hangs_is_ended_at_its_deadline_with_all_that_it_started_and_the_kill
         "setsid sh -c 'trap \"\" TERM HUP INT; echo $$ > escaped; while :; do sleep 1; done' &\n\
          echo $$ > main; trap '' TERM; while :; do sleep 1; done\n",
     );
-    let mut scene = Scene::open_with("hook-hangs", &hook.settings("1s"));
+    let mut scene = Scene::open_with("hook-hangs", &hook.settings("5s"));
     let (mut filler, mut hog) = scene.creep();
     let signalled = scene.killed();
     assert_eq!(signalled["data"]["hook"]["outcome"], "timedOut", "{signalled}");
@@ -207,14 +209,15 @@ fn what_others_may_write_to_is_refused_at_the_start_and_at_a_reload_and_is_not_r
 #[test]
 fn where_memory_goes_too_fast_it_is_not_begun() {
     let hook = Hook::new("late", "touch ran\n");
-    // What is left at the crossing lasts 67 ms, and the hog's memory is given half a second to come back: there is no time
-    // for a hook even where a busy machine fills at a seventh of that rate.
-    let mut scene = Scene::open_with("hook-late", &hook.settings_at(40 * MIB, "30s"));
+    // What is left at the crossing lasts 170 ms, and the hog's memory is given half a second to come back: there is no time
+    // for a hook even where a busy machine fills at a third of that rate.
+    let mut scene = Scene::open_with("hook-late", &hook.settings_at(100 * MIB, "30s"));
     let killed_by_kernel = kernel::vmstat("oom_kill").unwrap();
     // So long that the rate is known when the threshold is crossed.
     let filler = scene.fill(&to_leave(1_200 * MIB));
-    super::at_rest_bytes();
-    let mut hog = scene.start("hog", &["workload", "ramp", "--rate", "600Mi"]);
+    // And no further than the kernel lets it go unharmed, should the daemon have to wait for a processor.
+    let to = to_leave(20 * MIB);
+    let mut hog = scene.start("hog", &["workload", "ramp", "--no-catch-up", "--rate", "600Mi", "--to", &to]);
     let decided = scene.wait("eviction.decided", "hog");
     assert_eq!(decided["data"]["hook"]["skipped"], "noTime", "{decided}");
     let signalled = scene.killed();

@@ -12,7 +12,7 @@ fn an_eviction_moves_its_counters_and_no_others() {
     let filler = scene.fill(&to_leave(THRESHOLD_BYTES + 300 * MIB));
     let next = "enforcer_next_victim_info{rank=\"1\",namespace=\"default\",pod=\"filler\"} 1\n";
     wait_until("the only one there is to be named", || scene.daemon.get("/metrics").unwrap().contains(next));
-    let mut hog = scene.start("hog", &["workload", "ramp", "--rate", "200Mi"]);
+    let mut hog = scene.start("hog", &["workload", "ramp", "--no-catch-up", "--rate", "200Mi"]);
     let completed = scene.wait("eviction.completed", "hog");
     hog.wait_for_end(PATIENCE).unwrap();
     let answer = scene.daemon.get("/metrics").unwrap();

@@ -1,6 +1,6 @@
 //! What operators order holds, outlives the daemon, ends by itself, and is not for pods to say.
 
-use std::time::Duration;
+use std::{fs, time::Duration};
 
 use enforcer_tests::{
     kernel,
@@ -29,7 +29,15 @@ impl Scene {
     /// Starts what does not heed SIGTERM.
     fn ignoring(&self, name: &str) -> Process {
         let work = ["sh", "-c", "trap '' TERM; while :; do sleep 1; done"];
-        Process::new(self.daemon.exec(&format!("default/{name}"), &work).unwrap())
+        let process = Process::new(self.daemon.exec(&format!("default/{name}"), &work).unwrap());
+        // The fifteenth signal; a list that is no bit set is that of a process which has ended.
+        let ignored = || {
+            let status = fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+            let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
+            u64::from_str_radix(mask, 16).unwrap()
+        };
+        wait_until("its ignoring SIGTERM", || ignored() >> 14 & 1 == 1);
+        process
     }
 
     /// A pod that is given 2 s to end.
@@ -90,10 +98,12 @@ fn a_protected_pod_is_spared_and_the_next_is_taken_also_after_a_restart() {
 #[test]
 fn while_paused_decisions_are_told_alone_and_then_they_are_carried_out() {
     const NAME: &str = "orders-pause";
-    let mut scene = Scene::open(NAME);
+    // So high that the node is at ease below it for as long as that is.
+    let settings = "evictionHard: {memory.available: 400Mi}";
+    let mut scene = Scene::open_with(NAME, settings);
     let killed_by_kernel = kernel::vmstat("oom_kill").unwrap();
-    scene.ordered(&["pause", "--for", "40s", "--reason", "an upgrade"]);
-    let mut hog = scene.hold("hog", 0, "", "", &to_leave(THRESHOLD_BYTES - 120 * MIB));
+    scene.ordered(&["pause", "--for", "80s", "--reason", "an upgrade"]);
+    let mut hog = scene.hold("hog", 0, "", "", &to_leave(250 * MIB));
     let paused = scene.wait("eviction.decided", "hog");
     assert_eq!((&paused["data"]["dryRun"], &paused["data"]["paused"]), (&true.into(), &true.into()));
     let (said, status) = scene.order(&["doctor"]);
@@ -101,7 +111,7 @@ fn while_paused_decisions_are_told_alone_and_then_they_are_carried_out() {
     assert!(hog.lives().unwrap());
     // The daemon is killed: dropping it is SIGKILL.
     drop(scene);
-    let mut scene = Scene::open(NAME);
+    let mut scene = Scene::open_with(NAME, settings);
     let resumed = |event: &Value| is(event, "degraded.entered") && event["data"]["resumed"] == true;
     scene.stream.wait_for("the pause", PATIENCE, resumed).unwrap();
     let expired = |event: &Value| is(event, "degraded.left") && event["data"]["what"] == "pause";

@@ -1,34 +1,12 @@
 //! Process ids run short.
 
-use std::fs;
-
-use enforcer_tests::{stream::is, wait::PATIENCE};
+use enforcer_tests::{host::PidMax, stream::is, wait::PATIENCE};
 
 use super::Scene;
 
-const PID_MAX: &str = "/proc/sys/kernel/pid_max";
-
-/// Another bound, until this is dropped.
-struct Bound(String);
-
-impl Bound {
-    fn set(most: u32) -> Self {
-        let before = fs::read_to_string(PID_MAX).unwrap();
-        fs::write(PID_MAX, most.to_string()).unwrap();
-        Self(before)
-    }
-}
-
-impl Drop for Bound {
-    fn drop(&mut self) {
-        // The guest ends with the scenario.
-        drop(fs::write(PID_MAX, &self.0));
-    }
-}
-
 #[test]
 fn a_fork_bomb_of_small_processes_goes_and_not_the_large_pod() {
-    let _bound = Bound::set(1_500);
+    let _bound = PidMax::set(1_500).unwrap();
     let settings = "evictionHard: {memory.available: 50Mi, pid.available: \"500\"}";
     let mut scene = Scene::open_with("eviction-pids", settings);
     let mut large = scene.hold("large", 0, "", "", "300Mi");

@@ -21,7 +21,7 @@ fn a_shortage_by_the_kubelets_reckoning_costs_one_pod_each_time() {
         let size = to_leave(THRESHOLD_BYTES + 800 * MIB);
         let mut filler = scene.fill(&size);
         at_rest_bytes();
-        let mut hog = scene.start("hog", &["workload", "ramp", "--rate", "1Gi"]);
+        let mut hog = scene.start("hog", &["workload", "ramp", "--no-catch-up", "--rate", "300Mi"]);
         scene.wait("eviction.completed", "hog");
         hog.wait_for_end(PATIENCE).unwrap();
         // By a reading of before its death it would not be enough. The root cgroup's memory.stat is up to two seconds behind.

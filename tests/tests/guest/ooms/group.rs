@@ -3,7 +3,7 @@ use serde_json::json;
 
 use super::{
     Scene, assert_holds,
-    scene::{kills, merged, place, victims, wait_for_processes},
+    scene::{kills, place, victims, wait_for_processes},
 };
 
 /// A container of that many processes, of which the last runs into the limit.
@@ -23,7 +23,11 @@ fn whole_container(name: &str, processes: usize, limit: &str, spike: &str) {
     hog.killed();
     parent.killed();
     assert_eq!(victims(&incident), members, "one incident with every process of the container");
-    let member = merged(&json!({"exitCode": 9}), &place("many", "app", cgroup));
+    // An incident closes a second after its mark, and among so many an end may come later.
+    let ends = incident["victims"].as_array().unwrap().iter().map(|victim| &victim["exitCode"]);
+    assert!(ends.clone().all(|end| end.is_null() || *end == 9), "{incident:#}");
+    assert!(ends.clone().any(|end| *end == 9), "{incident:#}");
+    let member = place("many", "app", cgroup);
     assert_holds(
         &incident,
         &json!({

@@ -10,7 +10,7 @@ use std::{
 use enforcer::sense::{
     Edge, EdgeKind, EdgeSource, MemoryEvents, Pressure, PsiError, Readiness, SourceState, Trigger,
 };
-use enforcer_tests::{cgroup::Cgroup, daemon::Daemon, load::Load, reflex, trace::Trace};
+use enforcer_tests::{cgroup::Cgroup, daemon::Daemon, load::Load, reflex, trace::Trace, wait::PATIENCE};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{Mode, OFlags},
@@ -18,7 +18,6 @@ use rustix::{
     thread::CapabilitySet,
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
 const LOAD: &str = "workload";
 
 fn open(path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {

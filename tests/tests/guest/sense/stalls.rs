@@ -109,17 +109,34 @@ fn pairs(seen: &[Seen], begin: &str, end: &str) -> (u64, u64) {
 /// A little more than the time between two updates of a pressure file.
 const PRESSURE_PERIOD: Duration = Duration::from_millis(2_500);
 
-/// Within a tenth, and so many microseconds a stall: the two do not take the time at the very same moment.
-fn assert_close(found_ns: u64, expected_us: u64, count: u64, each_us: u64) {
-    let (measured_us, slack_us) = (found_ns / 1_000, expected_us / 10 + each_us * count);
-    assert!(
-        measured_us.abs_diff(expected_us) <= slack_us,
-        "{measured_us} us and not {expected_us}, {count} stalls"
-    );
+/// How long so many stalls took together, by our programs and by another witness.
+struct Measured {
+    found_ns: u64,
+    expected_us: u64,
+    count: u64,
+}
+
+/// Asserts that they agree within a tenth, and so many microseconds a stall: the two do not take the time at the very same
+/// moment. Where a virtual processor stood still between them, it is measured anew.
+fn assert_close(each_us: u64, mut measure: impl FnMut() -> Measured) {
+    const TRIES: u32 = 3;
+    for left in (0..TRIES).rev() {
+        let Measured { found_ns, expected_us, count } = measure();
+        let (measured_us, slack_us) = (found_ns / 1_000, expected_us / 10 + each_us * count);
+        if measured_us.abs_diff(expected_us) <= slack_us {
+            return;
+        }
+        println!("{measured_us} us and not {expected_us}, {count} stalls");
+        assert!(left > 0, "{measured_us} us and not {expected_us}, {count} stalls");
+    }
 }
 
 #[test]
 fn thrashing_at_its_own_limit_is_counted_as_the_kernels_trace_has_it() {
+    assert_close(20, thrashing_at_its_own_limit);
+}
+
+fn thrashing_at_its_own_limit() -> Measured {
     let _swap = Swap::on(64 << 20).unwrap();
     let events = ["memcg_reclaim_begin", "memcg_reclaim_end"].map(|one| format!("vmscan/mm_vmscan_{one}"));
     let trace = Trace::record(&events.each_ref().map(|event| Watched::Event(event, ""))).unwrap();
@@ -140,11 +157,11 @@ fn thrashing_at_its_own_limit_is_counted_as_the_kernels_trace_has_it() {
     let stall = &stalls[0];
     assert_eq!(stall.limit, Some(id(&cgroup)));
     assert_eq!(stall.count, count);
-    assert_close(stall.total_ns, total_us, count, 20);
     assert_eq!(stall.buckets.iter().sum::<u64>(), stall.count);
     assert!(stall.max_ns <= stall.total_ns && stall.max_ns >= stall.total_ns / stall.count, "{stall:?}");
     assert_eq!(watch.of(&cgroup, StallKind::DirectReclaim), [], "the machine is not short");
     watch.assert_nothing_lost();
+    Measured { found_ns: stall.total_ns, expected_us: total_us, count }
 }
 
 #[test]
@@ -171,6 +188,11 @@ fn a_sibling_that_hits_the_pods_limit_stalls_by_the_pods_limit() {
 
 #[test]
 fn a_node_that_runs_short_stalls_by_nobodys_limit() {
+    // Between the two the programs wake who waits for edges, which takes long under emulation.
+    assert_close(1_000, a_node_that_runs_short);
+}
+
+fn a_node_that_runs_short() -> Measured {
     let events = ["direct_reclaim_begin", "direct_reclaim_end"].map(|one| format!("vmscan/mm_vmscan_{one}"));
     let trace = Trace::record(&events.each_ref().map(|event| Watched::Event(event, ""))).unwrap();
     let mut watch = Watch::start();
@@ -185,14 +207,13 @@ fn a_node_that_runs_short_stalls_by_nobodys_limit() {
     let stalls = watch.of(&cgroup, StallKind::DirectReclaim);
     assert_eq!(stalls.len(), 1, "{stalls:?}");
     assert_eq!((stalls[0].limit, stalls[0].count), (None, count));
-    // Between the two the programs wake who waits for edges, which takes long under emulation.
-    assert_close(stalls[0].total_ns, total_us, count, 1_000);
     let root = CgroupId(1);
     let of_root: Vec<_> = watch.stalls.read().unwrap();
     assert!(
         of_root.iter().all(|stall| stall.cgroup != root || stall.kind != StallKind::Throttled),
         "kswapd waits for nobody's sake: {of_root:?}"
     );
+    Measured { found_ns: stalls[0].total_ns, expected_us: total_us, count }
 }
 
 /// A load that is well over its cgroup's `memory.high`, with nothing that could be reclaimed: it sleeps.
@@ -222,6 +243,10 @@ fn slept_us(seen: &[Seen]) -> u64 {
 
 #[test]
 fn sleeps_of_memory_high_are_what_the_scheduler_says() {
+    assert_close(1_000, sleeps_of_memory_high);
+}
+
+fn sleeps_of_memory_high() -> Measured {
     let load_only = format!("prev_comm == \"{LOAD}\" || next_comm == \"{LOAD}\"");
     let trace = Trace::record(&[Watched::Event("sched/sched_switch", &load_only)]).unwrap();
     let mut watch = Watch::start();
@@ -241,7 +266,7 @@ fn sleeps_of_memory_high_are_what_the_scheduler_says() {
     let (total_ns, count) = slept
         .iter()
         .fold((0, 0), |(total_ns, count), stall| (total_ns + stall.total_ns, count + stall.count));
-    assert_close(total_ns, slept_us(&trace.seen().unwrap()), count, 1_000);
+    let expected_us = slept_us(&trace.seen().unwrap());
     // Pressure is no sum: what is stalled on one cpu counts less as long as another runs something of the same cgroup
     // (`collect_percpu_times` in kernel/sched/psi.c), and the file is brought up to date every two seconds, also for
     // who reads it (`psi_show`).
@@ -250,6 +275,7 @@ fn sleeps_of_memory_high_are_what_the_scheduler_says() {
     let total = pressure.split_whitespace().find_map(|word| word.strip_prefix("total=")).unwrap();
     let some_us: u64 = total.parse().unwrap();
     assert!((total_ns / 3_000..total_ns / 500).contains(&some_us), "{some_us} us of {total_ns} ns");
+    Measured { found_ns: total_ns, expected_us, count }
 }
 
 #[test]
