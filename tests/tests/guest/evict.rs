@@ -171,7 +171,8 @@ fn a_hog_is_killed_and_the_modest_pod_lives() {
 fn a_victim_with_next_to_no_cpu_dies_at_full_speed() {
     const PERIOD_USEC: u64 = 100_000;
     let hog = Cgroup::create("evict/throttled").unwrap();
-    let mut load = Load::start(&hog, &["hold", "--size", "600Mi"]).unwrap();
+    // It is idle until its end, and so held back by nothing before that.
+    let mut load = Load::start(&hog, &["hold", "--size", "600Mi", "--touch-every", "10m"]).unwrap();
     load.wait_for("ready").unwrap();
     hog.write("cpu.max", "2000 100000").unwrap();
     let spent_usec = |what: &str| hog.number("cpu.stat", what).unwrap();
