@@ -4,6 +4,7 @@ pub mod cgroup;
 pub mod contest;
 pub mod daemon;
 pub mod disk;
+pub mod expect;
 pub mod figures;
 pub mod host;
 pub mod kernel;

@@ -160,12 +160,15 @@ pub(crate) enum Vm {
         #[command(flatten)]
         machine: MachineArgs,
     },
-    /// Run the guest tests
+    /// Run the guest tests, each on the kernels that its tier says
     Test {
-        /// A kernel to test on, repeatedly; all of them by default
+        /// Run every test on this kernel, whatever its tier; may be repeated
         #[arg(long, value_enum)]
         kernel: Vec<KernelName>,
-        /// Seconds for all tests on one kernel
+        /// Run every test on every kernel, whatever its tier
+        #[arg(long, conflicts_with = "kernel")]
+        all: bool,
+        /// Seconds for the tests of one guest
         #[arg(long, default_value_t = 2400, value_parser = clap::value_parser!(u32).range(1..))]
         timeout: u32,
         /// Run only tests whose name contains this

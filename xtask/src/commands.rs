@@ -83,8 +83,9 @@ fn vm(places: &Places, vm: Vm) -> anyhow::Result<u8> {
             shell::shell(&guests, &prepared(&machine, Duration::MAX, only(&guests)?, b""))?;
             Ok(0)
         }
-        Vm::Test { kernel, timeout, filter } => {
-            guest_tests::command(places, &kernel, seconds(timeout), filter.as_deref())
+        Vm::Test { kernel, all, timeout, filter } => {
+            let choice = guest_tests::Choice::of(&kernel, all, filter.as_deref());
+            guest_tests::command(places, choice, seconds(timeout))
         }
         Vm::Run { machine, timeout } => demonstration(places, &machine, seconds(timeout)),
     }

@@ -1,29 +1,34 @@
 //! Runs the guest tests on some kernels.
+mod batch;
+mod lanes;
+mod tier;
+
 use std::{
-    collections::VecDeque,
     env, io,
     path::PathBuf,
     process::Command,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 
+use self::{
+    batch::{Batch, batches},
+    lanes::Lanes,
+    tier::GuestTest,
+};
 use crate::{
     build::{self, Profile},
     failure::{Failure, NOT_READY},
-    guest::{
-        Guests, Init,
-        exec::Run,
-        kernel::{Kernel, KernelName},
-    },
+    guest::{Guests, Init, exec::Run, kernel::KernelName},
     labelled::Labelled,
     places::Places,
     run,
     steps::Steps,
     tally::{Count, Counter, Tally},
+    timeline::Timeline,
 };
 
 const MEMORY_MIB: u32 = 2048;
@@ -32,97 +37,72 @@ const CPUS: u32 = 2;
 /// Guests together take no more of this machine's memory than two parts in so many.
 const MEMORY_SHARE: u32 = 3;
 
-/// No guest runs more tests than this, so that the last one is not waited for long.
-const MOST_TESTS: usize = 40;
-
 /// What tests that choose by chance take their seed from.
 const SEED: &str = "ENFORCER_TEST_SEED";
 
-/// The module whose tests need systemd, and so a guest of their own.
-const WITH_SYSTEMD: &str = "units::";
-
-/// The modules whose tests take minutes and are about the daemon alone: about what it runs before a kill, what it
-/// foretells, whom it prefers, what it is ordered to do, and what it leaves behind when it is killed.
-const ABOUT_THE_DAEMON: &[&str] =
-    &["enforcement::crash::", "eviction::hook::", "eviction::orders::", "outlook::", "preference::"];
-
-/// Where those run when everything is tested, and those with systemd: what they are about is not the kernel.
+/// Where tests run that are about the daemon alone.
 const ONE_KERNEL: &[KernelName] = &[KernelName::V6_12];
 
+/// Which tests run where.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice<'a> {
+    /// The kernels.
+    pub(crate) kernels: &'a [KernelName],
+    /// Those of them on which also the tests run that are not about the kernel.
+    pub(crate) whole_kernels: &'a [KernelName],
+    /// Only tests whose name contains this.
+    pub(crate) filter: Option<&'a str>,
+}
+
+impl<'a> Choice<'a> {
+    /// Each test where its tier says.
+    pub(crate) const BY_TIER: Self =
+        Self { kernels: &KernelName::ALL, whole_kernels: ONE_KERNEL, filter: None };
+
+    /// Every test on the kernels that are named; by tier where none is, or everywhere with `all`.
+    pub(crate) fn of(kernels: &'a [KernelName], all: bool, filter: Option<&'a str>) -> Self {
+        match kernels {
+            [] if all => Self { whole_kernels: &KernelName::ALL, filter, ..Self::BY_TIER },
+            [] => Self { filter, ..Self::BY_TIER },
+            kernels => Self { kernels, whole_kernels: kernels, filter },
+        }
+    }
+}
+
 /// `cargo xtask vm test`.
-pub(crate) fn command(
-    places: &Places,
-    kernels: &[KernelName],
-    timeout: Duration,
-    filter: Option<&str>,
-) -> anyhow::Result<u8> {
-    let tally = match kernels {
-        [] => everything(places, timeout, filter)?,
-        chosen => on_kernels(places, chosen, chosen, timeout, filter)?,
-    };
-    Steps::Out.say("");
-    tally.name_failures(Steps::Out);
-    Steps::Out.say(&tally);
+pub(crate) fn command(places: &Places, choice: Choice<'_>, timeout: Duration) -> anyhow::Result<u8> {
+    let timeline = Timeline::begin();
+    let tally = run(places, choice, timeout, &timeline)?;
+    tally.summarize(Steps::Out, &timeline);
     Ok(u8::from(tally.failed > 0))
 }
 
-/// Runs the tests on every kernel.
-pub(crate) fn everything(places: &Places, timeout: Duration, filter: Option<&str>) -> anyhow::Result<Tally> {
-    on_kernels(places, &KernelName::ALL, ONE_KERNEL, timeout, filter)
-}
-
-/// Builds the tests and runs them on each kernel, as many side by side as this machine carries; on some of the kernels
-/// also those that are not about it.
-fn on_kernels(
+/// Builds the tests and runs them, in as many guests side by side as this machine carries. No two that judge a rate or a
+/// latency run at a time.
+pub(crate) fn run(
     places: &Places,
-    kernels: &[KernelName],
-    whole_kernels: &[KernelName],
+    choice: Choice<'_>,
     timeout: Duration,
-    filter: Option<&str>,
+    timeline: &Timeline,
 ) -> anyhow::Result<Tally> {
     let steps = Steps::Out;
     let seed = env::var(SEED).ok();
     let seed =
         seed.map(|seed| seed.parse().with_context(|| format!("{SEED}={seed} is no number"))).transpose()?;
-    let mut guests = Guests::prepare(places, steps, kernels, Profile::Guest)?;
-    let test = steps.work("guest tests", || build::guest_tests(places, &guests.object))?;
-    let Parts { kernel: about_the_kernel, daemon, systemd } =
-        Parts::of(&run::text(Command::new(&test).args(["--list", "--format", "terse"]))?, filter);
-    if !systemd.is_empty() {
-        guests = guests.with_init(Init::Systemd, steps)?;
-    }
+    let (guests, test, batches) = timeline.step("guest tests, built", || (prepare(places, choice), 0))?;
     let programs = [("guest".to_owned(), test)];
-    let mut boots = VecDeque::new();
-    let is_whole = |kernel: &&Kernel| whole_kernels.contains(&kernel.name);
-    for kernel in guests.kernels.iter().filter(is_whole).filter(|_| !systemd.is_empty()) {
-        let name = format!("{}, systemd", kernel.name);
-        boots.push_back(Boot { kernel, init: Init::Systemd, name, script: script(&systemd, seed, timeout) });
-    }
-    for kernel in &guests.kernels {
-        let mut tests = about_the_kernel.clone();
-        if is_whole(&kernel) {
-            tests.extend_from_slice(&daemon);
-        }
-        let shares = shares(&tests);
-        for (share, tests) in shares.iter().enumerate() {
-            let name = if shares.len() == 1 {
-                kernel.name.to_string()
-            } else {
-                format!("{}, part {}", kernel.name, share + 1)
-            };
-            boots.push_back(Boot { kernel, init: Init::Own, name, script: script(tests, seed, timeout) });
-        }
-    }
-    let at_once = at_once()?.min(boots.len());
-    let waiting = Mutex::new(boots);
+    let at_once = at_once()?.min(batches.len());
+    let lanes = Lanes::new(batches);
     let sum = Mutex::new(Tally::default());
     let work = || {
-        loop {
-            // Let go of before the guest is booted, which takes minutes.
-            let next = lock(&waiting).pop_front();
-            let Some(boot) = next else { return };
-            let tally = boot.run(&guests, &programs, timeout, at_once > 1);
-            *lock(&sum) += tally;
+        while let Some(taken) = lanes.take() {
+            let boot = Boot { guests: &guests, programs: &programs, batch: &taken.batch, seed, timeout };
+            let tally = timeline.step(&format!("kernel {}", taken.batch.name), || {
+                let tally = boot.run(at_once > 1);
+                let count = tally.count();
+                (tally, count)
+            });
+            *sum.lock().unwrap_or_else(PoisonError::into_inner) += tally;
         }
     };
     thread::scope(|scope| {
@@ -130,7 +110,44 @@ fn on_kernels(
             scope.spawn(work);
         }
     });
+    steps.say("");
     Ok(sum.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Everything that the guests take, the tests' program, and which of its tests run together.
+fn prepare(places: &Places, choice: Choice<'_>) -> anyhow::Result<(Guests, PathBuf, Vec<Batch>)> {
+    let steps = Steps::Out;
+    let mut guests = Guests::prepare(places, steps, choice.kernels, Profile::Guest)?;
+    let test = steps.work("guest tests", || build::guest_tests(places, &guests.object))?;
+    let list = run::text(Command::new(&test).args(["--list", "--format", "terse"]))?;
+    let mut tests = listed(&list)?;
+    if let Some(filter) = choice.filter {
+        tests.retain(|test| test.is_meant_by(filter));
+    }
+    let batches = batches(&tests, choice.kernels, choice.whole_kernels);
+    if batches.is_empty() {
+        bail!("no guest test has a name that contains `{}`", choice.filter.unwrap_or_default());
+    }
+    if batches.iter().any(|batch| batch.init == Init::Systemd) {
+        guests = guests.with_init(Init::Systemd, steps)?;
+    }
+    Ok((guests, test, batches))
+}
+
+/// The tests that the binary lists; one that says no tier is refused, as it would run nowhere.
+fn listed(list: &str) -> anyhow::Result<Vec<GuestTest>> {
+    let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
+    let (mut tests, mut without) = (Vec::new(), Vec::new());
+    for name in names {
+        match GuestTest::parse(name) {
+            Some(test) => tests.push(test),
+            None => without.push(name),
+        }
+    }
+    if !without.is_empty() {
+        bail!("these tests say no tier; write #[guest_test(…)] and not #[test]: {}", without.join(", "));
+    }
+    Ok(tests)
 }
 
 /// How many guests this machine carries side by side.
@@ -139,46 +156,42 @@ fn at_once() -> anyhow::Result<usize> {
     let info = rustix::system::sysinfo();
     let memory_mib = (info.totalram * u64::from(info.mem_unit)) >> 20;
     let by_memory = memory_mib * 2 / u64::from(MEMORY_MIB * MEMORY_SHARE);
-    // Each keeps a cpu busy, and now and then two.
-    Ok((cpus * 3 / 4).min(usize::try_from(by_memory)?).max(1))
+    // Each waits about half of the time: for a clock, for an event, for its other processor.
+    Ok((cpus * 3 / 2).min(usize::try_from(by_memory)?).max(1))
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The tests that are run in one guest.
+/// One guest, and the tests that it is to run.
 #[derive(Debug)]
 struct Boot<'a> {
-    kernel: &'a Kernel,
-    init: Init,
-    name: String,
-    script: String,
+    guests: &'a Guests,
+    programs: &'a [(String, PathBuf)],
+    batch: &'a Batch,
+    seed: Option<u64>,
+    timeout: Duration,
 }
 
 impl Boot<'_> {
     /// Runs them; a guest that fails as a whole counts as one failed test. Beside others each line says whose it is.
-    fn run(
-        &self,
-        guests: &Guests,
-        programs: &[(String, PathBuf)],
-        timeout: Duration,
-        beside_others: bool,
-    ) -> Tally {
+    fn run(&self, beside_others: bool) -> Tally {
         let steps = Steps::Out;
-        let name = &self.name;
+        let Self { guests, programs, batch, seed, timeout } = *self;
+        let name = &batch.name;
+        let Some(kernel) = guests.kernels.iter().find(|kernel| kernel.name == batch.kernel) else {
+            return Tally::failure(format!("kernel {name}: it was not set up"));
+        };
         let label = if beside_others { format!("{name}: ") } else { String::new() };
         steps.say(format_args!("\n--- kernel {name} ---"));
+        let script = script(&batch.tests, seed, timeout);
         let run = Run {
-            kernel: self.kernel,
-            init: self.init,
+            kernel,
+            init: batch.init,
             memory_mib: MEMORY_MIB,
             cpus: CPUS,
             timeout,
             boot: &[],
             files: &[],
             programs,
-            script: self.script.as_bytes(),
+            script: script.as_bytes(),
         };
         let attempt = || {
             let counter = Counter::new(Labelled::new(label.clone(), io::stdout()));
@@ -202,42 +215,6 @@ impl Boot<'_> {
         }
         tally
     }
-}
-
-/// The tests' names by where they run.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Parts {
-    /// On each kernel.
-    kernel: Vec<String>,
-    /// On one.
-    daemon: Vec<String>,
-    /// In a guest with systemd.
-    systemd: Vec<String>,
-}
-
-impl Parts {
-    /// Those that contain `filter`, from the list that the binary prints.
-    fn of(list: &str, filter: Option<&str>) -> Self {
-        let mut parts = Self::default();
-        let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
-        for name in names.filter(|name| filter.is_none_or(|filter| name.contains(filter))) {
-            let part = if name.starts_with(WITH_SYSTEMD) {
-                &mut parts.systemd
-            } else if ABOUT_THE_DAEMON.iter().any(|module| name.starts_with(module)) {
-                &mut parts.daemon
-            } else {
-                &mut parts.kernel
-            };
-            part.push(name.to_owned());
-        }
-        parts
-    }
-}
-
-/// The tests for each guest of a kernel. Neighbours go to different ones: those of a module take about as long.
-fn shares(tests: &[String]) -> Vec<Vec<String>> {
-    let count = tests.len().div_ceil(MOST_TESTS);
-    (0..count).map(|first| tests.iter().skip(first).step_by(count).cloned().collect()).collect()
 }
 
 /// How long before a guest is ended it tells what everybody in it waits for.
@@ -291,15 +268,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tests_run_where_they_belong() {
-        let list = "rig::a: test\nunits::b: test\nrig::units: test\noutlook::c: test\n";
-        let of = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        let parts = Parts::of(list, None);
-        assert_eq!(parts.kernel, of(&["rig::a", "rig::units"]));
-        assert_eq!((parts.daemon, parts.systemd), (of(&["outlook::c"]), of(&["units::b"])));
-        assert_eq!(Parts::of(list, Some("a")), Parts { kernel: of(&["rig::a"]), ..Parts::default() });
-        let own = &parts.kernel;
-        let script = |seed| script(own, seed, Duration::from_mins(10));
+    fn a_test_without_a_tier_is_refused() {
+        let tests =
+            listed("rig::a::kernel: test\nunits::b::systemd: test\n\n2 tests, 0 benchmarks\n").unwrap();
+        assert_eq!(
+            tests.iter().map(|test| test.name.as_str()).collect::<Vec<_>>(),
+            ["rig::a::kernel", "units::b::systemd"]
+        );
+        let refused = listed("rig::a::kernel: test\nrig::b: test\n").unwrap_err().to_string();
+        assert!(refused.ends_with("#[test]: rig::b"), "{refused}");
+    }
+
+    #[test]
+    fn the_script_names_each_test_and_the_seed() {
+        let own = ["rig::a", "rig::units"].map(str::to_owned);
+        let script = |seed| script(&own, seed, Duration::from_mins(10));
         assert!(script(None).contains("\nenv guest --test-threads=1 --exact rig::a rig::units;"));
         assert!(
             script(Some(7)).contains("\nenv ENFORCER_TEST_SEED=7 guest ")
@@ -308,15 +291,14 @@ mod tests {
     }
 
     #[test]
-    fn many_tests_are_split_and_none_is_lost() {
-        let tests = |count: usize| (0..count).map(|number| format!("t::{number:03}")).collect::<Vec<_>>();
-        assert_eq!(shares(&tests(0)), Vec::<Vec<String>>::new());
-        assert_eq!(shares(&tests(MOST_TESTS)).len(), 1);
-        let shares = shares(&tests(2 * MOST_TESTS + 1));
-        assert_eq!(shares.iter().map(Vec::len).collect::<Vec<_>>(), [27; 3]);
-        let mut all = shares.concat();
-        all.sort();
-        assert_eq!(all, tests(2 * MOST_TESTS + 1));
+    fn kernels_that_are_named_run_everything() {
+        let named = [KernelName::V7_2];
+        let of = |kernels, all| {
+            let choice = Choice::of(kernels, all, None);
+            (choice.kernels.len(), choice.whole_kernels.len())
+        };
+        assert_eq!((of(&[], false), of(&[], true)), ((3, 1), (3, 3)));
+        assert_eq!((of(&named, false), of(&named, true)), ((1, 1), (1, 1)));
     }
 
     #[test]

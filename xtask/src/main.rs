@@ -16,6 +16,7 @@ mod steps;
 mod tally;
 mod test;
 mod tidy;
+mod timeline;
 
 use std::{
     io::{self, Write as _},

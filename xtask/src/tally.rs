@@ -4,9 +4,13 @@ use std::{
     io::{self, Write},
     ops::AddAssign,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
-use crate::steps::Steps;
+use crate::{steps::Steps, timeline::Timeline};
+
+/// How many of the tests that took longest are named.
+const SLOWEST: usize = 15;
 
 /// How many tests came out which way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,6 +20,8 @@ pub(crate) struct Tally {
     pub(crate) ignored: u64,
     /// What failed, by name, in the order in which it did.
     pub(crate) failures: Vec<String>,
+    /// How long each test took, where tests run one after another.
+    pub(crate) durations: Vec<(String, Duration)>,
 }
 
 impl Tally {
@@ -31,17 +37,32 @@ impl Tally {
 
     /// The same, with where it failed before each name.
     pub(crate) fn of(mut self, place: &str) -> Self {
-        for name in &mut self.failures {
+        let durations = self.durations.iter_mut().map(|(name, _)| name);
+        for name in self.failures.iter_mut().chain(durations) {
             *name = format!("{place}: {name}");
         }
         self
     }
 
-    /// Says what failed, a line each: their own words may be thousands of lines above.
-    pub(crate) fn name_failures(&self, steps: Steps) {
+    /// How many tests ran.
+    pub(crate) fn count(&self) -> u64 {
+        self.passed + self.failed
+    }
+
+    /// Ends a command: what took how long beside what, which tests took longest, what failed, and the counts.
+    pub(crate) fn summarize(&self, steps: Steps, timeline: &Timeline) {
+        steps.say(timeline.table());
+        let mut slowest: Vec<_> = self.durations.iter().collect();
+        slowest.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
+        for (name, took) in slowest.into_iter().take(SLOWEST) {
+            steps.say(format_args!("{:>7.1} s  {name}", took.as_secs_f64()));
+        }
+        steps.say("");
+        // Their own words may be thousands of lines above.
         for name in &self.failures {
             steps.say(format_args!("FAIL {name}"));
         }
+        steps.say(format_args!("{self} in {:.0} s", timeline.elapsed().as_secs_f64()));
     }
 
     /// The last line of a test binary: `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
@@ -63,11 +84,12 @@ impl Tally {
 
 impl AddAssign for Tally {
     fn add_assign(&mut self, other: Self) {
-        let Self { passed, failed, ignored, failures } = other;
+        let Self { passed, failed, ignored, failures, durations } = other;
         self.passed += passed;
         self.failed += failed;
         self.ignored += ignored;
         self.failures.extend(failures);
+        self.durations.extend(durations);
     }
 }
 
@@ -96,6 +118,8 @@ struct Counting {
     /// How many test binaries told their result.
     results: u64,
     line: Vec<u8>,
+    /// The test that has begun and not ended, where one runs at a time.
+    running: Option<(String, Instant)>,
 }
 
 impl<W> Counter<W> {
@@ -117,9 +141,7 @@ impl Count {
 
     /// The test that began and has not ended, where one runs at a time.
     pub(crate) fn running(&self) -> Option<String> {
-        let counting = self.counting();
-        let (name, result) = outcome(std::str::from_utf8(&counting.line).ok()?)?;
-        result.is_empty().then(|| name.to_owned())
+        self.counting().running.as_ref().map(|(name, _)| name.clone())
     }
 
     fn counting(&self) -> MutexGuard<'_, Counting> {
@@ -131,26 +153,58 @@ impl<W: Write> Write for Counter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.out.write_all(bytes)?;
         let mut counting = self.count.counting();
-        for byte in bytes {
-            if *byte != b'\n' {
-                counting.line.push(*byte);
-                continue;
-            }
-            let line = std::mem::take(&mut counting.line);
-            let Ok(line) = std::str::from_utf8(&line) else { continue };
-            if let Some((name, "FAILED")) = outcome(line) {
-                counting.tally.failures.push(name.to_owned());
-            }
-            if let Some(tally) = Tally::parse(line) {
-                counting.tally += tally;
-                counting.results += 1;
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            counting.line.extend_from_slice(piece);
+            if piece.ends_with(b"\n") {
+                let line = std::mem::take(&mut counting.line);
+                counting.take_line(&String::from_utf8_lossy(&line));
             }
         }
+        counting.note_begin();
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
+    }
+}
+
+impl Counting {
+    fn take_line(&mut self, line: &str) {
+        if let Some(tally) = Tally::parse(line) {
+            self.tally += tally;
+            self.results += 1;
+        }
+        let (name, result) = match outcome(line) {
+            Some((name, result)) => (Some(name.to_owned()), result),
+            // What a test's programs print stands between its name and its result.
+            None => (None, line.trim_end()),
+        };
+        if !["ok", "FAILED"].contains(&result) {
+            return;
+        }
+        let running = self.running.take();
+        let (name, began) = match (name, running) {
+            (Some(name), running) => (name, running.map(|(_, began)| began)),
+            (None, Some((name, began))) => (name, Some(began)),
+            (None, None) => return,
+        };
+        if let Some(began) = began {
+            self.tally.durations.push((name.clone(), began.elapsed()));
+        }
+        if result == "FAILED" {
+            self.tally.failures.push(name);
+        }
+    }
+
+    /// Notes the test whose name stands in the line that is not yet whole.
+    fn note_begin(&mut self) {
+        let line = String::from_utf8_lossy(&self.line);
+        if let Some((name, _)) = outcome(&line)
+            && self.running.as_ref().is_none_or(|(running, _)| running != name)
+        {
+            self.running = Some((name.to_owned(), Instant::now()));
+        }
     }
 }
 
@@ -172,7 +226,7 @@ mod tests {
             counter.write_all(piece.as_bytes()).unwrap();
         }
         counter.write_all(b"test result: FAILED. 1 passed; 3 failed; 0 ignored\n").unwrap();
-        let sum = Tally { passed: 3, failed: 3, ignored: 1, failures: Vec::new() };
+        let sum = Tally { passed: 3, failed: 3, ignored: 1, ..Tally::default() };
         assert_eq!(counter.count().tally(), Some(sum));
     }
 
@@ -187,6 +241,11 @@ mod tests {
         assert_eq!((count.tally().unwrap().failures, count.running()), (vec!["a::c".to_owned()], None));
         counter.write_all(b"test a::d ... ").unwrap();
         assert_eq!(count.running().as_deref(), Some("a::d"));
+        // A program that the test runs prints, and then the test ends.
+        counter.write_all(b"{\"state\":\"ready\"}\nok\n").unwrap();
+        assert_eq!(count.running(), None);
+        let timed = count.tally().unwrap().durations;
+        assert_eq!(timed.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["a::c", "a::d"]);
         let mut sum = count.tally().unwrap().of("kernel 6.1");
         sum += Tally::check("fmt", false);
         sum += Tally::check("tidy", true);

@@ -3,7 +3,7 @@ use std::{
     env,
     io::{self, Write as _},
     process::Stdio,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::Context as _;
@@ -15,33 +15,38 @@ use crate::{
     steps::Steps,
     tally::{Counter, Tally},
     tidy,
+    timeline::Timeline,
 };
 
 /// One guest's tests, emulated on a busy machine: two to three times what they take.
 const GUEST_TIMEOUT: Duration = Duration::from_mins(25);
 
-/// Runs everything, whatever fails, and ends with the counts.
+/// Runs everything, whatever fails, and ends with the table of steps and the counts.
 pub(crate) fn everything(places: &Places, guest: bool) -> anyhow::Result<u8> {
-    let begin = Instant::now();
+    let timeline = Timeline::begin();
     let mut sum = Tally::default();
-    sum += check("fmt", || cargo(places, &["fmt", "--all", "--check"]));
-    sum += check("tidy", || tidy::check(places));
-    sum += check("clippy", || {
+    sum += check(&timeline, "fmt", || cargo(places, &["fmt", "--all", "--check"]));
+    sum += check(&timeline, "tidy", || tidy::check(places));
+    sum += check(&timeline, "clippy", || {
         cargo(places, &["clippy", "--locked", "--all-targets", "--all-features", "--", "-D", "warnings"])
     });
-    sum += part("tests", || on_host(places))?;
+    sum += timeline.step("host tests", || {
+        let tally = part("host tests", || on_host(places));
+        let count = tally.as_ref().map_or(0, Tally::count);
+        (tally, count)
+    })?;
     if guest {
-        sum += part("guest tests", || guest_tests::everything(places, GUEST_TIMEOUT, None))?;
+        sum += part("guest tests", || {
+            guest_tests::run(places, guest_tests::Choice::BY_TIER, GUEST_TIMEOUT, &timeline)
+        })?;
     }
-    Steps::Out.say("");
-    sum.name_failures(Steps::Out);
-    Steps::Out.say(format_args!("{sum} in {:.0} s", begin.elapsed().as_secs_f64()));
+    sum.summarize(Steps::Out, &timeline);
     Ok(u8::from(sum.failed > 0))
 }
 
 /// One check, counted as one test; what it says is shown when it fails.
-fn check(name: &str, check: impl FnOnce() -> anyhow::Result<()>) -> Tally {
-    let result = Steps::Out.work(name, check);
+fn check(timeline: &Timeline, name: &str, check: impl FnOnce() -> anyhow::Result<()>) -> Tally {
+    let result = timeline.step(name, || (Steps::Out.work(name, check), 1));
     if let Err(error) = &result {
         Steps::Out.say(format_args!("{error:#}"));
     }

@@ -30,7 +30,7 @@ fn cgroup(name: &str) -> PathBuf {
     Path::new("/sys/fs/cgroup/kubepods/burstable").join(format!("pod{name}"))
 }
 
-#[test]
+#[guest_test(daemon)]
 fn a_pod_that_does_not_fit_gets_no_cgroup_and_comes_in_when_it_does() {
     let daemon = Daemon::start(&folder("fit"), "mode: enforce").unwrap();
     let mut stream = daemon.follow().unwrap();
@@ -64,7 +64,7 @@ fn a_pod_that_does_not_fit_gets_no_cgroup_and_comes_in_when_it_does() {
 
 /// The plain pods leave no room for the critical one. Either would make enough; the cheaper of them ends, with its
 /// grace, and the other lives on.
-#[test]
+#[guest_test(daemon)]
 fn a_critical_pod_ends_the_cheapest_pod_that_makes_room() {
     let daemon = Daemon::start(&folder("preempt"), "mode: enforce").unwrap();
     let mut stream = daemon.follow().unwrap();

@@ -1,5 +1,4 @@
 //! Scores that follow the ranking: the kernel's OOM killer picks the pod that the daemon would.
-#![expect(clippy::unwrap_used, reason = "a scenario's helpers may panic like the scenario itself")]
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
@@ -36,7 +35,7 @@ fn run_out(name: &str, policy: &str, members: &[Member]) -> Outcome {
     outcome
 }
 
-#[test]
+#[guest_test(kernel)]
 fn the_kernel_kills_the_rankings_first() {
     let outcome = run_out("ranked-priority", "ranked", &by_priority());
     assert_eq!((outcome.first.as_str(), outcome.killed.as_str()), ("small", "small"), "{outcome:?}");
@@ -44,7 +43,7 @@ fn the_kernel_kills_the_rankings_first() {
     assert_eq!((outcome.first.as_str(), outcome.killed.as_str()), ("leaking", "leaking"), "{outcome:?}");
 }
 
-#[test]
+#[guest_test(kernel)]
 fn with_static_scores_it_kills_another() {
     let outcome = run_out("static-priority", "static", &by_priority());
     assert_eq!((outcome.first.as_str(), outcome.killed.as_str()), ("small", "large"), "{outcome:?}");
@@ -58,7 +57,7 @@ fn static_scores(scene: &Scene) -> bool {
         && (3..1000).contains(&scene.score("within").unwrap())
 }
 
-#[test]
+#[guest_test(daemon)]
 fn scores_are_written_once_told_and_undone() {
     let folder = Path::new("/tmp/agreement/undone");
     let mut scene = scene("undone", "ranked");

@@ -144,7 +144,7 @@ fn eventually(what: &str, mut check: impl FnMut() -> bool) {
     }
 }
 
-#[test]
+#[guest_test(kernel)]
 fn the_files_of_every_class_hold_what_the_plan_says() {
     let mut scene = Scene::new("values");
     fs::create_dir(Path::new(MOUNT).join("beside")).unwrap();
@@ -191,7 +191,7 @@ fn the_files_of_every_class_hold_what_the_plan_says() {
     fs::remove_dir(beside).unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn nothing_is_made_without_a_permit() {
     let mut scene = Scene::new("nothing");
     let plan = scene.plan(PODS);
@@ -202,7 +202,7 @@ fn nothing_is_made_without_a_permit() {
     assert_eq!(fs::read_to_string(own).unwrap().trim(), "");
 }
 
-#[test]
+#[guest_test(daemon)]
 fn a_changed_plan_and_a_foreign_write_are_put_right() {
     let mut scene = Scene::new("changes");
     drop(scene.reconcile(PODS));
@@ -219,7 +219,7 @@ fn a_changed_plan_and_a_foreign_write_are_put_right() {
     assert!(scene.reconcile(&wider).is_converged());
 }
 
-#[test]
+#[guest_test(kernel)]
 fn memory_max_is_not_put_below_what_is_in_use() {
     let mut scene = Scene::new("usage");
     drop(scene.reconcile(PODS));
@@ -241,7 +241,7 @@ fn memory_max_is_not_put_below_what_is_in_use() {
     assert!(scene.read("podg1/app/memory.events").contains("oom_kill 0"));
 }
 
-#[test]
+#[guest_test(daemon)]
 fn every_process_gets_its_containers_score() {
     let mut scene = Scene::new("scores");
     drop(scene.reconcile(PODS));
@@ -267,7 +267,7 @@ fn every_process_gets_its_containers_score() {
     assert!(scene.reconciler.sweep(&scene.permit).scores.changed.is_empty());
 }
 
-#[test]
+#[guest_test(kernel)]
 fn a_child_inherits_the_score_and_a_joining_process_is_seen_at_once() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -301,7 +301,7 @@ fn a_child_inherits_the_score_and_a_joining_process_is_seen_at_once() {
     });
 }
 
-#[test]
+#[guest_test(daemon)]
 fn what_forks_while_scores_are_set_is_not_missed() {
     let mut scene = Scene::new("forks");
     drop(scene.reconcile(PODS));
@@ -317,7 +317,7 @@ fn what_forks_while_scores_are_set_is_not_missed() {
     assert!(scene.reconciler.sweep(&scene.permit).scores.changed.is_empty());
 }
 
-#[test]
+#[guest_test(kernel)]
 fn a_removed_pods_cgroups_go_once_they_are_empty() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -352,7 +352,7 @@ fn a_removed_pods_cgroups_go_once_they_are_empty() {
     });
 }
 
-#[test]
+#[guest_test(daemon)]
 fn a_pod_cgroup_that_holds_processes_itself_is_named() {
     let mut scene = Scene::new("internal");
     drop(

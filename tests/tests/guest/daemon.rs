@@ -1,5 +1,4 @@
 //! The whole daemon, from manifests to events, on a real kernel.
-#![expect(clippy::unwrap_used, reason = "a scenario's helpers may panic like the scenario itself")]
 
 use std::{
     collections::BTreeMap,
@@ -55,27 +54,28 @@ fn pod_cgroup(limits_applied: &Value) -> String {
     }
 }
 
-#[test]
+#[guest_test(daemon)]
 fn a_container_over_its_own_limit_is_named() {
     let daemon = daemon("own-limit");
     let mut stream = daemon.follow().unwrap();
     daemon
         .manifest(
-            "web.yaml",
-            &pod("web", 0, &[container("app", "memory: 32Mi"), container("log", "memory: 32Mi")]),
+            "own-limit.yaml",
+            &pod("own-limit", 0, &[container("app", "memory: 32Mi"), container("log", "memory: 32Mi")]),
         )
         .unwrap();
     let mut log =
-        Process::new(daemon.exec("default/web/log", &["workload", "hold", "--size", "4Mi"]).unwrap());
-    let mut app =
-        Process::new(daemon.exec("default/web/app", &["workload", "spike", "--size", "128Mi"]).unwrap());
+        Process::new(daemon.exec("default/own-limit/log", &["workload", "hold", "--size", "4Mi"]).unwrap());
+    let mut app = Process::new(
+        daemon.exec("default/own-limit/app", &["workload", "spike", "--size", "128Mi"]).unwrap(),
+    );
     let pid = app.id();
 
-    let detected = stream.wait_for_pod("oom.detected", "default/web", PATIENCE).unwrap();
-    let incident = stream.wait_for_pod("oom.incident", "default/web", PATIENCE).unwrap();
+    let detected = stream.wait_for_pod("oom.detected", "default/own-limit", PATIENCE).unwrap();
+    let incident = stream.wait_for_pod("oom.incident", "default/own-limit", PATIENCE).unwrap();
     app.wait_for_end(PATIENCE).unwrap();
     assert!(log.lives().unwrap());
-    let cgroup = pod_cgroup(&stream.wait_for_pod("limits.applied", "default/web", PATIENCE).unwrap());
+    let cgroup = pod_cgroup(&stream.wait_for_pod("limits.applied", "default/own-limit", PATIENCE).unwrap());
 
     let data = &incident["data"];
     assert_eq!(data["incidentId"], detected["data"]["incidentId"]);
@@ -86,7 +86,7 @@ fn a_container_over_its_own_limit_is_named() {
     let victim = &data["victims"][0];
     assert_eq!(
         (&victim["namespace"], &victim["pod"], &victim["container"]),
-        (&"default".into(), &"web".into(), &"app".into())
+        (&"default".into(), &"own-limit".into(), &"app".into())
     );
     assert_eq!(victim["pid"], pid);
     assert_eq!(data["reconciled"], true, "{incident}");
@@ -96,7 +96,7 @@ fn a_container_over_its_own_limit_is_named() {
     daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn an_allocator_in_a_sibling_is_the_trigger_and_not_the_victim() {
     let daemon = daemon("sibling");
     let mut stream = daemon.follow().unwrap();
@@ -149,7 +149,7 @@ fn an_allocator_in_a_sibling_is_the_trigger_and_not_the_victim() {
     daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn victims_that_are_gone_at_once_are_all_named_and_none_twice() {
     let daemon = daemon("short-lived");
     let mut stream = daemon.follow().unwrap();
@@ -182,7 +182,7 @@ fn victims_that_are_gone_at_once_are_all_named_and_none_twice() {
     daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn exec_becomes_the_command_in_its_container() {
     let daemon = daemon("exec");
     daemon.manifest("two.yaml", &pod("two", 0, &[container("a", ""), container("b", "")])).unwrap();
@@ -239,7 +239,7 @@ fn exec_becomes_the_command_in_its_container() {
     assert_eq!(unreachable.status.code(), Some(69));
 }
 
-#[test]
+#[guest_test(daemon)]
 fn bad_manifests_are_named_and_the_others_served() {
     let daemon = daemon("bad-manifests");
     let mut stream = daemon.follow().unwrap();
@@ -302,13 +302,13 @@ fn bad_manifests_are_named_and_the_others_served() {
     daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn a_manifest_that_changes_or_goes_touches_no_process() {
     let daemon = daemon("changes");
     let mut stream = daemon.follow().unwrap();
-    daemon.manifest("web.yaml", &pod("web", 0, &[container("app", "memory: 64Mi")])).unwrap();
-    let mut process = Process::new(daemon.exec("default/web", &["sleep", "1000"]).unwrap());
-    let cgroup = pod_cgroup(&stream.wait_for_pod("limits.applied", "default/web", PATIENCE).unwrap());
+    daemon.manifest("changes.yaml", &pod("changes", 0, &[container("app", "memory: 64Mi")])).unwrap();
+    let mut process = Process::new(daemon.exec("default/changes", &["sleep", "1000"]).unwrap());
+    let cgroup = pod_cgroup(&stream.wait_for_pod("limits.applied", "default/changes", PATIENCE).unwrap());
     let of_container = format!("/sys/fs/cgroup{cgroup}/app");
     let holds = |file: &str, value: &str| {
         fs::read_to_string(format!("{of_container}/{file}")).unwrap().trim() == value
@@ -316,12 +316,12 @@ fn a_manifest_that_changes_or_goes_touches_no_process() {
     wait_until("the process in its cgroup", || holds("cgroup.procs", &process.id().to_string()));
     assert!(holds("memory.max", "67108864"));
 
-    daemon.manifest("web.yaml", &pod("web", 0, &[container("app", "memory: 128Mi")])).unwrap();
+    daemon.manifest("changes.yaml", &pod("changes", 0, &[container("app", "memory: 128Mi")])).unwrap();
     wait_until("the new limit", || holds("memory.max", "134217728"));
     assert!(process.lives().unwrap());
 
-    daemon.remove_manifest("web.yaml").unwrap();
-    stream.wait_for_pod("pod.removed", "default/web", PATIENCE).unwrap();
+    daemon.remove_manifest("changes.yaml").unwrap();
+    stream.wait_for_pod("pod.removed", "default/changes", PATIENCE).unwrap();
     thread::sleep(Duration::from_secs(2));
     assert!(holds("cgroup.procs", &process.id().to_string()), "the cgroup went before its process");
     assert!(process.lives().unwrap());
@@ -330,7 +330,7 @@ fn a_manifest_that_changes_or_goes_touches_no_process() {
     daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn dry_run_and_observe_make_nothing() {
     for mode in ["dry-run", "observe"] {
         let daemon = Daemon::start(&folder(mode), &format!("mode: {mode}\ncgroupRoot: /{mode}")).unwrap();
@@ -389,7 +389,7 @@ fn assert_told(name: &str, events: &[Value], what: &str, word: &str) {
     assert!(events.iter().any(|event| is(event, "pod.added")), "{name}: {events:#?}");
 }
 
-#[test]
+#[guest_test(daemon)]
 fn what_a_host_lacks_is_said_in_a_line_and_the_rest_works() {
     // In a mount namespace of its own nothing else on this machine is touched.
     let cases = [
@@ -408,7 +408,7 @@ fn what_a_host_lacks_is_said_in_a_line_and_the_rest_works() {
     }
 }
 
-#[test]
+#[guest_test(daemon)]
 fn without_privileges_it_says_so_and_tells_what_it_can() {
     let events = told_by_a_crippled_daemon("root", |script, folder| {
         chown(folder, Some(NOBODY), Some(NOBODY)).unwrap();
@@ -460,7 +460,7 @@ fn scheduling(daemon: &Daemon) -> BTreeMap<String, (u32, u32)> {
     stats.map(parse).collect()
 }
 
-#[test]
+#[guest_test(daemon)]
 fn the_thread_that_evicts_alone_is_scheduled_in_real_time_where_that_is_asked_for() {
     const NORMAL: (u32, u32) = (0, 0);
     const ROUND_ROBIN: (u32, u32) = (2, 1);

@@ -1,9 +1,4 @@
 //! `enforcer doctor` on real kernels: whole ones lose nothing, and each thing that is taken away is lost, and only that.
-#![expect(
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a scenario's helpers may panic like the scenario itself"
-)]
 
 use std::{
     collections::BTreeSet,
@@ -71,14 +66,14 @@ fn found_without(capabilities: CapabilitySet) -> Value {
     .unwrap()
 }
 
-#[test]
+#[guest_test(kernel)]
 fn a_whole_kernel_loses_nothing() {
     let document = found_after("true");
     assert_eq!(worse_than_full(&document), BTreeSet::new(), "{document:#}");
     assert_eq!((&document["ok"], &document["source"]), (&Value::Bool(true), &"here".into()));
 }
 
-#[test]
+#[guest_test(kernel)]
 fn what_is_not_mounted_is_lost_alone() {
     let cases: [(&str, &[(&str, &str)]); 5] = [
         ("umount /sys/fs/bpf", &[("bpffs", "missing")]),
@@ -119,7 +114,7 @@ const NO_CGROUP2: &[(&str, &str)] = &[
     ("localEvents", "unknown"),
 ];
 
-#[test]
+#[guest_test(kernel)]
 fn cgroup_v1_alone_is_told_from_none() {
     let v1 = "mount -t tmpfs none /sys/fs/cgroup && mkdir /sys/fs/cgroup/systemd && \
               mount -t cgroup -o none,name=systemd none /sys/fs/cgroup/systemd";
@@ -132,7 +127,7 @@ fn cgroup_v1_alone_is_told_from_none() {
     }
 }
 
-#[test]
+#[guest_test(kernel)]
 fn each_capability_is_lost_alone() {
     let document = found_without(CapabilitySet::SYS_RESOURCE);
     // Before Linux 6.5 no trigger at all without it, since then those with windows of 2 s.
@@ -169,7 +164,7 @@ const NO_EBPF: &[(&str, &str)] = &[
     ("memoryHigh", "missing"),
 ];
 
-#[test]
+#[guest_test(daemon)]
 fn another_pid_namespace_is_seen() {
     memory_cgroup();
     let output = Command::new("unshare")
@@ -179,7 +174,7 @@ fn another_pid_namespace_is_seen() {
     assert_eq!(worse_than_full(&answer(&output)), expected(&[("processIds", "lesser")]));
 }
 
-#[test]
+#[guest_test(daemon)]
 fn without_privileges_it_says_what_it_could_not_tell() {
     memory_cgroup();
     let output =
@@ -198,7 +193,7 @@ fn folder(name: &str) -> PathBuf {
     Path::new("/tmp/doctor").join(name)
 }
 
-#[test]
+#[guest_test(daemon)]
 fn the_daemon_answers_for_itself() {
     memory_cgroup();
     let daemon = Daemon::start(&folder("whole"), "mode: observe").unwrap();

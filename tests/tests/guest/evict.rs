@@ -1,9 +1,4 @@
 //! Real pressure, real cgroups, real kills: the reflex alone, without the daemon around it.
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a scenario's helpers may panic like the scenario itself"
-)]
 
 use std::{
     collections::BTreeMap,
@@ -116,7 +111,7 @@ fn ms(from_ns: u64, to_ns: Option<u64>) -> f64 {
     Duration::from_nanos(to_ns.unwrap().saturating_sub(from_ns)).as_secs_f64() * 1e3
 }
 
-#[test]
+#[guest_test(kernel)]
 fn a_hog_is_killed_and_the_modest_pod_lives() {
     let modest = Cgroup::create("evict/modest").unwrap();
     let hog = Cgroup::create("evict/hog").unwrap();
@@ -167,7 +162,7 @@ fn a_hog_is_killed_and_the_modest_pod_lives() {
     watch.end(1);
 }
 
-#[test]
+#[guest_test(kernel, exclusive)]
 fn a_victim_with_next_to_no_cpu_dies_at_full_speed() {
     const PERIOD_USEC: u64 = 100_000;
     let hog = Cgroup::create("evict/throttled").unwrap();
@@ -196,7 +191,7 @@ fn a_victim_with_next_to_no_cpu_dies_at_full_speed() {
     watch.end(1);
 }
 
-#[test]
+#[guest_test(daemon)]
 fn a_dry_run_names_the_victim_and_spares_it() {
     let hog = Cgroup::create("evict/spared").unwrap();
     hog.write("cpu.max", "50000 100000").unwrap();
@@ -216,7 +211,7 @@ fn a_dry_run_names_the_victim_and_spares_it() {
     watch.end(1);
 }
 
-#[test]
+#[guest_test(daemon)]
 fn a_pod_that_is_gone_is_passed_over() {
     let victim = Cgroup::create("evict/next").unwrap();
     let gone = Cgroup::create("evict/gone").unwrap();

@@ -1,5 +1,4 @@
 //! The node runs short, again and again, and each time the right pod dies, and nobody else.
-#![expect(clippy::unwrap_used, reason = "a scenario's helpers may panic like the scenario itself")]
 
 use std::{
     fs,
@@ -176,7 +175,7 @@ fn at_rest_bytes() -> u64 {
     first_bytes
 }
 
-#[test]
+#[guest_test(kernel)]
 fn the_right_pod_dies_ten_times_of_ten() {
     let threshold = THRESHOLD_BYTES / MIB;
     // Ten of five pods would be too many.
@@ -218,7 +217,7 @@ fn the_right_pod_dies_ten_times_of_ten() {
     assert_eq!(replayed, usize::try_from(ROUNDS).unwrap(), "decisions that were run again");
 }
 
-#[test]
+#[guest_test(daemon)]
 fn priority_decides_between_two_above_their_requests_and_a_critical_pod_is_spared() {
     let mut scene = Scene::open("eviction-priority");
     let mut critical = scene.hold("critical", 2_000_000_000, "", "", "500Mi");
@@ -258,7 +257,7 @@ fn priority_decides_between_two_above_their_requests_and_a_critical_pod_is_spare
 
 /// Killed right after the signal, the daemon has forgotten nothing: its successor tells one eviction, and keeps the pod out
 /// until its manifest is another one.
-#[test]
+#[guest_test(daemon)]
 fn an_eviction_outlives_the_daemon() {
     for round in 0..3 {
         let name = format!("eviction-kill-{round}");

@@ -1,5 +1,4 @@
 //! Limits that are lowered under load, and values that others write.
-#![expect(clippy::unwrap_used, reason = "a scenario's helpers may panic like the scenario itself")]
 
 use std::{
     fs,
@@ -23,6 +22,8 @@ fn daemon(name: &str, settings: &str) -> Daemon {
     Daemon::start(&folder, &format!("mode: enforce\n{settings}")).unwrap()
 }
 
+/// Where a scene waits until limits are applied, the pod has a name of its own: those that another scene left may hold them
+/// already.
 fn limited(name: &str, limit: &str) -> String {
     pod(name, 0, &[Container { name: "app", requests: "", limits: &format!("memory: {limit}") }])
 }
@@ -49,7 +50,7 @@ fn bytes(cgroup: &Path, file: &str) -> u64 {
 
 const MIB: u64 = 1 << 20;
 
-#[test]
+#[guest_test(kernel)]
 fn a_limit_below_what_cannot_be_reclaimed_kills_nothing_and_is_told() {
     let daemon = daemon("held", "");
     let mut stream = daemon.follow().unwrap();
@@ -80,13 +81,13 @@ fn a_limit_below_what_cannot_be_reclaimed_kills_nothing_and_is_told() {
     daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(kernel)]
 fn what_another_writes_is_put_right_until_it_insists() {
     let daemon = daemon("drift", "");
     let mut stream = daemon.follow().unwrap();
-    daemon.manifest("web.yaml", &limited("web", "64Mi")).unwrap();
-    stream.wait_for_pod("limits.applied", "default/web", PATIENCE).unwrap();
-    let app = app(&daemon, "web");
+    daemon.manifest("drift.yaml", &limited("drift", "64Mi")).unwrap();
+    stream.wait_for_pod("limits.applied", "default/drift", PATIENCE).unwrap();
+    let app = app(&daemon, "drift");
     wait_until("the limit", || read(&app, "memory.max") == "67108864");
     let of = |kind: &'static str, pointer: &'static str, value: &'static str| {
         move |event: &Value| is(event, kind) && event.pointer(pointer).is_some_and(|found| found == value)
@@ -96,7 +97,7 @@ fn what_another_writes_is_put_right_until_it_insists() {
         wait_until("the planned value", || read(&app, "memory.max") == "67108864");
         let drifted = of("limits.drifted", "/data/new", foreign);
         let drifted = stream.wait_for("limits.drifted", PATIENCE, drifted).unwrap();
-        assert_eq!(drifted["subject"], "default/web");
+        assert_eq!(drifted["subject"], "default/drift");
         assert_eq!(drifted["data"]["old"], "67108864", "{drifted}");
         assert_eq!(drifted["data"]["action"], "restored", "{drifted}");
         let restored = of("limits.restored", "/data/files/0/old", foreign);
@@ -111,22 +112,22 @@ fn what_another_writes_is_put_right_until_it_insists() {
     daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn what_another_writes_is_only_told_if_it_is_to_be() {
     let daemon = daemon("report", "onDrift: report");
     let mut stream = daemon.follow().unwrap();
-    daemon.manifest("web.yaml", &limited("web", "64Mi")).unwrap();
-    stream.wait_for_pod("limits.applied", "default/web", PATIENCE).unwrap();
-    let app = app(&daemon, "web");
+    daemon.manifest("report.yaml", &limited("report", "64Mi")).unwrap();
+    stream.wait_for_pod("limits.applied", "default/report", PATIENCE).unwrap();
+    let app = app(&daemon, "report");
     wait_until("the limit", || read(&app, "memory.max") == "67108864");
     fs::write(app.join("memory.max"), "max").unwrap();
-    let drifted = stream.wait_for_pod("limits.drifted", "default/web", PATIENCE).unwrap();
+    let drifted = stream.wait_for_pod("limits.drifted", "default/report", PATIENCE).unwrap();
     assert_eq!(drifted["data"]["action"], "reported");
     assert_eq!(read(&app, "memory.max"), "max");
     daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(kernel)]
 fn a_limit_below_what_can_be_reclaimed_is_reached_without_a_kill() {
     let _swap = Swap::on(1 << 30).unwrap();
     let daemon = daemon("reclaimed", "memorySwap: {swapBehavior: LimitedSwap}");
@@ -147,7 +148,7 @@ fn a_limit_below_what_can_be_reclaimed_is_reached_without_a_kill() {
     daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn kubepods_own_limit_is_lowered_no_further_than_it_fits() {
     let name = "node";
     let root = Cgroup::create(name).unwrap();
@@ -179,7 +180,7 @@ fn kubepods_own_limit_is_lowered_no_further_than_it_fits() {
     drop((load, root));
 }
 
-#[test]
+#[guest_test(daemon)]
 fn an_adopted_cgroup_has_its_own_values_back_when_the_pod_goes() {
     let service = Cgroup::create("adopted/web.service").unwrap();
     service.write("memory.max", "402653184").unwrap();
@@ -221,7 +222,7 @@ fn an_adopted_cgroup_has_its_own_values_back_when_the_pod_goes() {
     daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn what_the_kubelet_should_have_written_is_told_and_not_written() {
     let kubepods = Cgroup::create("audited/kubepods").unwrap();
     kubepods.write("cpu.weight", "7").unwrap();
@@ -243,7 +244,7 @@ fn what_the_kubelet_should_have_written_is_told_and_not_written() {
     daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn a_changed_configuration_is_in_force_after_a_sighup_and_a_bad_one_never() {
     let daemon = daemon("reload", "");
     let mut stream = daemon.follow().unwrap();
@@ -271,7 +272,7 @@ fn a_changed_configuration_is_in_force_after_a_sighup_and_a_bad_one_never() {
     daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn everything_is_given_back_on_request() {
     let folder = Path::new("/tmp/limits/restore");
     let settings = "mode: enforce\ncgroupRoot: /restore";

@@ -3,7 +3,6 @@ mod burst;
 mod container;
 mod dying;
 mod end;
-mod expect;
 mod group;
 mod metrics;
 mod node;
@@ -13,5 +12,5 @@ mod sharer;
 mod system;
 mod untraced;
 
-use expect::assert_holds;
+use enforcer_tests::expect::assert_holds;
 use scene::{Scene, pod_with};

@@ -1,5 +1,4 @@
 //! A node that fills: it is told before the end, once, with whose doing it is, and when it is over.
-#![expect(clippy::unwrap_used, reason = "a scenario's helpers may panic like the scenario itself")]
 
 use std::{path::Path, thread, time::Duration};
 
@@ -87,7 +86,7 @@ fn is_about(told: u64, real: u64) -> bool {
     (real * 6 / 10..=real * 17 / 10).contains(&told)
 }
 
-#[test]
+#[guest_test(daemon, exclusive)]
 fn a_slow_fill_is_told_with_the_time_that_is_left_and_whose_doing_it_is() {
     let settings = "evictionHard: {memory.available: 100Mi}\nevictionSoft: {memory.available: 400Mi}\n\
                     evictionSoftGracePeriod: {memory.available: 10m}\nevictionMaxPodGracePeriod: 30";
@@ -124,7 +123,7 @@ fn a_slow_fill_is_told_with_the_time_that_is_left_and_whose_doing_it_is() {
     scene.daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon, exclusive)]
 fn a_fast_fill_is_told_before_it_crosses_the_threshold() {
     let mut scene = Scene::open("fast", "evictionHard: {memory.available: 100Mi}", &["hog", "calm"]);
     let mut calm = scene.hold("calm", 100);
@@ -146,7 +145,7 @@ fn a_fast_fill_is_told_before_it_crosses_the_threshold() {
     scene.daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon, exclusive)]
 fn page_cache_and_a_pod_that_has_grown_are_nothing_to_warn_of() {
     let disk = Disk::new(1 << 30).unwrap();
     let mut scene = Scene::open("cache", "evictionHard: {memory.available: 100Mi}", &["churn", "grown"]);
@@ -173,7 +172,7 @@ fn leak() -> String {
     pod("leak", 0, &[Container { name: "app", requests: "", limits: "" }])
 }
 
-#[test]
+#[guest_test(daemon, exclusive)]
 fn what_comes_and_goes_is_not_told_again_and_again() {
     let mut scene = Scene::open("waves", "evictionHard: {memory.available: 300Mi}", &["waves", "calm"]);
     let to_hold = kernel::meminfo_bytes("MemAvailable").unwrap() / MIB - 900;
@@ -195,7 +194,7 @@ fn what_comes_and_goes_is_not_told_again_and_again() {
     scene.daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon, exclusive)]
 fn process_ids_that_go_are_told_with_whose_processes_they_are() {
     // So that a thousand processes are most of them.
     let _bound = PidMax::leave(300 + 1_000).unwrap();

@@ -1,5 +1,4 @@
 //! What outlives the daemon in the kernel: OOM kills while nobody runs, and while one version takes over from another.
-#![expect(clippy::unwrap_used, reason = "a scenario's helpers may panic like the scenario itself")]
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -171,7 +170,7 @@ fn links() -> usize {
     loaded_links().count()
 }
 
-#[test]
+#[guest_test(kernel)]
 fn kills_while_the_daemon_is_dead_are_told_by_the_next() {
     let first = daemon("dead");
     let app = small_pod(&first, "pins-dead");
@@ -208,7 +207,7 @@ fn kills_while_the_daemon_is_dead_are_told_by_the_next() {
     fourth.stop().unwrap();
 }
 
-#[test]
+#[guest_test(kernel)]
 fn a_storm_through_kills_of_the_daemon_is_told_once() {
     const ROUNDS: usize = 8;
     let mut random = Random::of_this_run();
@@ -278,7 +277,7 @@ impl Drop for Storm {
     }
 }
 
-#[test]
+#[guest_test(daemon)]
 fn a_storm_through_a_change_of_versions_is_read_once() {
     drop(unpin());
     let cgroup = small_cgroup("pins-swap");
@@ -350,7 +349,7 @@ fn a_storm_through_a_change_of_versions_is_read_once() {
 /// What the old programs tell as a victim exits, the new ones may tell when it is freed: where the kernel did not run them
 /// at the exit, or where the victim went just as the new ones were told of it. As then, it is among the awaited after it
 /// has exited.
-#[test]
+#[guest_test(daemon)]
 fn an_exit_that_the_next_version_tells_much_later_is_read_once() {
     drop(unpin());
     let cgroup = small_cgroup("pins-late");
@@ -389,7 +388,7 @@ fn an_exit_that_the_next_version_tells_much_later_is_read_once() {
     assert!(unpin().status.success());
 }
 
-#[test]
+#[guest_test(daemon)]
 fn what_another_version_saw_is_told_by_the_daemon() {
     let first = daemon("takeover");
     let app = small_pod(&first, "pins-takeover");
@@ -406,7 +405,7 @@ fn what_another_version_saw_is_told_by_the_daemon() {
     second.stop().unwrap();
 }
 
-#[test]
+#[guest_test(kernel)]
 fn unpinning_leaves_nothing_and_waits_for_no_daemon() {
     drop(unpin());
     // Those of daemons before go a moment after them.
@@ -434,7 +433,7 @@ fn unpinning_leaves_nothing_and_waits_for_no_daemon() {
     wait_until("the end of the links", || links() == links_before);
 }
 
-#[test]
+#[guest_test(kernel)]
 fn every_map_of_a_kept_program_is_kept() {
     drop(unpin());
     // Those of daemons before go a moment after them.
@@ -467,7 +466,7 @@ fn every_map_of_a_kept_program_is_kept() {
     assert!(unpin().status.success());
 }
 
-#[test]
+#[guest_test(daemon)]
 fn only_one_daemon_has_the_pins() {
     let first = daemon("first");
     let app = small_pod(&first, "pins-first");
@@ -483,7 +482,7 @@ fn only_one_daemon_has_the_pins() {
     first.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn what_is_not_ours_is_named_and_left() {
     drop(unpin());
     fs::create_dir(PINS).unwrap();
@@ -505,7 +504,7 @@ fn what_is_not_ours_is_named_and_left() {
     assert!(!Path::new(PINS).exists());
 }
 
-#[test]
+#[guest_test(daemon)]
 fn without_bpffs_the_rest_goes_on() {
     drop(unpin());
     let told_without = |name: &str, why: &str| {
@@ -529,7 +528,7 @@ fn without_bpffs_the_rest_goes_on() {
     mount("bpf", MOUNT, "bpf", MountFlags::empty(), None).unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn a_lock_that_somebody_holds_is_respected_and_released_by_a_kill() {
     let first = daemon("lock");
     let handle = fs::File::open(PINS).unwrap();

@@ -1,5 +1,4 @@
 //! How early a pod goes by its own wish: earlier as it likes, later only as far as the administrator allows.
-#![expect(clippy::unwrap_used, reason = "a scenario's helpers may panic like the scenario itself")]
 
 use std::path::Path;
 
@@ -76,7 +75,7 @@ impl Scene {
     }
 }
 
-#[test]
+#[guest_test(daemon)]
 fn a_pod_goes_earlier_as_it_likes_and_not_later() {
     let mut scene = Scene::open("unbounded", "");
     let boast = scene.hold("boast", 0, Some("2000000000"), 200);
@@ -90,7 +89,7 @@ fn a_pod_goes_earlier_as_it_likes_and_not_later() {
     scene.daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn a_pod_goes_later_as_far_as_it_is_allowed() {
     let mut scene = Scene::open("bounded", "evictionPriorityCeiling: 100");
     // Allowed up to 100, so after the one with 50, and before the one whose own priority is more.
@@ -105,7 +104,7 @@ fn a_pod_goes_later_as_far_as_it_is_allowed() {
     scene.daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn what_is_no_number_is_told_and_starts_nothing() {
     let mut scene = Scene::open("hostile", "evictionPriorityCeiling: 2147483647");
     let long = "9".repeat(100_000);

@@ -21,7 +21,7 @@ fn is_mounted(mounts: &str, kind: &str, target: &str) -> bool {
     })
 }
 
-#[test]
+#[guest_test(kernel)]
 fn file_systems_are_mounted() {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     for (kind, target) in [
@@ -35,7 +35,7 @@ fn file_systems_are_mounted() {
     }
 }
 
-#[test]
+#[guest_test(kernel)]
 fn cgroup2_has_every_controller() {
     let text = fs::read_to_string(Path::new(ROOT).join("cgroup.controllers")).unwrap();
     let present: BTreeSet<&str> = text.split_whitespace().collect();
@@ -44,7 +44,7 @@ fn cgroup2_has_every_controller() {
     }
 }
 
-#[test]
+#[guest_test(kernel)]
 fn kernel_tells_pressure_and_types() {
     let pressure = fs::read_to_string("/proc/pressure/memory").unwrap();
     assert!(pressure.starts_with("some avg10="), "{pressure}");
@@ -57,7 +57,7 @@ fn kernel_tells_pressure_and_types() {
     }
 }
 
-#[test]
+#[guest_test(kernel)]
 fn oom_kill_is_counted_in_its_cgroup() {
     let cgroup = Cgroup::create("rig-oom").unwrap();
     cgroup.write("memory.max", &(64 << 20).to_string()).unwrap();
@@ -68,7 +68,7 @@ fn oom_kill_is_counted_in_its_cgroup() {
     assert_eq!(cgroup.number("memory.events", "oom_kill").unwrap(), before + 1);
 }
 
-#[test]
+#[guest_test(daemon)]
 fn workload_holds_what_it_says() {
     let cgroup = Cgroup::create("rig-hold").unwrap();
     let mut load = Load::start(&cgroup, &["hold", "--size", "64Mi"]).unwrap();
@@ -81,7 +81,7 @@ fn workload_holds_what_it_says() {
     assert!(done["ticks"].as_u64().unwrap() > 0, "{done}");
 }
 
-#[test]
+#[guest_test(daemon, exclusive)]
 fn workload_ramps_by_the_clock() {
     let cgroup = Cgroup::create("rig-ramp").unwrap();
     let begin = Instant::now();
@@ -94,7 +94,7 @@ fn workload_ramps_by_the_clock() {
     assert!(took < Duration::from_secs(15), "{took:?}");
 }
 
-#[test]
+#[guest_test(daemon)]
 fn a_bomb_goes_on_without_its_first_process() {
     let cgroup = Cgroup::create("rig-bomb").unwrap();
     let bomb = ["bomb", "--size", "64Ki", "--chains", "2", "--most", "19"];
@@ -107,7 +107,7 @@ fn a_bomb_goes_on_without_its_first_process() {
     wait_until("the end of the chains", || cgroup.read("pids.current").unwrap() == "40");
 }
 
-#[test]
+#[guest_test(daemon)]
 fn workload_starts_processes_until_the_limit() {
     let cgroup = Cgroup::create("rig-fork").unwrap();
     let mut load = Load::start(&cgroup, &["fork", "--count", "10"]).unwrap();

@@ -1,5 +1,4 @@
 //! Scores: of processes that come into containers by any way, of those that somebody else writes, and of the node's own.
-#![expect(clippy::unwrap_used, reason = "a scenario's helpers may panic like the scenario itself")]
 
 use std::{
     collections::BTreeSet,
@@ -103,7 +102,7 @@ impl Seen {
     }
 }
 
-#[test]
+#[guest_test(daemon, exclusive)]
 fn a_fork_storm_leaves_no_wrong_score_for_long() {
     let (daemon, _stream, cgroup) = guaranteed("storm");
     let procs = cgroup.join("cgroup.procs");
@@ -144,7 +143,7 @@ fn drifted(event: &Value) -> bool {
     is(event, "limits.drifted") && event["data"]["file"] == "oom_score_adj"
 }
 
-#[test]
+#[guest_test(kernel)]
 fn a_score_that_somebody_writes_is_put_back_thrice_and_told_with_the_writer() {
     let (daemon, mut stream, cgroup) = guaranteed("written");
     let mut app = Process::new(daemon.exec("default/written/app", &["sleep", "600"]).unwrap());
@@ -209,7 +208,7 @@ fn cpu_ms(pid: u32) -> u64 {
     (ticks(11) + ticks(12)) * 10
 }
 
-#[test]
+#[guest_test(daemon, exclusive)]
 fn a_process_that_insists_on_its_score_costs_neither_events_nor_the_daemon() {
     let (daemon, mut stream, cgroup) = guaranteed("insists");
     let before_ms = cpu_ms(daemon.pid());
@@ -231,7 +230,7 @@ fn a_process_that_insists_on_its_score_costs_neither_events_nor_the_daemon() {
     daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(kernel)]
 fn a_cgroup_file_that_somebody_writes_is_told_with_the_writer() {
     let (daemon, mut stream, cgroup) = guaranteed("file");
     let file = cgroup.join("memory.max");
@@ -278,7 +277,7 @@ fn hold(program: &Path, cgroup: Option<&Path>) -> Process {
     Process::new(shell(&format!("{join}exec {} hold --size 1Mi", program.display())))
 }
 
-#[test]
+#[guest_test(daemon)]
 fn components_of_the_node_and_pause_processes_have_their_scores() {
     let kubelet = program("kubelet");
     let early = hold(&kubelet, None);
@@ -311,7 +310,7 @@ fn components_of_the_node_and_pause_processes_have_their_scores() {
     daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn components_are_only_told_without_leave_to_write() {
     let running = hold(&program("kubelet"), None);
     let daemon = daemon("dry-run", "mode: dry-run");

@@ -15,7 +15,7 @@ use tracer::Tracer;
 /// A program that takes memory until it is killed.
 const EATER: &str = "exec tail /dev/zero";
 
-#[test]
+#[guest_test(kernel)]
 fn every_program_loads_and_attaches() {
     let choice = tracer::choice();
     assert_eq!(choice.lost, [], "these kernels have everything");
@@ -26,7 +26,7 @@ fn every_program_loads_and_attaches() {
     assert_eq!(attached.mark(), Some(MarkProgram::Task));
 }
 
-#[test]
+#[guest_test(kernel)]
 fn classic_tracepoint_serves_where_there_is_no_btf() {
     let mut tracer = Tracer::with(&tracer::without_btf());
     let container = Cgroup::root("plain").limited("64M");
@@ -40,7 +40,7 @@ fn classic_tracepoint_serves_where_there_is_no_btf() {
     eater.wait().unwrap();
 }
 
-#[test]
+#[guest_test(kernel)]
 fn container_over_its_own_limit() {
     let mut tracer = Tracer::start();
     let container = Cgroup::root("own").limited("64M");
@@ -65,7 +65,7 @@ fn container_over_its_own_limit() {
     tracer.assert_nothing_lost();
 }
 
-#[test]
+#[guest_test(kernel)]
 fn process_without_a_main_thread_is_told_by_its_id() {
     let mut tracer = Tracer::start();
     let container = Cgroup::root("headless").limited("32M");
@@ -79,7 +79,7 @@ fn process_without_a_main_thread_is_told_by_its_id() {
     eater.wait().unwrap();
 }
 
-#[test]
+#[guest_test(kernel)]
 fn victim_that_was_dying_is_marked_and_not_killed() {
     let mut tracer = Tracer::start();
     let pod = Cgroup::root("dying").limited("64M");
@@ -97,7 +97,7 @@ fn victim_that_was_dying_is_marked_and_not_killed() {
     assert!(usurper.wait().unwrap().success(), "it fits once the other is gone");
 }
 
-#[test]
+#[guest_test(kernel)]
 fn sibling_allocates_and_the_other_dies() {
     let mut tracer = Tracer::start();
     let pod = Cgroup::root("pod").limited("64M");
@@ -122,7 +122,7 @@ fn sibling_allocates_and_the_other_dies() {
     trigger.wait().unwrap();
 }
 
-#[test]
+#[guest_test(kernel)]
 fn group_kill_tells_every_process_once() {
     let mut tracer = Tracer::start();
     let container = Cgroup::root("group").limited("64M");
@@ -138,7 +138,7 @@ fn group_kill_tells_every_process_once() {
     eater.wait().unwrap();
 }
 
-#[test]
+#[guest_test(kernel)]
 fn init_of_a_pid_namespace_is_told() {
     let mut tracer = Tracer::start();
     let container = Cgroup::root("init").limited("64M");
@@ -149,7 +149,7 @@ fn init_of_a_pid_namespace_is_told() {
     eater.wait().unwrap();
 }
 
-#[test]
+#[guest_test(kernel)]
 fn victim_that_is_long_gone_is_still_attributed() {
     // Nothing is read before the victim was reaped and its cgroup removed.
     let mut tracer = Tracer::start();
@@ -163,7 +163,7 @@ fn victim_that_is_long_gone_is_still_attributed() {
     assert_eq!((mark.pid, mark.cgroup), (Some(pid), Some(id)));
 }
 
-#[test]
+#[guest_test(kernel)]
 fn forty_at_once_are_all_attributed() {
     let mut tracer = Tracer::start();
     let containers: Vec<_> = (0..40).map(|i| Cgroup::root(&format!("burst{i}")).limited("4M")).collect();
@@ -179,7 +179,7 @@ fn forty_at_once_are_all_attributed() {
     tracer.assert_nothing_lost();
 }
 
-#[test]
+#[guest_test(kernel)]
 fn node_that_runs_out_has_the_machine_as_limit_and_edges_before() {
     let mut tracer = Tracer::start();
     let container = Cgroup::root("node");

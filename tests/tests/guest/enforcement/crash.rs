@@ -78,7 +78,7 @@ fn wait_until_one_is_made(longest: Duration) {
     }
 }
 
-#[test]
+#[guest_test(daemon)]
 fn fifty_kills_leave_what_the_plan_says() {
     let _root = Cgroup::create(NAME).unwrap();
     let mut random = Random::of_this_run();

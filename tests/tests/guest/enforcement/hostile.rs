@@ -62,7 +62,7 @@ fn assert_serves(daemon: &Daemon, name: &str) {
     assert!(status.success(), "{name}: {status}");
 }
 
-#[test]
+#[guest_test(daemon)]
 fn a_cgroup_that_somebody_removes_comes_back() {
     let scene = Scene::open("removed", "");
     place(&scene.daemon, "web", LIMITED);
@@ -85,7 +85,7 @@ fn a_cgroup_that_somebody_removes_comes_back() {
 }
 
 /// Somebody removes cgroups all the time while they are written to.
-#[test]
+#[guest_test(daemon)]
 fn cgroups_that_vanish_while_they_are_written_stop_nobody() {
     let scene = Scene::open("vanishing", "");
     let names: Vec<String> = (0..8).map(|number| format!("p{number}")).collect();
@@ -117,7 +117,7 @@ fn cgroups_that_vanish_while_they_are_written_stop_nobody() {
     scene.daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn processes_in_a_pods_own_cgroup_are_told_and_the_pod_is_served_once_they_are_gone() {
     let scene = Scene::open("busy", "");
     let mut stream = scene.daemon.follow().unwrap();
@@ -144,7 +144,7 @@ fn processes_in_a_pods_own_cgroup_are_told_and_the_pod_is_served_once_they_are_g
 }
 
 /// A file system that takes no writes: each kind of trouble is told, and nothing is forgotten when it ends.
-#[test]
+#[guest_test(daemon)]
 fn a_cgroup_file_system_that_is_read_only_is_told_and_taken_up_when_it_is_writable() {
     let name = "readonly";
     let _root = Cgroup::create(name).unwrap();
@@ -172,7 +172,7 @@ fn a_cgroup_file_system_that_is_read_only_is_told_and_taken_up_when_it_is_writab
 }
 
 /// One file that may not be written costs that file.
-#[test]
+#[guest_test(daemon)]
 fn a_file_that_may_not_be_written_is_told_and_the_others_are() {
     let name = "denied";
     let scene = Scene::open(name, "");
@@ -207,7 +207,7 @@ fn a_file_that_may_not_be_written_is_told_and_the_others_are() {
 }
 
 /// Frozen cgroups take limits, and nobody else is held up by them.
-#[test]
+#[guest_test(daemon)]
 fn a_frozen_class_holds_up_nobody_else() {
     let scene = Scene::open("frozen", "");
     place(&scene.daemon, "before", LIMITED);
@@ -233,7 +233,7 @@ fn a_frozen_class_holds_up_nobody_else() {
 }
 
 /// Cgroups that no pod names are told of, and neither written to, nor emptied, nor removed, nor are their processes scored.
-#[test]
+#[guest_test(daemon)]
 fn strays_foreign_and_threaded_cgroups_are_told_and_left_alone() {
     let scene = Scene::open("strangers", "");
     let mut stream = scene.daemon.follow().unwrap();
@@ -283,7 +283,7 @@ fn strays_foreign_and_threaded_cgroups_are_told_and_left_alone() {
 }
 
 /// A container may hand its threads on to threaded cgroups: the process is scored, and what is in its way is nothing.
-#[test]
+#[guest_test(kernel)]
 fn a_container_with_threaded_cgroups_below_it_is_scored() {
     let scene = Scene::open("threaded", "");
     let mut stream = scene.daemon.follow().unwrap();

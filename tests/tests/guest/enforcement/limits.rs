@@ -35,7 +35,7 @@ fn events(scene: &Scene, cgroup: &str, file: &str, key: &str) -> u64 {
 }
 
 /// All processes of the container go, as one; nobody else does, in its pod or beside.
-#[test]
+#[guest_test(kernel)]
 fn a_container_over_its_limit_dies_alone() {
     let scene = Scene::open("alone", "");
     let two = "  - name: app\n    resources: {limits: {memory: 48Mi}}\n  - name: log\n    resources: {limits: {memory: 48Mi}}\n";
@@ -67,7 +67,7 @@ fn a_container_over_its_limit_dies_alone() {
 }
 
 /// Without leave to swap a container dies at its limit; with leave it swaps as much as its request is of the node's memory.
-#[test]
+#[guest_test(kernel)]
 fn who_may_swap_swaps_its_part_and_no_more() {
     let swap_bytes = 512 * MIB;
     let _swap = Swap::on(swap_bytes).unwrap();
@@ -107,7 +107,7 @@ fn who_may_swap_swaps_its_part_and_no_more() {
 }
 
 /// Two pages are what the one may have, and none what the other may, whatever the pool has left.
-#[test]
+#[guest_test(kernel)]
 fn huge_pages_end_at_the_limit() {
     let _pages = HugePages::reserve(8).unwrap();
     let mount = Path::new("/tmp/huge");
@@ -138,7 +138,7 @@ fn huge_pages_end_at_the_limit() {
 }
 
 /// The limit is the pod's: what one of its containers takes the other has not. Others fork on.
-#[test]
+#[guest_test(kernel)]
 fn forks_fail_at_the_pods_limit_and_nobody_elses_do() {
     let scene = Scene::open("pids", "podPidsLimit: 20");
     let two = "  - name: app\n  - name: side\n";
@@ -171,7 +171,7 @@ fn forks_fail_at_the_pods_limit_and_nobody_elses_do() {
 }
 
 /// Limits change in place, every process stays the one that it was; and a removed pod's cgroup goes with the last of them.
-#[test]
+#[guest_test(daemon)]
 fn an_edited_manifest_touches_no_process_and_a_removed_pod_goes_when_it_is_empty() {
     let scene = Scene::open(
         "edited",

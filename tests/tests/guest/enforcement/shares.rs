@@ -16,7 +16,7 @@ fn manifest(name: &str, cpu: &str) -> String {
 }
 
 /// Weights are the requests' ratio, and one processor is all that the two have.
-#[test]
+#[guest_test(kernel, exclusive)]
 fn two_busy_pods_share_a_processor_as_they_request_it() {
     let scene = Scene::open(NAME, "");
     for (name, cpu) in [("more", "600m"), ("less", "300m")] {

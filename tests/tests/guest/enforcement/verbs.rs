@@ -37,7 +37,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// What the command is given is what it gets, and what it ends with is what its caller sees.
-#[test]
+#[guest_test(daemon)]
 fn exec_passes_everything_on() {
     let scene = Scene::open("exec", "");
     scene.daemon.manifest("web.yaml", &pod("web", "{}")).unwrap();
@@ -95,7 +95,7 @@ fn exec_passes_everything_on() {
 }
 
 /// Under pressure who requests nothing does not start, and is told so in the kubelet's words; others do.
-#[test]
+#[guest_test(daemon)]
 fn exec_of_besteffort_is_refused_under_memory_pressure() {
     // More than this node has: the condition is there from the start, and nobody is evicted for it.
     let settings = "evictionHard: {memory.available: 1900Mi}\nevictWithinRequest: false";
@@ -125,7 +125,7 @@ fn exec_of_besteffort_is_refused_under_memory_pressure() {
 }
 
 /// One that was there before the pressure stays admitted, but takes no further process while it lasts.
-#[test]
+#[guest_test(daemon)]
 fn exec_into_a_running_besteffort_pod_is_refused_while_pressure_lasts() {
     let threshold_bytes = kernel::meminfo_bytes("MemAvailable").unwrap() - 300 * MIB;
     let scene = Scene::open(
@@ -154,7 +154,7 @@ fn exec_into_a_running_besteffort_pod_is_refused_while_pressure_lasts() {
 }
 
 /// Readers do not disturb each other, each sees all in one order, and a cursor goes on where it stands, also after a kill.
-#[test]
+#[guest_test(daemon)]
 fn two_readers_see_the_same_and_a_cursor_goes_on_where_it_stands() {
     let scene = Scene::open("readers", "");
     let mut readers = [scene.daemon.follow().unwrap(), scene.daemon.follow().unwrap()];
@@ -212,7 +212,7 @@ fn two_readers_see_the_same_and_a_cursor_goes_on_where_it_stands() {
 }
 
 /// The node really runs short: a dry run says who would go, marks it so, and nobody goes.
-#[test]
+#[guest_test(daemon)]
 fn a_dry_run_under_real_pressure_decides_and_kills_nobody() {
     let name = "dry";
     let scene = Scene::open(name, "evictionHard: {memory.available: 50Mi}");

@@ -4,7 +4,7 @@ use enforcer_tests::{kernel, wait::PATIENCE};
 
 use super::{MIB, Scene};
 
-#[test]
+#[guest_test(kernel)]
 fn pods_are_evicted_before_they_reach_what_they_may_have_together() {
     let total_bytes = kernel::meminfo_bytes("MemTotal").unwrap();
     // So much is left for the pods.

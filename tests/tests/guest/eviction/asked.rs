@@ -15,7 +15,7 @@ fn names(rows: &Value) -> Vec<&str> {
 }
 
 /// Another threshold, and another usage: both on the pods as they are.
-#[test]
+#[guest_test(daemon)]
 fn what_if_foresees_the_order_that_next_tells() {
     let scene = Scene::open("eviction-asked");
     let low = scene.hold("low", -10, "", "", "64Mi");

@@ -18,7 +18,7 @@ const A_FILL: Duration = Duration::from_secs(20);
 
 /// A pod reads a large file again and again. What it reads is idle page cache at any moment: the pod does not count as one that
 /// uses it, and the pods' own share of the node does not run short of it.
-#[test]
+#[guest_test(kernel)]
 fn what_a_pod_has_just_read_is_not_what_it_uses() {
     let total_bytes = kernel::meminfo_bytes("MemTotal").unwrap();
     let settings = format!(

@@ -9,7 +9,7 @@ use super::{MIB, Scene, THRESHOLD_BYTES, to_leave};
 /// How long they churn.
 const WHILE: Duration = Duration::from_secs(20);
 
-#[test]
+#[guest_test(kernel)]
 fn page_cache_and_a_container_at_its_own_limit_cost_their_neighbours_nothing() {
     let mut scene = Scene::open("eviction-calm");
     let killed_by_kernel = kernel::vmstat("oom_kill").unwrap();

@@ -41,7 +41,7 @@ impl Held {
     }
 }
 
-#[test]
+#[guest_test(kernel)]
 fn it_is_held_back_while_the_victim_takes_its_time_and_let_go_of_when_it_is_gone() {
     let mut scene = Scene::open_with("eviction-contain", SETTINGS);
     let mut held = Held::begin(&mut scene);
@@ -71,7 +71,7 @@ fn it_is_held_back_while_the_victim_takes_its_time_and_let_go_of_when_it_is_gone
     scene.daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn a_daemon_that_is_killed_meanwhile_leaves_nobody_braked_after_the_next_start() {
     let mut scene = Scene::open_with("eviction-contain-killed", SETTINGS);
     let held = Held::begin(&mut scene);

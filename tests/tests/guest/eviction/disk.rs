@@ -76,7 +76,7 @@ fn evict(scene: &mut Scene) -> Value {
     signalled
 }
 
-#[test]
+#[guest_test(daemon)]
 fn that_is_full_hinders_no_hard_eviction_and_gets_what_was_told_once_there_is_room() {
     let name = "eviction-full-disk";
     let state = State::mount(name);
@@ -102,7 +102,7 @@ fn that_is_full_hinders_no_hard_eviction_and_gets_what_was_told_once_there_is_ro
     scene.daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn that_is_read_only_from_the_start_hinders_no_hard_eviction_and_is_read_from() {
     let name = "eviction-read-only-disk";
     let state = State::mount(name);

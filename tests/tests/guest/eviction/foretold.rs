@@ -16,7 +16,7 @@ fn json(scene: &Scene, verb: &str) -> Value {
     serde_json::from_str(&self::verb(scene, &["-o", "json", verb])).unwrap()
 }
 
-#[test]
+#[guest_test(daemon)]
 fn who_is_next_is_evicted_next_and_why_says_so() {
     let mut scene = Scene::open("eviction-foretold");
     let critical = scene.hold("critical", 2_000_000_000, "", "", "100Mi");

@@ -94,7 +94,7 @@ impl Scene {
     }
 }
 
-#[test]
+#[guest_test(daemon)]
 fn it_runs_apart_and_with_all_it_has_to_know_before_the_kill() {
     let hook = Hook::new(
         "runs",
@@ -136,7 +136,7 @@ fn it_runs_apart_and_with_all_it_has_to_know_before_the_kill() {
     assert_eq!(scene.daemon.stop_and_replay().unwrap(), 1);
 }
 
-#[test]
+#[guest_test(daemon, exclusive)]
 fn one_that_hangs_is_ended_at_its_deadline_with_all_that_it_started_and_the_kill_follows() {
     let hook = Hook::new(
         "hangs",
@@ -157,7 +157,7 @@ fn one_that_hangs_is_ended_at_its_deadline_with_all_that_it_started_and_the_kill
     scene.daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn when_it_ends_the_shortage_itself_nobody_is_signalled() {
     let ballast = Path::new("/run/ballast");
     let hook = Hook::new("frees", "rm /run/ballast; echo freed\n");
@@ -176,7 +176,7 @@ fn when_it_ends_the_shortage_itself_nobody_is_signalled() {
     scene.daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn what_others_may_write_to_is_refused_at_the_start_and_at_a_reload_and_is_not_run() {
     let hook = Hook::new("foreign", "touch ran\n");
     hook.set_mode(0o757);
@@ -206,7 +206,7 @@ fn what_others_may_write_to_is_refused_at_the_start_and_at_a_reload_and_is_not_r
     scene.daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon, exclusive)]
 fn where_memory_goes_too_fast_it_is_not_begun() {
     let hook = Hook::new("late", "touch ran\n");
     // What is left at the crossing lasts 170 ms, and the hog's memory is given half a second to come back: there is no time
@@ -231,7 +231,7 @@ fn where_memory_goes_too_fast_it_is_not_begun() {
     scene.daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn what_a_killed_daemon_leaves_of_it_is_killed_by_the_next() {
     let hook = Hook::new(
         "left",

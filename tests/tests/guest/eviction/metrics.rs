@@ -4,7 +4,7 @@ use enforcer_tests::wait::{PATIENCE, wait_until};
 
 use super::{MIB, Scene, THRESHOLD_BYTES, to_leave};
 
-#[test]
+#[guest_test(daemon)]
 fn an_eviction_moves_its_counters_and_no_others() {
     let threshold = THRESHOLD_BYTES / MIB;
     let settings = format!("metricsPodNames: true\nevictionHard: {{memory.available: {threshold}Mi}}");

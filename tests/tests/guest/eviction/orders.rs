@@ -54,7 +54,7 @@ fn decided_about<'a>(scene: &'a Scene, pod: &'a str) -> Vec<&'a Value> {
     scene.stream.of("eviction.decided").filter(|event| event["subject"] == pod).collect()
 }
 
-#[test]
+#[guest_test(daemon)]
 fn a_protected_pod_is_spared_and_the_next_is_taken_also_after_a_restart() {
     const NAME: &str = "orders-protect";
     let mut scene = Scene::open(NAME);
@@ -95,7 +95,7 @@ fn a_protected_pod_is_spared_and_the_next_is_taken_also_after_a_restart() {
     scene.daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn while_paused_decisions_are_told_alone_and_then_they_are_carried_out() {
     const NAME: &str = "orders-pause";
     // So high that the node is at ease below it for as long as that is.
@@ -130,7 +130,7 @@ fn while_paused_decisions_are_told_alone_and_then_they_are_carried_out() {
     scene.daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn a_process_in_a_pod_orders_nothing() {
     let mut scene = Scene::open("orders-pod");
     scene.manifest("web", 0, "", "");
@@ -154,7 +154,7 @@ fn a_process_in_a_pod_orders_nothing() {
     scene.daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn a_pod_is_evicted_by_order_with_its_grace_and_what_is_spared_is_not() {
     let mut scene = Scene::open("orders-evict");
     scene.hasty("web", 0);
@@ -200,7 +200,7 @@ fn a_pod_is_evicted_by_order_with_its_grace_and_what_is_spared_is_not() {
     scene.daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn an_eviction_by_order_that_the_daemon_did_not_finish_is_told_and_can_be_ordered_again() {
     const NAME: &str = "orders-unfinished";
     let scene = Scene::open(NAME);

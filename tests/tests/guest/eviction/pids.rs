@@ -4,7 +4,7 @@ use enforcer_tests::{host::PidMax, stream::is, wait::PATIENCE};
 
 use super::Scene;
 
-#[test]
+#[guest_test(kernel)]
 fn a_fork_bomb_of_small_processes_goes_and_not_the_large_pod() {
     let _bound = PidMax::set(1_500).unwrap();
     let settings = "evictionHard: {memory.available: 50Mi, pid.available: \"500\"}";

@@ -8,7 +8,7 @@ use super::{MIB, ROUNDS, Scene, at_rest_bytes, to_leave};
 /// The kernel's own use is not in it, so that it lies some 150 MiB above the kernel's estimate.
 const THRESHOLD_BYTES: u64 = 450 * MIB;
 
-#[test]
+#[guest_test(kernel)]
 fn a_shortage_by_the_kubelets_reckoning_costs_one_pod_each_time() {
     let settings = format!(
         "memoryAvailableSource: kubelet\nevictionHard: {{memory.available: {}Mi}}\nbreaker: {{maxKills: 50, maxShare: 1}}",

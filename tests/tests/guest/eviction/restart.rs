@@ -15,7 +15,7 @@ use super::{MIB, Scene, THRESHOLD_BYTES, to_leave};
 const SOFT: &str = "evictionHard: {memory.available: 200Mi}\nevictionSoft: {memory.available: 600Mi}\n\
                     evictionSoftGracePeriod: {memory.available: 1s}\n";
 
-#[test]
+#[guest_test(daemon)]
 fn a_crash_loop_evicts_no_more_than_the_breaker_allows() {
     const KILLS: usize = 2;
     let settings = format!(
@@ -55,7 +55,7 @@ fn a_crash_loop_evicts_no_more_than_the_breaker_allows() {
     }
 }
 
-#[test]
+#[guest_test(daemon)]
 fn what_is_left_of_a_pod_that_was_asked_to_end_is_a_candidate_of_the_next_daemon() {
     const NAME: &str = "restart-asked";
     let settings = format!("{SOFT}evictionMaxPodGracePeriod: 60");
@@ -79,7 +79,7 @@ fn what_is_left_of_a_pod_that_was_asked_to_end_is_a_candidate_of_the_next_daemon
     scene.daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn a_pod_whose_manifest_has_gone_is_evicted_as_long_as_it_runs() {
     let mut scene = Scene::open("restart-deleted");
     let mut deleted = scene.hold("deleted", -10, "", "", "250Mi");
@@ -95,7 +95,7 @@ fn a_pod_whose_manifest_has_gone_is_evicted_as_long_as_it_runs() {
     scene.daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn who_is_protected_within_its_grace_is_not_killed_at_its_end() {
     let mut scene = Scene::open_with("restart-protected", &format!("{SOFT}evictionMaxPodGracePeriod: 30"));
     let mut stubborn = scene.stubborn("stubborn", -10, 200);
@@ -113,7 +113,7 @@ fn who_is_protected_within_its_grace_is_not_killed_at_its_end() {
     scene.daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn a_second_daemon_may_tell_and_not_evict() {
     let first = Daemon::start(Path::new("/tmp/restart-first"), "mode: enforce").unwrap();
     let second = Daemon::launch(Path::new("/tmp/restart-second"), "mode: enforce", &[]).unwrap();

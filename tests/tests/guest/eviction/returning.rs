@@ -23,7 +23,7 @@ fn adopt(scene: &Scene, name: &str, priority: i32) -> Cgroup {
     cgroup
 }
 
-#[test]
+#[guest_test(daemon)]
 fn a_hog_that_comes_back_at_once_is_evicted_each_time_and_the_breaker_stays_closed() {
     let mut scene = Scene::open("eviction-returning");
     let killed_by_kernel = kernel::vmstat("oom_kill").unwrap();

@@ -13,7 +13,7 @@ use super::{MIB, Scene, to_leave};
 const SETTINGS: &str = "evictionHard: {memory.available: 200Mi}\nevictionSoft: {memory.available: 600Mi}\n\
                         evictionSoftGracePeriod: {memory.available: 1s}\nevictionMaxPodGracePeriod: 600";
 
-#[test]
+#[guest_test(daemon)]
 fn who_heeds_sigterm_ends_by_itself_and_is_not_killed() {
     let mut scene = Scene::open_with("eviction-heeds", SETTINGS);
     let mut polite = scene.hold("polite", -10, "", "", "300Mi");
@@ -32,7 +32,7 @@ fn who_heeds_sigterm_ends_by_itself_and_is_not_killed() {
     scene.daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn the_hard_threshold_cuts_the_grace_short() {
     let mut scene = Scene::open_with("eviction-cut", SETTINGS);
     let mut stubborn = scene.stubborn("stubborn", -10, 200);
@@ -58,7 +58,7 @@ fn the_hard_threshold_cuts_the_grace_short() {
     scene.daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(daemon)]
 fn memory_pressure_keeps_besteffort_out_until_its_transition_period_has_passed() {
     // The grace is so long that nobody is evicted.
     let settings = "evictionHard: {memory.available: 50Mi}\nevictionSoft: {memory.available: 600Mi}\n\

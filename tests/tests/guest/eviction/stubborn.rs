@@ -36,7 +36,7 @@ impl Drop for Freezer {
     }
 }
 
-#[test]
+#[guest_test(kernel)]
 fn one_that_does_not_die_is_told_and_passed_over() {
     let mut scene = Scene::open("eviction-stuck");
     let mut stuck = scene.hold("stuck", -10, "", "", "40Mi");
@@ -64,7 +64,7 @@ fn one_that_does_not_die_is_told_and_passed_over() {
 }
 
 /// The kernel lets those die that cgroup v2 has frozen.
-#[test]
+#[guest_test(kernel)]
 fn a_frozen_victim_dies_as_others_do() {
     let mut scene = Scene::open("eviction-frozen");
     let mut frozen = scene.hold("frozen", -10, "", "", "300Mi");

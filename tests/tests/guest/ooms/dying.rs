@@ -24,7 +24,7 @@ use super::{
     scene::{MIB, Running, SILENCE, counters, dir, merged, place},
 };
 
-#[test]
+#[guest_test(kernel)]
 fn by_another_hand_is_no_kill() {
     let mut scene = Scene::open("dying", "singleProcessOOMKill: true");
     scene.manifest("p", &pod_with("p", "64Mi", &[("c1", ""), ("c2", "")]));
@@ -145,7 +145,7 @@ fn pin_all(pid: u32, set: &CpuSet) {
     }
 }
 
-#[test]
+#[guest_test(kernel)]
 fn by_our_own_eviction_is_no_kill() {
     const PREY_BYTES: u64 = 120 * MIB;
     let threshold = kernel::meminfo_bytes("MemAvailable").unwrap() - 2 * PREY_BYTES - 200 * MIB;

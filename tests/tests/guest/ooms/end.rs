@@ -50,7 +50,7 @@ fn expected(hog: &Running, whose: &Value, limit_owner: &str) -> Value {
     })
 }
 
-#[test]
+#[guest_test(kernel)]
 fn while_the_daemon_cannot_look() {
     let mut scene = Scene::open("gone", "singleProcessOOMKill: true");
     scene.pod("web", &[("app", "16Mi"), ("side", "16Mi")]);
@@ -79,7 +79,7 @@ fn while_the_daemon_cannot_look() {
     scene.close(0);
 }
 
-#[test]
+#[guest_test(kernel)]
 fn has_its_moments_in_order() {
     let mut scene = Scene::open("moments", "");
     scene.pod("web", &[("app", "128Mi"), ("side", "32Mi")]);

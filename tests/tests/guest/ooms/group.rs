@@ -50,12 +50,12 @@ fn whole_container(name: &str, processes: usize, limit: &str, spike: &str) {
     scene.close(0);
 }
 
-#[test]
+#[guest_test(kernel)]
 fn of_five_processes() {
     whole_container("five", 5, "32Mi", "128Mi");
 }
 
-#[test]
+#[guest_test(kernel)]
 fn of_two_hundred_processes() {
     whole_container("two-hundred", 200, "192Mi", "512Mi");
 }

@@ -1,7 +1,7 @@
 //! OOM kills as the metrics count them.
 use super::Scene;
 
-#[test]
+#[guest_test(daemon)]
 fn a_kill_is_counted_by_whose_limit_was_hit() {
     let mut scene = Scene::open("oom-metrics", "");
     scene.pod("web", &[("app", "32Mi"), ("log", "32Mi")]);

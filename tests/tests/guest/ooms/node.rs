@@ -7,7 +7,7 @@ use super::{
     scene::{MIB, counters, kills, merged, place},
 };
 
-#[test]
+#[guest_test(kernel)]
 fn that_runs_out() {
     let mut scene =
         Scene::open("node", "singleProcessOOMKill: true\nevictionHard: {memory.available: \"0%\"}");
@@ -40,7 +40,7 @@ fn that_runs_out() {
     scene.close(0);
 }
 
-#[test]
+#[guest_test(kernel)]
 fn that_is_used_up_as_far_as_pods_may() {
     let total_mib = kernel::meminfo_bytes("MemTotal").unwrap() / MIB;
     // Nobody is evicted before.

@@ -8,7 +8,7 @@ use super::{
     scene::{counters, dir, kills, merged, place},
 };
 
-#[test]
+#[guest_test(kernel)]
 fn an_allocator_in_one_container_kills_in_the_other() {
     let mut scene = Scene::open("pod-limit", "singleProcessOOMKill: true");
     scene.manifest("p", &pod_with("p", "64Mi", &[("c1", ""), ("c2", "")]));
@@ -55,7 +55,7 @@ fn an_allocator_in_one_container_kills_in_the_other() {
     scene.close(0);
 }
 
-#[test]
+#[guest_test(kernel)]
 fn a_class_that_is_lowered_below_what_it_has() {
     let mut scene = Scene::open("class-limit", "");
     scene.pod("p", &[("app", "64Mi")]);

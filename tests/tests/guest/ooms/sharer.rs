@@ -9,7 +9,7 @@ use super::{
 const CGROUP: &str = "/kubepods/burstable/podshared/app";
 
 /// The kernel kills both, and marks and counts but one of them.
-#[test]
+#[guest_test(kernel)]
 fn dies_with_the_victim_and_is_told() {
     let (mut scene, incident, parent) = at_the_limit("sharer", "singleProcessOOMKill: true");
     let told = victims(&incident);
@@ -51,7 +51,7 @@ fn dies_with_the_victim_and_is_told() {
 }
 
 /// Killed as a group, each is a victim in its own right, or dies as a sharer of the other; told once in any case.
-#[test]
+#[guest_test(kernel)]
 fn is_told_once_where_the_group_dies() {
     let (scene, incident, parent) = at_the_limit("sharer-group", "");
     let mut told = victims(&incident);

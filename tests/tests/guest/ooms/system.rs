@@ -25,7 +25,7 @@ fn start(cgroup: &Cgroup, script: &str) -> Running {
     Running::new(Process::new(command.args(["-c", &script]).stdout(Stdio::null()).spawn().unwrap()))
 }
 
-#[test]
+#[guest_test(kernel)]
 fn spares_who_is_exempt() {
     let mut scene = Scene::open("system", "");
     let group = Cgroup::create("ooms-system").unwrap();
@@ -69,7 +69,7 @@ fn spares_who_is_exempt() {
 }
 
 /// The kernel takes any bytes as names, but for slash and line break in a cgroup's.
-#[test]
+#[guest_test(daemon)]
 fn names_that_are_meant_to_do_harm_break_no_line_and_reach_no_terminal() {
     let mut scene = Scene::open("hostile-names", "");
     // Made so that its parent has the controllers.
@@ -117,7 +117,7 @@ fn names_that_are_meant_to_do_harm_break_no_line_and_reach_no_terminal() {
     scene.close(0);
 }
 
-#[test]
+#[guest_test(kernel)]
 fn two_kills_for_one_allocator_are_two_incidents() {
     let mut scene = Scene::open("two-kills", "");
     let group = Cgroup::create("ooms-two").unwrap();

@@ -48,7 +48,7 @@ fn next(source: &mut impl EdgeSource) -> (Vec<EdgeKind>, SourceState) {
     (kinds, state)
 }
 
-#[test]
+#[guest_test(kernel)]
 fn stalls_in_a_cgroup_fire_its_trigger_and_its_end_ends_it() {
     let cgroup = Cgroup::create("psi-fires").unwrap();
     cgroup.write("memory.high", "16M").unwrap();
@@ -68,7 +68,7 @@ fn stalls_in_a_cgroup_fire_its_trigger_and_its_end_ends_it() {
     }
 }
 
-#[test]
+#[guest_test(kernel)]
 fn breaches_of_both_limits_are_told_apart_and_their_end_ends_it() {
     let parent = Cgroup::create("limits").unwrap();
     let mut counters = events(&parent);
@@ -102,7 +102,7 @@ fn poll_now(source: &impl EdgeSource) -> bool {
 }
 
 /// What a kernel grants without the capability is asked of the kernel itself, file by file.
-#[test]
+#[guest_test(kernel)]
 fn without_the_capability_the_window_is_one_that_the_kernel_takes() {
     let cgroup = Cgroup::create("psi-poor").unwrap();
     let file = cgroup.path().join("memory.pressure");
@@ -155,7 +155,7 @@ fn breach_wakes() -> bool {
 }
 
 /// The daemon only observes here, so that kubepods comes and goes without it.
-#[test]
+#[guest_test(kernel)]
 fn kubepods_may_come_after_the_start_and_go_and_come_again() {
     let folder = Path::new("/tmp/edges-kubepods");
     let root = Cgroup::create("edges").unwrap();
@@ -174,11 +174,4 @@ fn kubepods_may_come_after_the_start_and_go_and_come_again() {
     daemon.stop().unwrap();
     drop(root);
     fs::remove_dir_all(folder).unwrap();
-}
-
-#[test]
-fn a_file_that_is_not_there_is_told_as_missing() {
-    let nowhere = Path::new("/sys/fs/cgroup/nowhere/memory.pressure");
-    let armed = Pressure::arm(|| open(nowhere, OFlags::RDWR), Trigger::wishes(None));
-    assert_eq!(armed.map(|pressure| pressure.trigger()), Err(PsiError::Missing));
 }

@@ -83,7 +83,7 @@ fn balanced(counts: KindCounts) -> bool {
     counts.seen == counts.delivered + counts.dropped + counts.held
 }
 
-#[test]
+#[guest_test(kernel)]
 fn a_process_that_comes_forks_and_executes_is_told_until_its_score_is_right() {
     let container = Cgroup::root("guard-comes");
     let id = container.id();
@@ -123,7 +123,7 @@ fn a_process_that_comes_forks_and_executes_is_told_until_its_score_is_right() {
     child.wait().unwrap();
 }
 
-#[test]
+#[guest_test(kernel)]
 fn a_score_that_somebody_else_writes_is_told_with_the_writer() {
     let container = Cgroup::root("guard-written");
     let inner = container.child("inner");
@@ -146,7 +146,7 @@ fn a_score_that_somebody_else_writes_is_told_with_the_writer() {
     assert_eq!((counts.scores.seen, counts.scores.delivered), (1, 1));
 }
 
-#[test]
+#[guest_test(kernel)]
 fn right_scores_and_others_processes_tell_nothing() {
     let (container, other) = (Cgroup::root("guard-right"), Cgroup::root("guard-other"));
     let mut watch = Watch::scores(&[(&container, 0)]);
@@ -165,7 +165,7 @@ fn right_scores_and_others_processes_tell_nothing() {
     watch.assert_silent();
 }
 
-#[test]
+#[guest_test(kernel)]
 fn a_foreign_write_is_told_with_file_and_writer() {
     let (kept, other) = (Cgroup::root("guard-file"), Cgroup::root("guard-file-other"));
     let id = kept.id();
@@ -194,7 +194,7 @@ fn a_foreign_write_is_told_with_file_and_writer() {
     drop(other);
 }
 
-#[test]
+#[guest_test(kernel, exclusive)]
 fn one_cgroup_that_is_written_to_without_end_is_held_back_and_hides_nobody() {
     let cgroups = [Cgroup::root("guard-flood"), Cgroup::root("guard-quiet")];
     let ids = [cgroups[0].id(), cgroups[1].id()];
@@ -238,7 +238,7 @@ fn one_cgroup_that_is_written_to_without_end_is_held_back_and_hides_nobody() {
     assert_eq!(last_seen.trim(), "19999", "what was held back is looked at in the end");
 }
 
-#[test]
+#[guest_test(kernel, exclusive)]
 fn what_the_ring_has_no_room_for_is_counted_and_told_together() {
     // Nobody reads while more is told than the ring holds: 16 cgroups use up their credit of 64 records each.
     let cgroups: Vec<_> = (0..16).map(|i| Cgroup::root(&format!("guard-many{i}"))).collect();

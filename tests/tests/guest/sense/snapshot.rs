@@ -25,7 +25,7 @@ fn snapshots() -> Snapshots {
     Snapshots::new(NodeFiles::open(&NodePaths::default()).unwrap())
 }
 
-#[test]
+#[guest_test(kernel)]
 fn tells_what_the_files_say() {
     let pod = Cgroup::create("snapshot").unwrap();
     // It sleeps, and what it holds stays as it is.
@@ -85,7 +85,7 @@ fn tells_what_the_files_say() {
     );
 }
 
-#[test]
+#[guest_test(kernel)]
 fn a_cgroup_that_goes_is_gone_and_its_namesake_begins_anew() {
     let pod = Cgroup::create("goes").unwrap();
     let mut snapshots = snapshots();
@@ -108,7 +108,7 @@ fn a_cgroup_that_goes_is_gone_and_its_namesake_begins_anew() {
 }
 
 /// The kubelet's own arithmetic, done by another program over the kubelet's own file, once that has caught up.
-#[test]
+#[guest_test(kernel)]
 fn the_kubelets_reckoning_is_of_the_root_cgroup() {
     let mut available = Available::open(Path::new(PROC_MEMINFO), MemoryAvailableSource::Kubelet).unwrap();
     let script = "awk '/^anon /{u+=$2} /^file /{u+=$2} /^inactive_file /{i=$2} END{print u-i}' /sys/fs/cgroup/memory.stat";
@@ -131,7 +131,7 @@ fn the_kubelets_reckoning_is_of_the_root_cgroup() {
 }
 
 /// The daemon decides by it: the threshold lies between the kubelet's figure and the kernel's.
-#[test]
+#[guest_test(kernel)]
 fn the_daemon_goes_by_the_source_that_is_configured() {
     let read = |source| {
         let mut available = Available::open(Path::new(PROC_MEMINFO), source).unwrap();

@@ -131,7 +131,7 @@ fn assert_close(each_us: u64, mut measure: impl FnMut() -> Measured) {
     }
 }
 
-#[test]
+#[guest_test(kernel, exclusive)]
 fn thrashing_at_its_own_limit_is_counted_as_the_kernels_trace_has_it() {
     assert_close(20, thrashing_at_its_own_limit);
 }
@@ -164,7 +164,7 @@ fn thrashing_at_its_own_limit() -> Measured {
     Measured { found_ns: stall.total_ns, expected_us: total_us, count }
 }
 
-#[test]
+#[guest_test(kernel)]
 fn a_sibling_that_hits_the_pods_limit_stalls_by_the_pods_limit() {
     let _swap = Swap::on(64 << 20).unwrap();
     let mut watch = Watch::start();
@@ -186,7 +186,7 @@ fn a_sibling_that_hits_the_pods_limit_stalls_by_the_pods_limit() {
     drop((load, idle));
 }
 
-#[test]
+#[guest_test(kernel, exclusive)]
 fn a_node_that_runs_short_stalls_by_nobodys_limit() {
     // Between the two the programs wake who waits for edges, which takes long under emulation.
     assert_close(1_000, a_node_that_runs_short);
@@ -241,7 +241,7 @@ fn slept_us(seen: &[Seen]) -> u64 {
     total_us
 }
 
-#[test]
+#[guest_test(kernel, exclusive)]
 fn sleeps_of_memory_high_are_what_the_scheduler_says() {
     assert_close(1_000, sleeps_of_memory_high);
 }
@@ -278,7 +278,7 @@ fn sleeps_of_memory_high() -> Measured {
     Measured { found_ns: total_ns, expected_us, count }
 }
 
-#[test]
+#[guest_test(kernel)]
 fn a_stall_belongs_to_the_cgroup_that_it_began_in() {
     let mut watch = Watch::start();
     let (from, to) = (Cgroup::create("stalls-from").unwrap(), Cgroup::create("stalls-to").unwrap());
@@ -300,7 +300,7 @@ fn a_stall_belongs_to_the_cgroup_that_it_began_in() {
     load.wait().unwrap();
 }
 
-#[test]
+#[guest_test(kernel)]
 fn one_long_stall_is_one_record_and_the_rest_is_counted_as_held() {
     let _swap = Swap::on(64 << 20).unwrap();
     let mut watch = Watch::telling(1_000, NEVER_NS);
@@ -324,7 +324,7 @@ fn one_long_stall_is_one_record_and_the_rest_is_counted_as_held() {
     assert_eq!(seen.iter().find(|(name, _)| *name == "stall"), Some(&("stall", 1)));
 }
 
-#[test]
+#[guest_test(kernel)]
 fn many_short_stalls_are_told_when_their_budget_is_used_up() {
     let _swap = Swap::on(64 << 20).unwrap();
     let mut watch = Watch::telling(NEVER_NS, 20_000_000);
@@ -342,7 +342,7 @@ fn many_short_stalls_are_told_when_their_budget_is_used_up() {
     assert_eq!(watch.within(SILENCE), None, "another within the gap");
 }
 
-#[test]
+#[guest_test(kernel)]
 fn both_ways_of_reading_agree_and_a_gone_cgroup_is_forgotten() {
     let _swap = Swap::on(64 << 20).unwrap();
     let mut watch = Watch::start();

@@ -28,7 +28,7 @@ impl Drop for BackAgain {
     }
 }
 
-#[test]
+#[guest_test(systemd)]
 fn without_a_bus_enforcing_is_refused() {
     let _back = BackAgain;
     let place = folder("refused");
@@ -61,7 +61,7 @@ fn without_a_bus_enforcing_is_refused() {
 }
 
 /// A daemon that has lost the bus says so, and goes on when there is one again.
-#[test]
+#[guest_test(systemd)]
 fn a_daemon_outlives_the_bus() {
     let _back = BackAgain;
     let scene = Scene::open("outlives", "");

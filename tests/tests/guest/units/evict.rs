@@ -9,7 +9,7 @@ use enforcer_tests::{
 
 use super::{Scene, pod, text, wait_until_in};
 
-#[test]
+#[guest_test(systemd)]
 fn an_evicted_pods_units_go_and_it_is_let_in_no_more() {
     let scene = Scene::open("evicts", "evictionHard: {memory.available: 600Mi}");
     let mut stream = scene.daemon.follow().unwrap();
@@ -39,7 +39,7 @@ fn an_evicted_pods_units_go_and_it_is_let_in_no_more() {
 }
 
 /// A kernel kill in a scope that has just been made names its container.
-#[test]
+#[guest_test(systemd)]
 fn a_kernel_kill_names_the_container_of_a_scope() {
     let scene = Scene::open("kills", "");
     let mut stream = scene.daemon.follow().unwrap();

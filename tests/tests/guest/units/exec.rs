@@ -13,7 +13,7 @@ use super::{Scene, cgroup_of, pod, read, shown, text, wait_until_in};
 const LIMITS: &str = "{limits: {cpu: 200m, memory: 64Mi}}";
 
 /// The scope has its limits before the command's first instruction, and the process its score.
-#[test]
+#[guest_test(systemd)]
 fn a_command_begins_within_its_limits() {
     let scene = Scene::open("begins", "");
     scene.daemon.manifest("web.yaml", &pod("web", LIMITS)).unwrap();
@@ -37,7 +37,7 @@ fn a_command_begins_within_its_limits() {
     scene.daemon.stop().unwrap();
 }
 
-#[test]
+#[guest_test(systemd)]
 fn a_scope_lives_as_long_as_its_processes() {
     let scene = Scene::open("lives", "");
     scene.daemon.manifest("web.yaml", &pod("web", LIMITS)).unwrap();
@@ -75,7 +75,7 @@ fn a_scope_lives_as_long_as_its_processes() {
 }
 
 /// What the command ends with is what its caller sees, and signals reach it.
-#[test]
+#[guest_test(systemd)]
 fn exec_passes_status_and_signals_on() {
     let scene = Scene::open("passes", "");
     scene.daemon.manifest("web.yaml", &pod("web", LIMITS)).unwrap();
@@ -115,7 +115,7 @@ fn without_own_signals(output: &Output) -> Vec<String> {
 }
 
 /// Many at once: each is in its own container's scope, one that ends does not take another along.
-#[test]
+#[guest_test(systemd)]
 fn many_come_and_go_at_once() {
     const PODS: usize = 8;
     let scene = Scene::open("many", "");

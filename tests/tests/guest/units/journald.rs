@@ -43,7 +43,7 @@ fn entries(matches: &[&str]) -> Vec<Value> {
     text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-#[test]
+#[guest_test(systemd)]
 fn the_journal_finds_an_event_by_its_id_with_its_fields() {
     let _journald = Journald::start();
     let scene = Scene::open("journald", "sinks: {journald: {enabled: true}}");

@@ -102,7 +102,7 @@ fn populate(scene: &Scene) -> BTreeMap<String, Process> {
     processes
 }
 
-#[test]
+#[guest_test(systemd)]
 fn every_value_is_what_the_plan_says_and_survives_a_reload() {
     let _pages = HugePages::reserve(4).unwrap();
     let scene = Scene::open("values", SETTINGS);
@@ -142,7 +142,7 @@ fn every_value_is_what_the_plan_says_and_survives_a_reload() {
     drop(slice);
 }
 
-#[test]
+#[guest_test(systemd)]
 fn a_changed_manifest_changes_units_and_no_processes() {
     const UNITS: [&str; 2] = ["changed-kubepods-burstable-podweb.slice", "enforcer-web-app.scope"];
     let scene = Scene::open("changed", "");
@@ -194,7 +194,7 @@ fn a_changed_manifest_changes_units_and_no_processes() {
 }
 
 /// What only files hold is put right while the daemon runs, whoever writes it.
-#[test]
+#[guest_test(systemd)]
 fn a_foreign_write_and_a_foreign_property_are_put_right() {
     let scene = Scene::open("foreign", "");
     scene.daemon.manifest("web.yaml", &pod("web", "{limits: {cpu: 200m, memory: 64Mi}}")).unwrap();
@@ -217,7 +217,7 @@ fn a_foreign_write_and_a_foreign_property_are_put_right() {
 }
 
 /// A service that a pod adopts has its values as properties, and has its own back when the pod goes.
-#[test]
+#[guest_test(systemd)]
 fn an_adopted_service_is_told_to_systemd_too() {
     let scene = Scene::open("adopts", "");
     let unit = "batch@one.service";
@@ -250,7 +250,7 @@ fn an_adopted_service_is_told_to_systemd_too() {
 }
 
 /// The next daemon finds slices and scopes as they are, and what runs in them runs on.
-#[test]
+#[guest_test(systemd)]
 fn units_outlive_the_daemon() {
     let scene = Scene::open("outlive", "");
     scene.daemon.manifest("web.yaml", &pod("web", "{limits: {cpu: 200m, memory: 64Mi}}")).unwrap();
@@ -274,7 +274,7 @@ fn units_outlive_the_daemon() {
 }
 
 /// A pod's slice stays while something runs in it, and goes with the last process and the manifest.
-#[test]
+#[guest_test(systemd)]
 fn a_pods_slice_goes_with_its_manifest() {
     let scene = Scene::open("going", "");
     scene.daemon.manifest("idle.yaml", &pod("idle", "{}")).unwrap();

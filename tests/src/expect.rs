@@ -3,8 +3,12 @@ use serde_json::Value;
 
 /// Asserts that everything which is expected is there. Keys that are not named may hold anything; a list is compared
 /// item by item, and must be as long.
+///
+/// # Panics
+///
+/// Where something is missing or different, with each place.
 #[track_caller]
-pub(super) fn assert_holds(told: &Value, expected: &Value) {
+pub fn assert_holds(told: &Value, expected: &Value) {
     let differences = differences("", told, expected);
     assert!(differences.is_empty(), "{}\nin {told:#}", differences.join("\n"));
 }
@@ -34,15 +38,21 @@ fn differences(at: &str, told: &Value, expected: &Value) -> Vec<String> {
     }
 }
 
-#[test]
-fn a_difference_anywhere_is_found() {
+#[cfg(test)]
+mod tests {
     use serde_json::json;
-    let told = json!({"scope": "pod", "victims": [{"pid": 7, "comm": "a"}, {"pid": 8}]});
-    let count = |expected: &Value| differences("", &told, expected).len();
-    assert_eq!(count(&json!({"scope": "pod", "victims": [{"pid": 7}, {}], "trigger": null})), 0);
-    assert_eq!(count(&json!({"scope": "node"})), 1);
-    assert_eq!(count(&json!({"scope": null})), 1);
-    assert_eq!(count(&json!({"victims": [{"pid": 7}]})), 1);
-    assert_eq!(count(&json!({"victims": [{"pid": 8}, {"pid": 7}]})), 2);
-    assert_eq!(count(&json!({"limitOwner": "/"})), 1);
+
+    use super::*;
+
+    #[test]
+    fn a_difference_anywhere_is_found() {
+        let told = json!({"scope": "pod", "victims": [{"pid": 7, "comm": "a"}, {"pid": 8}]});
+        let count = |expected: &Value| differences("", &told, expected).len();
+        assert_eq!(count(&json!({"scope": "pod", "victims": [{"pid": 7}, {}], "trigger": null})), 0);
+        assert_eq!(count(&json!({"scope": "node"})), 1);
+        assert_eq!(count(&json!({"scope": null})), 1);
+        assert_eq!(count(&json!({"victims": [{"pid": 7}]})), 1);
+        assert_eq!(count(&json!({"victims": [{"pid": 8}, {"pid": 7}]})), 2);
+        assert_eq!(count(&json!({"limitOwner": "/"})), 1);
+    }
 }

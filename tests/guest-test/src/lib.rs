@@ -1,0 +1,88 @@
+//! The attribute that makes a function a guest test and says, in a word, where it runs.
+use proc_macro::{TokenStream, TokenTree};
+
+/// What a test is about, and so where it runs.
+const TIERS: [&str; 3] = ["kernel", "daemon", "systemd"];
+
+/// Behind the tier: the test judges a rate or a latency, and never runs beside another that does.
+const EXCLUSIVE: &str = "exclusive";
+
+/// Makes a function a test of one tier.
+///
+/// - `kernel`: it is about what the kernel does, and runs on every kernel.
+/// - `daemon`: it is about the daemon alone, and runs on one kernel.
+/// - `systemd`: it is about systemd's units, and runs on one kernel with systemd as its init.
+///
+/// With `exclusive` behind the tier it judges a rate or a latency, and never runs beside another such test.
+///
+/// The test's name ends with these words, so that whoever lists the tests knows them:
+///
+/// ```text
+/// #[guest_test(kernel, exclusive)]
+/// fn stalls_are_counted() {} // stalls_are_counted::kernel::exclusive
+/// ```
+#[proc_macro_attribute]
+pub fn guest_test(words: TokenStream, function: TokenStream) -> TokenStream {
+    let test = name(&function).and_then(|name| test(&words.to_string(), &name));
+    let (attribute, test) = match &test {
+        // The function is called by the test alone.
+        Ok(test) => ("#[cfg(test)]", test.clone()),
+        Err(problem) => ("", format!("::core::compile_error!({problem:?});")),
+    };
+    let parsed = [attribute, test.as_str()].map(|text| text.parse::<TokenStream>().unwrap_or_default());
+    let [attribute, test] = parsed;
+    attribute.into_iter().chain(function).chain(test).collect()
+}
+
+/// The identifier behind `fn`.
+fn name(function: &TokenStream) -> Result<String, String> {
+    let mut tokens = function.clone().into_iter();
+    let is_fn = |token: &TokenTree| matches!(token, TokenTree::Ident(word) if word.to_string() == "fn");
+    match (tokens.find(is_fn), tokens.next()) {
+        (Some(_), Some(TokenTree::Ident(name))) => Ok(name.to_string()),
+        _ => Err("guest_test stands before a function".to_owned()),
+    }
+}
+
+/// The module whose one test calls the function.
+fn test(words: &str, name: &str) -> Result<String, String> {
+    let words: Vec<&str> = words.split(',').map(str::trim).collect();
+    match words[..] {
+        [tier] if TIERS.contains(&tier) => {
+            Ok(format!("#[cfg(test)] mod {name} {{ #[test] fn {tier}() {{ super::{name}() }} }}"))
+        }
+        [tier, EXCLUSIVE] if TIERS.contains(&tier) => Ok(format!(
+            "#[cfg(test)] mod {name} {{ mod {tier} {{ #[test] fn {EXCLUSIVE}() {{ super::super::{name}() }} }} }}"
+        )),
+        _ => Err(format!(
+            "`{}` is no tier; write one of {}, and `, {EXCLUSIVE}` behind it if the test judges a rate or a latency",
+            words.join(", "),
+            TIERS.join(", ")
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tests_name_ends_with_its_tier() {
+        let shared = test("kernel", "kills").unwrap();
+        assert_eq!(shared, "#[cfg(test)] mod kills { #[test] fn kernel() { super::kills() } }");
+        let exclusive = test("daemon , exclusive", "shares").unwrap();
+        assert!(
+            exclusive.contains("mod shares { mod daemon { #[test] fn exclusive() { super::super::shares() }")
+        );
+    }
+
+    #[test]
+    fn a_word_that_is_no_tier_is_refused_with_those_that_are() {
+        for words in
+            ["", "kernal", "exclusive", "kernel exclusive", "kernel, daemon", "kernel, exclusive, daemon"]
+        {
+            let refused = test(words, "kills").unwrap_err();
+            assert!(refused.contains("kernel, daemon, systemd"), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Which tests run together in one guest, and in which order guests are begun.
+use std::{cmp::Reverse, collections::BTreeMap};
+
+use crate::{
+    guest::{Init, kernel::KernelName},
+    guest_tests::tier::{GuestTest, Tier},
+};
+
+/// No guest runs more tests than this, so that the last one is not waited for long.
+const MOST_TESTS: usize = 30;
+
+/// The tests of one guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Batch {
+    pub(crate) kernel: KernelName,
+    pub(crate) init: Init,
+    /// Its tests judge a rate or a latency: it never runs beside another such batch.
+    pub(crate) exclusive: bool,
+    /// Kernel, and what tells it from the kernel's other batches.
+    pub(crate) name: String,
+    pub(crate) tests: Vec<String>,
+}
+
+/// The batches in which tests run on some kernels, in the order in which they are begun. On `whole` kernels every test
+/// runs, on the others those alone that are about the kernel.
+pub(crate) fn batches(tests: &[GuestTest], kernels: &[KernelName], whole: &[KernelName]) -> Vec<Batch> {
+    let mut groups: BTreeMap<(KernelName, bool, bool), Vec<&GuestTest>> = BTreeMap::new();
+    for kernel in kernels {
+        for test in tests.iter().filter(|test| test.tier == Tier::Kernel || whole.contains(kernel)) {
+            let with_systemd = test.tier == Tier::Systemd;
+            groups.entry((*kernel, with_systemd, test.exclusive)).or_default().push(test);
+        }
+    }
+    let mut batches = Vec::new();
+    for ((kernel, with_systemd, exclusive), tests) in groups {
+        let init = if with_systemd { Init::Systemd } else { Init::Own };
+        let shares = shares(&tests);
+        let several = shares.len() > 1;
+        for (number, tests) in (1..).zip(shares) {
+            let mut name = kernel.to_string();
+            for (is_it, word) in [(with_systemd, " systemd"), (exclusive, " exclusive")] {
+                name.push_str(if is_it { word } else { "" });
+            }
+            if several {
+                name.push_str(&format!(" part {number}"));
+            }
+            batches.push(Batch { kernel, init, exclusive, name, tests });
+        }
+    }
+    // Exclusive ones follow each other and so take the longest; the large ones come before what fills the gaps.
+    batches.sort_by_key(|batch| (!batch.exclusive, Reverse(batch.tests.len())));
+    batches
+}
+
+/// Neighbours go to different guests: those of a module take about as long.
+fn shares(tests: &[&GuestTest]) -> Vec<Vec<String>> {
+    let count = tests.len().div_ceil(MOST_TESTS);
+    let share = |first| tests.iter().skip(first).step_by(count).map(|test| test.name.clone()).collect();
+    (0..count).map(share).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: &[KernelName] = &[KernelName::V6_12];
+
+    fn tests(names: &[&str]) -> Vec<GuestTest> {
+        names.iter().map(|name| GuestTest::parse(name).unwrap()).collect()
+    }
+
+    #[test]
+    fn tests_run_where_their_tier_says() {
+        let tests = tests(&["a::kernel", "b::daemon", "c::systemd", "d::kernel::exclusive"]);
+        let of = |batches: Vec<Batch>| -> Vec<_> {
+            batches.into_iter().map(|batch| (batch.name, batch.tests.join(" "))).collect()
+        };
+        let expected = [
+            ("6.1 exclusive", "d::kernel::exclusive"),
+            ("6.12 exclusive", "d::kernel::exclusive"),
+            ("7.2 exclusive", "d::kernel::exclusive"),
+            ("6.12", "a::kernel b::daemon"),
+            ("6.1", "a::kernel"),
+            ("6.12 systemd", "c::systemd"),
+            ("7.2", "a::kernel"),
+        ]
+        .map(|(name, tests)| (name.to_owned(), tests.to_owned()));
+        assert_eq!(of(batches(&tests, &KernelName::ALL, ONE)), expected);
+        let all = batches(&tests, &KernelName::ALL, &KernelName::ALL);
+        assert_eq!(all.iter().map(|batch| batch.tests.len()).sum::<usize>(), 3 * tests.len());
+        assert!(batches(&tests, &[KernelName::V6_1], ONE).iter().all(|batch| batch.init == Init::Own));
+    }
+
+    #[test]
+    fn many_tests_are_split_and_none_is_lost() {
+        let names: Vec<_> = (0..=2 * MOST_TESTS).map(|number| format!("t{number:03}::kernel")).collect();
+        let tests = tests(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        let batches = batches(&tests, ONE, &[]);
+        assert_eq!(batches.iter().map(|batch| batch.tests.len()).collect::<Vec<_>>(), [21, 20, 20]);
+        assert_eq!(batches[0].name, "6.12 part 1");
+        let mut all: Vec<_> = batches.into_iter().flat_map(|batch| batch.tests).collect();
+        all.sort();
+        assert_eq!(all, names);
+    }
+}
