@@ -245,6 +245,91 @@ fn in_dry_run_pods_are_admitted_as_in_enforce() {
     }
 }
 
+/// Each bad manifest is named with file, line and field, the others are taken, and the last good version stays in force.
+#[test]
+fn bad_manifests_are_named_and_the_others_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = config(folder.path(), "mode: dry-run\n");
+    let pods = folder.path().join("pods");
+    fs::create_dir(&pods).unwrap();
+    let head = "apiVersion: v1\nkind: Pod\nmetadata: {name: bad}\nspec:\n  containers:\n";
+    let bad = [
+        ("a-broken.yaml", String::from("apiVersion: [\n"), "a-broken.yaml:"),
+        ("b-empty.yaml", format!("{head}    []\n"), "spec.containers"),
+        (
+            "c-negative.yaml",
+            format!("{head}  - name: c\n    resources: {{requests: {{memory: -1Gi}}}}\n"),
+            "c-negative.yaml:7: spec.containers[0].resources.requests.memory",
+        ),
+        (
+            "d-malformed.yaml",
+            format!("{head}  - name: c\n    resources: {{limits: {{cpu: 1e400x}}}}\n"),
+            "d-malformed.yaml:7: spec.containers[0].resources.limits.cpu",
+        ),
+        (
+            "e-upside-down.yaml",
+            format!(
+                "{head}  - name: c\n    resources: {{requests: {{memory: 2Gi}}, limits: {{memory: 1Gi}}}}\n"
+            ),
+            "e-upside-down.yaml:7: spec.containers[0].resources",
+        ),
+        ("f.txt", String::from("notes\n"), "f.txt"),
+    ];
+    let place = |name: &str, content: &str| {
+        let fresh = pods.join(format!(".{name}.new"));
+        fs::write(&fresh, content).unwrap();
+        fs::rename(fresh, pods.join(name)).unwrap();
+    };
+    let good = |spec: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: good}}\nspec: {{{spec}containers: [{{name: app}}]}}\n"
+        )
+    };
+    for (name, content, _) in &bad {
+        place(name, content);
+    }
+    place("good.yaml", &good(""));
+    place("zz-twice.yaml", &good("priority: 7, "));
+    let mut daemon = Running(
+        Process::new(assert_cmd::cargo::cargo_bin!("enforcer"))
+            .args(["--config", &path, "run"])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
+    let events = |kind: &str| -> Vec<serde_json::Value> {
+        let output =
+            enforcer().args(["--config", &path, "-o", "jsonl", "events", "--type", kind]).output().unwrap();
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let mut wait_for_rejection = |says: &dyn Fn(&str) -> bool, what: &str| {
+        let start = Instant::now();
+        loop {
+            let rejected = events("pod.rejected");
+            let message = |event: &serde_json::Value| event["data"]["message"].as_str().map(str::to_owned);
+            if let Some(message) = rejected.iter().filter_map(message).find(|message| says(message)) {
+                return message;
+            }
+            assert!(daemon.0.try_wait().unwrap().is_none(), "the daemon ended");
+            assert!(start.elapsed() < Duration::from_mins(1), "{what} is not rejected: {rejected:?}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    };
+    for (name, _, named) in &bad {
+        wait_for_rejection(&|message| message.contains(named), name);
+    }
+    let twice =
+        wait_for_rejection(&|message| message.starts_with("zz-twice.yaml"), "the pod that is there twice");
+    assert!(twice.contains("good.yaml"), "{twice}");
+
+    place("good.yaml", "kind: Pod\n");
+    wait_for_rejection(&|message| message.starts_with("good.yaml"), "the overwritten manifest");
+    assert_eq!(events("pod.removed"), Vec::<serde_json::Value>::new());
+    let known = get(&folder.path().join("run/observe.sock"), "/v1/pods")["pods"].clone();
+    let known: Vec<_> = known.as_array().unwrap().iter().map(|pod| (&pod["name"], &pod["state"])).collect();
+    assert_eq!(known, [(&"good".into(), &"pending".into())]);
+}
+
 #[test]
 fn in_observe_it_runs_anywhere_and_stops_when_asked() {
     let folder = tempfile::tempdir().unwrap();

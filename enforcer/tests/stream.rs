@@ -8,7 +8,10 @@ use std::{
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _},
     path::PathBuf,
     process::{Child, Command, Output, Stdio},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc::{self, Receiver},
+    },
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -80,6 +83,20 @@ impl Scene {
         curl.arg("http://x/v1/events").stdout(Stdio::piped()).spawn().unwrap()
     }
 
+    /// `enforcer events` as JSON lines, with these arguments.
+    fn events(&self, arguments: &[&str]) -> Command {
+        let mut events = Command::new(env!("CARGO_BIN_EXE_enforcer"));
+        events.arg("--config").arg(self.file("config.yaml")).args(["-o", "jsonl", "events"]).args(arguments);
+        events
+    }
+
+    /// The sequence numbers of all events behind a cursor.
+    fn sequences_after(&self, cursor: &str) -> Vec<u64> {
+        let Output { status, stdout, stderr } = self.events(&["--after", cursor]).output().unwrap();
+        assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+        String::from_utf8(stdout).unwrap().lines().map(|line| sequence(&parsed(line))).collect()
+    }
+
     /// Has the daemon find a log there that is larger than what pipes and sockets hold.
     fn remember_much(&self) {
         // Whatever the umask of who runs this lets through.
@@ -128,8 +145,90 @@ fn blocks(text: &str) -> Vec<(String, Value)> {
     runtime.block_on(events).into_iter().filter_map(event).collect()
 }
 
+fn sequence(event: &Value) -> u64 {
+    event["sequence"].as_str().unwrap().parse().unwrap()
+}
+
 fn sequences(blocks: &[(String, Value)]) -> Vec<u64> {
-    blocks.iter().map(|(_, event)| event["sequence"].as_str().unwrap().parse().unwrap()).collect()
+    blocks.iter().map(|(_, event)| sequence(event)).collect()
+}
+
+fn parsed(line: &str) -> Value {
+    serde_json::from_str(line).unwrap()
+}
+
+/// A reader that follows the stream; it ends with the test.
+struct Follower {
+    child: Child,
+    events: Receiver<Value>,
+}
+
+impl Follower {
+    fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (sender, events) = mpsc::channel();
+        thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(parsed(&line))));
+        Self { child, events }
+    }
+
+    /// All that it reads, up to the event with that sequence number.
+    fn read_until(&self, newest: u64) -> Vec<Value> {
+        let mut read = Vec::new();
+        while read.last().is_none_or(|event| sequence(event) < newest) {
+            read.push(self.events.recv_timeout(PATIENCE).unwrap());
+        }
+        read
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+/// Readers do not disturb each other, each sees everything in one order, and a cursor goes on where it stands, also after
+/// the daemon was killed.
+#[test]
+fn two_readers_see_the_same_and_a_cursor_goes_on_where_it_stands() {
+    let mut scene = Scene::new("");
+    scene.pod("first");
+    scene.start("first");
+    let readers = [(); 2].map(|()| Follower::start(scene.events(&["-f"])));
+    for number in 0..20 {
+        scene.pod(&format!("p{number}"));
+    }
+    for number in 0..20 {
+        scene.await_pod(&format!("p{number}"));
+    }
+    // All that is there by now; more may come at any time.
+    let (whole, _) = scene.curl("/v1/events?follow=false", &SSE);
+    let whole = blocks(&whole);
+    let newest = sequences(&whole).into_iter().max().unwrap();
+    let [first, second] = readers.each_ref().map(|reader| reader.read_until(newest));
+    assert_eq!(first, second);
+    assert_eq!(first, whole.iter().map(|(_, event)| event.clone()).collect::<Vec<_>>());
+    let seen: Vec<u64> = first.iter().map(sequence).collect();
+    assert!(seen.windows(2).all(|pair| pair[1] == pair[0] + 1), "{seen:?}");
+
+    // The id of an event of the stream is its cursor.
+    let (cursor, middle) = &whole[seen.len() / 2];
+    let middle = sequence(middle);
+    let rest: Vec<u64> = seen.iter().copied().filter(|sequence| *sequence > middle).collect();
+    assert!(!rest.is_empty());
+    assert_eq!(scene.sequences_after(cursor)[..rest.len()], rest[..]);
+    let following = Follower::start(scene.events(&["-f", "--after", cursor]));
+    assert_eq!(following.read_until(newest).iter().map(sequence).collect::<Vec<_>>(), rest);
+    drop((readers, following));
+
+    scene.kill();
+    scene.pod("last");
+    scene.start("last");
+    let later = scene.sequences_after(cursor);
+    assert_eq!(later[..rest.len()], rest[..], "what was read before the kill is still there");
+    assert!(later.windows(2).all(|pair| pair[1] == pair[0] + 1), "{later:?}");
 }
 
 #[test]
@@ -170,7 +269,7 @@ fn curl_goes_on_where_it_was_after_the_daemon_was_killed() {
     assert!(rest.iter().any(|(_, event)| event["subject"] == "default/e"), "{rest:?}");
     // The same by NDJSON and the address alone.
     let (lines, _) = scene.curl(&format!("/v1/events?after={}", before.last().unwrap().0), &["--silent"]);
-    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines: Vec<Value> = lines.lines().map(parsed).collect();
     assert_eq!(lines[..rest.len()], rest.iter().map(|(_, event)| event.clone()).collect::<Vec<_>>());
 
     let gone = [&SSE[..], &["-i", "-H", "Last-Event-ID: 01J8Z3NDEKTSV4RRFFQ69G5FAV:1"]].concat();
@@ -238,7 +337,7 @@ fn a_follower_misses_nothing_while_the_daemon_is_killed_a_hundred_times() {
                     block.push('\n');
                     // A block that the kill cut short has no end, and is none.
                     for (id, event) in blocks(&std::mem::take(&mut block)) {
-                        let sequence: u64 = event["sequence"].as_str().unwrap().parse().unwrap();
+                        let sequence = sequence(&event);
                         let expected = arrived.keys().next_back().map_or(1, |newest| newest + 1);
                         assert_eq!(sequence, expected, "round {round}, seed {seed}: {event}");
                         arrived.insert(sequence, event["id"].as_str().unwrap().to_owned());
@@ -282,8 +381,7 @@ fn a_slow_reader_of_all_events_has_each_once_whatever_becomes_of_the_daemon() {
         scene.remember_much();
         scene.pod("a");
         scene.start("a");
-        let mut events = Command::new(env!("CARGO_BIN_EXE_enforcer"));
-        events.arg("--config").arg(scene.file("config.yaml")).args(["-o", "jsonl", "events"]);
+        let mut events = scene.events(&[]);
         let mut events = events.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stdout = events.stdout.take().unwrap();
         // Until nobody reads on it asks nobody, so that it meets no daemon that is just ending or just starting.
@@ -302,10 +400,7 @@ fn a_slow_reader_of_all_events_has_each_once_whatever_becomes_of_the_daemon() {
         if comes_back {
             scene.start("a");
         }
-        let seen: Vec<u64> = lines
-            .map(|line| serde_json::from_str::<Value>(&line).unwrap())
-            .map(|event| event["sequence"].as_str().unwrap().parse().unwrap())
-            .collect();
+        let seen: Vec<u64> = lines.map(|line| sequence(&parsed(&line))).collect();
         let Output { status, stderr, .. } = events.wait_with_output().unwrap();
         let told = String::from_utf8(stderr).unwrap();
         assert_eq!(seen, (1..=u64::try_from(seen.len()).unwrap()).collect::<Vec<_>>(), "{told}");

@@ -11,11 +11,10 @@ use enforcer_tests::{
     daemon::Daemon,
     kernel,
     process::Process,
-    stream::{Stream, is},
+    stream::is,
     wait::{PATIENCE, wait_until},
 };
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
 
 use super::{Scene, folder, settings_of};
 
@@ -151,64 +150,6 @@ fn exec_into_a_running_besteffort_pod_is_refused_while_pressure_lasts() {
     drop(hog);
     wait_until("the end of the pressure", || status().status.success());
     scene.daemon.stop().unwrap();
-}
-
-/// Readers do not disturb each other, each sees all in one order, and a cursor goes on where it stands, also after a kill.
-#[guest_test(daemon)]
-fn two_readers_see_the_same_and_a_cursor_goes_on_where_it_stands() {
-    let scene = Scene::open("readers", "");
-    let mut readers = [scene.daemon.follow().unwrap(), scene.daemon.follow().unwrap()];
-    for number in 0..20 {
-        scene.daemon.manifest(&format!("{number}.yaml"), &pod(&format!("p{number}"), "{}")).unwrap();
-    }
-    for reader in &mut readers {
-        for number in 0..20 {
-            reader.wait_for_pod("pod.added", &format!("default/p{number}"), PATIENCE).unwrap();
-        }
-    }
-    let sequence = |event: &Value| -> u64 { event["sequence"].as_str().unwrap().parse().unwrap() };
-    let sequences = |events: &[Value]| events.iter().map(sequence).collect::<Vec<_>>();
-    // All that was told by now; more may come at any time.
-    let newest = sequences(&scene.daemon.events().unwrap()).into_iter().max().unwrap();
-    let read_until = |reader: &mut Stream| {
-        reader.wait_for("the newest", PATIENCE, |event| sequence(event) == newest).unwrap();
-        reader.seen.retain(|event| sequence(event) <= newest);
-    };
-    readers.iter_mut().for_each(read_until);
-    let [first, second] = &readers;
-    let seen = sequences(&first.seen);
-    assert_eq!(seen, sequences(&second.seen));
-    assert!(seen.windows(2).all(|pair| pair[1] == pair[0] + 1), "{seen:?}");
-    assert_eq!(first.seen, second.seen);
-
-    let answer = scene.daemon.get("/v1/events?after=01J8Z3NDEKTSV4RRFFQ69G5FAV:1").unwrap();
-    assert!(answer.starts_with("HTTP/1.0 410"), "{answer}");
-    let body: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
-    let (epoch, _) = body["oldest"].as_str().unwrap().split_once(':').unwrap();
-    let middle = seen[seen.len() / 2];
-    let cursor = format!("{epoch}:{middle}");
-    let after = |daemon: &Daemon| -> Vec<u64> {
-        let output = daemon.verb(&["-o", "jsonl", "events", "--after", &cursor]).output().unwrap();
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        sequences(
-            &text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<_>>(),
-        )
-    };
-    let rest: Vec<u64> = seen.iter().copied().filter(|sequence| *sequence > middle).collect();
-    assert_eq!(after(&scene.daemon)[..rest.len()], rest[..]);
-    let mut following =
-        Stream::follow(scene.daemon.verb(&["-o", "jsonl", "events", "-f", "--after", &cursor])).unwrap();
-    read_until(&mut following);
-    assert_eq!(sequences(&following.seen), rest);
-    drop((readers, following));
-
-    let Scene { name, daemon, _root } = scene;
-    drop(daemon);
-    let daemon = Daemon::start(&folder(name), &settings_of(name, "")).unwrap();
-    let later = after(&daemon);
-    assert_eq!(later[..rest.len()], rest[..], "what was read before the kill is still there");
-    assert!(later.windows(2).all(|pair| pair[1] == pair[0] + 1), "{later:?}");
-    daemon.stop().unwrap();
 }
 
 /// The node really runs short: a dry run says who would go, marks it so, and nobody goes.
