@@ -80,6 +80,8 @@ fn on_host(places: &Places) -> anyhow::Result<Tally> {
     counter.flush()?;
     let status = child.wait()?;
     let mut tally = counter.count().tally().unwrap_or_default();
+    // Tests run beside each other here, so their lines do not say how long each took.
+    tally.durations.clear();
     // A crate that does not compile, or a test binary that dies, has no result line.
     if status.success() != (tally.failed == 0) {
         tally += Tally::check("cargo test", false);
