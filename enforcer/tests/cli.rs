@@ -42,6 +42,14 @@ fn config(folder: &Path, more: &str) -> String {
 /// A process that does not outlive the test.
 struct Running(Child);
 
+impl Running {
+    /// `enforcer run` with that configuration.
+    fn daemon(config: &str) -> Self {
+        let mut run = Process::new(assert_cmd::cargo::cargo_bin!("enforcer"));
+        Self(run.args(["--config", config, "run"]).stderr(Stdio::null()).spawn().unwrap())
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         // It may have ended already, which is what is wanted.
@@ -186,13 +194,7 @@ fn in_dry_run_pods_are_admitted_as_in_enforce() {
     };
     fs::write(pods.join("all.yaml"), [manifest("a", ""), manifest("b", ""), manifest("c", "")].concat())
         .unwrap();
-    let mut daemon = Running(
-        Process::new(assert_cmd::cargo::cargo_bin!("enforcer"))
-            .args(["--config", &path, "run"])
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap(),
-    );
+    let mut daemon = Running::daemon(&path);
     let start = Instant::now();
     let mut rejected = |count: usize| {
         loop {
@@ -290,13 +292,7 @@ fn bad_manifests_are_named_and_the_others_taken() {
     }
     place("good.yaml", &good(""));
     place("zz-twice.yaml", &good("priority: 7, "));
-    let mut daemon = Running(
-        Process::new(assert_cmd::cargo::cargo_bin!("enforcer"))
-            .args(["--config", &path, "run"])
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap(),
-    );
+    let mut daemon = Running::daemon(&path);
     let events = |kind: &str| -> Vec<serde_json::Value> {
         let output =
             enforcer().args(["--config", &path, "-o", "jsonl", "events", "--type", kind]).output().unwrap();
@@ -445,13 +441,7 @@ fn events_outlive_the_daemon() {
     let path = config(folder.path(), "mode: observe\n");
     fs::create_dir(folder.path().join("pods")).unwrap();
     let start = || {
-        let daemon = Running(
-            Process::new(assert_cmd::cargo::cargo_bin!("enforcer"))
-                .args(["--config", &path, "run"])
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap(),
-        );
+        let daemon = Running::daemon(&path);
         let begin = Instant::now();
         while !enforcer().args(["--config", &path, "--live", "events"]).output().unwrap().status.success() {
             assert!(begin.elapsed() < Duration::from_mins(1), "the daemon does not answer");
