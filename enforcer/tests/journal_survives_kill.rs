@@ -22,8 +22,9 @@ const ROUNDS: u32 = 100;
 /// Small enough that segments are begun all the time, and large enough that none goes.
 const LIMITS: Limits = Limits { max_bytes: 1 << 30, max_age_ms: 600_000 };
 
-/// More than the tail has room for, and less than is kept in memory: of what a disk that falls behind does not take, the
-/// journal gives up the oldest events and counts them as lost, and this is about a disk that takes everything.
+/// The appender waits while more events than this are not on the disk. They are more than the tail holds (512 KiB) and less
+/// than memory holds (2 MiB). Beyond that the journal drops the oldest events and counts them as lost: how a slow disk is
+/// handled is not what this test is about.
 const MOST_UNWRITTEN: u64 = 500;
 
 fn open(dir: &Path) -> anyhow::Result<Journal> {

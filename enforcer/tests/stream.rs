@@ -221,6 +221,16 @@ fn two_readers_see_the_same_and_a_cursor_goes_on_where_it_stands() {
     assert_eq!(scene.sequences_after(cursor)[..rest.len()], rest[..]);
     let following = Follower::start(scene.events(&["-f", "--after", cursor]));
     assert_eq!(following.read_until(newest).iter().map(sequence).collect::<Vec<_>>(), rest);
+    // So does the epoch that a refused cursor is answered with.
+    let (refused, _) = scene.curl(
+        "/v1/events?after=01J8Z3NDEKTSV4RRFFQ69G5FAV:1",
+        &["--silent", "--write-out", "\n%{http_code}"],
+    );
+    let (answer, status) = refused.rsplit_once('\n').unwrap();
+    assert_eq!(status, "410", "{refused}");
+    let oldest = parsed(answer)["oldest"].as_str().unwrap().to_owned();
+    let (epoch, _) = oldest.split_once(':').unwrap();
+    assert_eq!(scene.sequences_after(&format!("{epoch}:{middle}"))[..rest.len()], rest[..]);
     drop((readers, following));
 
     scene.kill();

@@ -160,7 +160,7 @@ pub(crate) enum Vm {
         #[command(flatten)]
         machine: MachineArgs,
     },
-    /// Run the guest tests, each on the kernels that its tier says
+    /// Run the guest tests, each on the kernels of its tier
     Test {
         /// Run every test on this kernel, whatever its tier; may be repeated
         #[arg(long, value_enum)]

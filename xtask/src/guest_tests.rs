@@ -48,18 +48,18 @@ const ONE_KERNEL: &[KernelName] = &[KernelName::V6_12];
 pub(crate) struct Choice<'a> {
     /// The kernels.
     pub(crate) kernels: &'a [KernelName],
-    /// Those of them on which also the tests run that are not about the kernel.
+    /// The kernels on which every test runs, whatever its tier.
     pub(crate) whole_kernels: &'a [KernelName],
     /// Only tests whose name contains this.
     pub(crate) filter: Option<&'a str>,
 }
 
 impl<'a> Choice<'a> {
-    /// Each test where its tier says.
+    /// Each test on the kernels of its tier.
     pub(crate) const BY_TIER: Self =
         Self { kernels: &KernelName::ALL, whole_kernels: ONE_KERNEL, filter: None };
 
-    /// Every test on the kernels that are named; by tier where none is, or everywhere with `all`.
+    /// Every test on the named kernels. Without a name: by tier, or every test on every kernel with `all`.
     pub(crate) fn of(kernels: &'a [KernelName], all: bool, filter: Option<&'a str>) -> Self {
         match kernels {
             [] if all => Self { whole_kernels: &KernelName::ALL, filter, ..Self::BY_TIER },
@@ -71,7 +71,7 @@ impl<'a> Choice<'a> {
 
 /// `cargo xtask vm test`.
 pub(crate) fn command(places: &Places, choice: Choice<'_>, timeout: Duration) -> anyhow::Result<u8> {
-    let timeline = Timeline::begin();
+    let timeline = Timeline::start();
     let tally = run(places, choice, timeout, &timeline)?;
     tally.summarize(Steps::Out, &timeline);
     Ok(u8::from(tally.failed > 0))
@@ -122,7 +122,7 @@ fn prepare(places: &Places, choice: Choice<'_>) -> anyhow::Result<(Guests, PathB
     let list = run::text(Command::new(&test).args(["--list", "--format", "terse"]))?;
     let mut tests = listed(&list)?;
     if let Some(filter) = choice.filter {
-        tests.retain(|test| test.is_meant_by(filter));
+        tests.retain(|test| test.matches(filter));
     }
     let batches = batches(&tests, choice.kernels, choice.whole_kernels);
     if batches.is_empty() {
@@ -134,7 +134,7 @@ fn prepare(places: &Places, choice: Choice<'_>) -> anyhow::Result<(Guests, PathB
     Ok((guests, test, batches))
 }
 
-/// The tests that the binary lists; one that says no tier is refused, as it would run nowhere.
+/// The tests that the binary lists. A test without a tier is an error: it would run nowhere.
 fn listed(list: &str) -> anyhow::Result<Vec<GuestTest>> {
     let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
     let (mut tests, mut without) = (Vec::new(), Vec::new());
@@ -156,7 +156,7 @@ fn at_once() -> anyhow::Result<usize> {
     let info = rustix::system::sysinfo();
     let memory_mib = (info.totalram * u64::from(info.mem_unit)) >> 20;
     let by_memory = memory_mib * 2 / u64::from(MEMORY_MIB * MEMORY_SHARE);
-    // Each waits about half of the time: for a clock, for an event, for its other processor.
+    // A guest keeps less than one processor busy: its tests wait for clocks and events.
     Ok((cpus * 3 / 2).min(usize::try_from(by_memory)?).max(1))
 }
 

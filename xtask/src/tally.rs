@@ -9,7 +9,7 @@ use std::{
 
 use crate::{steps::Steps, timeline::Timeline};
 
-/// How many of the tests that took longest are named.
+/// How many of the slowest tests are listed.
 const SLOWEST: usize = 15;
 
 /// How many tests came out which way.
@@ -49,7 +49,7 @@ impl Tally {
         self.passed + self.failed
     }
 
-    /// Ends a command: what took how long beside what, which tests took longest, what failed, and the counts.
+    /// Prints the table of steps, the slowest tests, the failures and the counts.
     pub(crate) fn summarize(&self, steps: Steps, timeline: &Timeline) {
         steps.say(timeline.table());
         let mut slowest: Vec<_> = self.durations.iter().collect();
@@ -58,7 +58,7 @@ impl Tally {
             steps.say(format_args!("{:>7.1} s  {name}", took.as_secs_f64()));
         }
         steps.say("");
-        // Their own words may be thousands of lines above.
+        // Their output may be thousands of lines above.
         for name in &self.failures {
             steps.say(format_args!("FAIL {name}"));
         }
@@ -118,7 +118,7 @@ struct Counting {
     /// How many test binaries told their result.
     results: u64,
     line: Vec<u8>,
-    /// The test that has begun and not ended, where one runs at a time.
+    /// The test that is running, and since when, where tests run one at a time.
     running: Option<(String, Instant)>,
 }
 
@@ -160,7 +160,7 @@ impl<W: Write> Write for Counter<W> {
                 counting.take_line(&String::from_utf8_lossy(&line));
             }
         }
-        counting.note_begin();
+        counting.note_start();
         Ok(bytes.len())
     }
 
@@ -177,28 +177,28 @@ impl Counting {
         }
         let (name, result) = match outcome(line) {
             Some((name, result)) => (Some(name.to_owned()), result),
-            // What a test's programs print stands between its name and its result.
+            // Programs that a test runs print between its name and its result.
             None => (None, line.trim_end()),
         };
         if !["ok", "FAILED"].contains(&result) {
             return;
         }
         let running = self.running.take();
-        let (name, began) = match (name, running) {
-            (Some(name), running) => (name, running.map(|(_, began)| began)),
-            (None, Some((name, began))) => (name, Some(began)),
+        let (name, started) = match (name, running) {
+            (Some(name), running) => (name, running.map(|(_, started)| started)),
+            (None, Some((name, started))) => (name, Some(started)),
             (None, None) => return,
         };
-        if let Some(began) = began {
-            self.tally.durations.push((name.clone(), began.elapsed()));
+        if let Some(started) = started {
+            self.tally.durations.push((name.clone(), started.elapsed()));
         }
         if result == "FAILED" {
             self.tally.failures.push(name);
         }
     }
 
-    /// Notes the test whose name stands in the line that is not yet whole.
-    fn note_begin(&mut self) {
+    /// Notes the test whose name is in the unfinished line.
+    fn note_start(&mut self) {
         let line = String::from_utf8_lossy(&self.line);
         if let Some((name, _)) = outcome(&line)
             && self.running.as_ref().is_none_or(|(running, _)| running != name)

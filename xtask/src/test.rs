@@ -23,7 +23,7 @@ const GUEST_TIMEOUT: Duration = Duration::from_mins(25);
 
 /// Runs everything, whatever fails, and ends with the table of steps and the counts.
 pub(crate) fn everything(places: &Places, guest: bool) -> anyhow::Result<u8> {
-    let timeline = Timeline::begin();
+    let timeline = Timeline::start();
     let mut sum = Tally::default();
     sum += check(&timeline, "fmt", || cargo(places, &["fmt", "--all", "--check"]));
     sum += check(&timeline, "tidy", || tidy::check(places));

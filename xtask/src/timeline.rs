@@ -7,11 +7,11 @@ use std::{
 /// The steps of one command so far.
 #[derive(Debug)]
 pub(crate) struct Timeline {
-    begin: Instant,
+    start: Instant,
     spans: Mutex<Vec<Span>>,
 }
 
-/// One step, from the command's begin.
+/// One step; times count from the start of the command.
 #[derive(Clone, Debug)]
 struct Span {
     name: String,
@@ -21,32 +21,32 @@ struct Span {
 }
 
 impl Span {
-    /// Whether both were under way at the same time.
+    /// Whether both ran at the same time.
     fn overlaps(&self, other: &Self) -> bool {
         self.from < other.to && other.from < self.to
     }
 }
 
 impl Timeline {
-    pub(crate) fn begin() -> Self {
-        Self { begin: Instant::now(), spans: Mutex::default() }
+    pub(crate) fn start() -> Self {
+        Self { start: Instant::now(), spans: Mutex::default() }
     }
 
-    /// Runs a step; it answers its result and how many tests ran in it.
+    /// Runs a step, which returns its result and how many tests ran in it.
     pub(crate) fn step<T>(&self, name: &str, step: impl FnOnce() -> (T, u64)) -> T {
-        let from = self.begin.elapsed();
+        let from = self.start.elapsed();
         let (result, tests) = step();
-        let span = Span { name: name.to_owned(), from, to: self.begin.elapsed(), tests };
+        let span = Span { name: name.to_owned(), from, to: self.start.elapsed(), tests };
         self.spans().push(span);
         result
     }
 
     /// How long the command has taken so far.
     pub(crate) fn elapsed(&self) -> Duration {
-        self.begin.elapsed()
+        self.start.elapsed()
     }
 
-    /// A line a step, in the order in which they began.
+    /// A line a step, in the order in which they started.
     pub(crate) fn table(&self) -> String {
         let mut spans = self.spans().clone();
         spans.sort_by_key(|span| span.from);
@@ -112,8 +112,8 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_listed_in_the_order_in_which_they_began() {
-        let timeline = Timeline::begin();
+    fn steps_are_listed_in_the_order_in_which_they_started() {
+        let timeline = Timeline::start();
         let result = timeline.step("outer", || (timeline.step("inner", || (3, 0)), 7));
         assert_eq!(result, 3);
         let table = timeline.table();

@@ -179,6 +179,8 @@ impl EdgeSource for Pressure {
 mod tests {
     use std::{cell::Cell, fs};
 
+    use rustix::fs::{Mode, OFlags};
+
     use super::*;
 
     #[test]
@@ -208,6 +210,10 @@ mod tests {
     fn each_reason_is_told_apart() {
         let arm = |errno| Pressure::arm(|| Err(errno), Trigger::wishes(None)).unwrap_err();
         assert_eq!(arm(Errno::NOENT), PsiError::Missing);
+        let folder = tempfile::tempdir().unwrap();
+        let nowhere = folder.path().join("memory.pressure");
+        let open = || rustix::fs::open(&nowhere, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+        assert_eq!(Pressure::arm(open, Trigger::wishes(None)).unwrap_err(), PsiError::Missing);
         assert_eq!(arm(Errno::OPNOTSUPP), PsiError::Missing);
         assert_eq!(arm(Errno::PERM), PsiError::Refused);
         assert_eq!(arm(Errno::IO), PsiError::Kernel(Errno::IO));

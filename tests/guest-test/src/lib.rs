@@ -4,7 +4,7 @@ use proc_macro::{TokenStream, TokenTree};
 /// What a test is about, and so where it runs.
 const TIERS: [&str; 3] = ["kernel", "daemon", "systemd"];
 
-/// Behind the tier: the test judges a rate or a latency, and never runs beside another that does.
+/// Follows the tier: the test judges a rate or a latency, and never runs beside another such test.
 const EXCLUSIVE: &str = "exclusive";
 
 /// Makes a function a test of one tier.
@@ -13,9 +13,9 @@ const EXCLUSIVE: &str = "exclusive";
 /// - `daemon`: it is about the daemon alone, and runs on one kernel.
 /// - `systemd`: it is about systemd's units, and runs on one kernel with systemd as its init.
 ///
-/// With `exclusive` behind the tier it judges a rate or a latency, and never runs beside another such test.
+/// With `exclusive` after the tier it judges a rate or a latency, and never runs beside another such test.
 ///
-/// The test's name ends with these words, so that whoever lists the tests knows them:
+/// These words end the test's name, so that they appear in the list of tests:
 ///
 /// ```text
 /// #[guest_test(kernel, exclusive)]
@@ -34,7 +34,7 @@ pub fn guest_test(words: TokenStream, function: TokenStream) -> TokenStream {
     attribute.into_iter().chain(function).chain(test).collect()
 }
 
-/// The identifier behind `fn`.
+/// The identifier after `fn`.
 fn name(function: &TokenStream) -> Result<String, String> {
     let mut tokens = function.clone().into_iter();
     let is_fn = |token: &TokenTree| matches!(token, TokenTree::Ident(word) if word.to_string() == "fn");
@@ -55,7 +55,7 @@ fn test(words: &str, name: &str) -> Result<String, String> {
             "#[cfg(test)] mod {name} {{ mod {tier} {{ #[test] fn {EXCLUSIVE}() {{ super::super::{name}() }} }} }}"
         )),
         _ => Err(format!(
-            "`{}` is no tier; write one of {}, and `, {EXCLUSIVE}` behind it if the test judges a rate or a latency",
+            "`{}` is no tier; write one of {}, followed by `, {EXCLUSIVE}` if the test judges a rate or a latency",
             words.join(", "),
             TIERS.join(", ")
         )),

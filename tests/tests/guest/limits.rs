@@ -22,8 +22,8 @@ fn daemon(name: &str, settings: &str) -> Daemon {
     Daemon::start(&folder, &format!("mode: enforce\n{settings}")).unwrap()
 }
 
-/// Where a scene waits until limits are applied, the pod has a name of its own: those that another scene left may hold them
-/// already.
+/// A scene that waits for `limits.applied` gives its pod a name of its own: a pod of the same name from an earlier scene may
+/// already have these limits, and then nothing is written.
 fn limited(name: &str, limit: &str) -> String {
     pod(name, 0, &[Container { name: "app", requests: "", limits: &format!("memory: {limit}") }])
 }

@@ -1,4 +1,4 @@
-//! Which tests run together in one guest, and in which order guests are begun.
+//! Which tests run together in one guest, and in which order guests start.
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     guest_tests::tier::{GuestTest, Tier},
 };
 
-/// No guest runs more tests than this, so that the last one is not waited for long.
+/// No guest runs more tests than this, so that no guest runs long after the others have ended.
 const MOST_TESTS: usize = 30;
 
 /// The tests of one guest.
@@ -14,15 +14,15 @@ const MOST_TESTS: usize = 30;
 pub(crate) struct Batch {
     pub(crate) kernel: KernelName,
     pub(crate) init: Init,
-    /// Its tests judge a rate or a latency: it never runs beside another such batch.
+    /// Its tests judge a rate or a latency, and it never runs beside another such batch.
     pub(crate) exclusive: bool,
-    /// Kernel, and what tells it from the kernel's other batches.
+    /// The kernel, and what distinguishes it from that kernel's other batches.
     pub(crate) name: String,
     pub(crate) tests: Vec<String>,
 }
 
-/// The batches in which tests run on some kernels, in the order in which they are begun. On `whole` kernels every test
-/// runs, on the others those alone that are about the kernel.
+/// The batches in which tests run on some kernels, in the order in which they start. On `whole` kernels every test runs, on
+/// the others only tests of the tier `kernel`.
 pub(crate) fn batches(tests: &[GuestTest], kernels: &[KernelName], whole: &[KernelName]) -> Vec<Batch> {
     let mut groups: BTreeMap<(KernelName, bool, bool), Vec<&GuestTest>> = BTreeMap::new();
     for kernel in kernels {
@@ -47,12 +47,12 @@ pub(crate) fn batches(tests: &[GuestTest], kernels: &[KernelName], whole: &[Kern
             batches.push(Batch { kernel, init, exclusive, name, tests });
         }
     }
-    // Exclusive ones follow each other and so take the longest; the large ones come before what fills the gaps.
+    // Exclusive batches run one after another, so they start first; large batches start before small ones.
     batches.sort_by_key(|batch| (!batch.exclusive, Reverse(batch.tests.len())));
     batches
 }
 
-/// Neighbours go to different guests: those of a module take about as long.
+/// Neighbours go to different guests: tests of one module take about equally long.
 fn shares(tests: &[&GuestTest]) -> Vec<Vec<String>> {
     let count = tests.len().div_ceil(MOST_TESTS);
     let share = |first| tests.iter().skip(first).step_by(count).map(|test| test.name.clone()).collect();

@@ -3,7 +3,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::guest_tests::batch::Batch;
 
-/// The batches that are still to be run, and whether an exclusive one runs.
+/// The batches that are still to run, and whether an exclusive one is running.
 #[derive(Debug)]
 pub(crate) struct Lanes {
     state: Mutex<State>,
@@ -13,10 +13,10 @@ pub(crate) struct Lanes {
 #[derive(Debug)]
 struct State {
     waiting: Vec<Batch>,
-    exclusive_runs: bool,
+    exclusive_is_running: bool,
 }
 
-/// A batch that its holder runs; it has ended when this is dropped.
+/// A batch that its holder runs, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Taken<'a> {
     lanes: &'a Lanes,
@@ -25,22 +25,22 @@ pub(crate) struct Taken<'a> {
 
 impl Lanes {
     pub(crate) fn new(batches: Vec<Batch>) -> Self {
-        let state = State { waiting: batches, exclusive_runs: false };
+        let state = State { waiting: batches, exclusive_is_running: false };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// The first batch that may run now; waits where only exclusive ones are left and one of them runs. Nothing when
-    /// all have been taken.
+    /// The first batch that may run now. Waits if only exclusive batches are left and one is running. `None` when all
+    /// have been taken.
     pub(crate) fn take(&self) -> Option<Taken<'_>> {
         let mut state = self.lock();
         loop {
             if state.waiting.is_empty() {
                 return None;
             }
-            let may_run = |batch: &Batch| !(batch.exclusive && state.exclusive_runs);
+            let may_run = |batch: &Batch| !(batch.exclusive && state.exclusive_is_running);
             if let Some(index) = state.waiting.iter().position(may_run) {
                 let batch = state.waiting.remove(index);
-                state.exclusive_runs |= batch.exclusive;
+                state.exclusive_is_running |= batch.exclusive;
                 return Some(Taken { lanes: self, batch });
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -55,7 +55,7 @@ impl Lanes {
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         if self.batch.exclusive {
-            self.lanes.lock().exclusive_runs = false;
+            self.lanes.lock().exclusive_is_running = false;
             self.lanes.changed.notify_all();
         }
     }
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_only_exclusive_batches_left_waits_for_the_one_that_runs() {
+    fn with_only_exclusive_batches_left_a_lane_waits_for_the_running_one() {
         let lanes = Lanes::new(vec![batch("e1", true), batch("e2", true)]);
         let first = lanes.take().unwrap();
         let (told, taken) = mpsc::channel();

@@ -1,6 +1,6 @@
-//! What a guest test's name says: what it is about, and so where it runs.
+//! A guest test's name and tier, which says where the test runs.
 
-/// What a test is about. The attribute `guest_test` writes it behind the test's name.
+/// What a test is about. The attribute `guest_test` appends it to the test's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Tier {
     /// What the kernel does: on every kernel.
@@ -17,12 +17,12 @@ pub(crate) struct GuestTest {
     /// With the words of its tier.
     pub(crate) name: String,
     pub(crate) tier: Tier,
-    /// Judges a rate or a latency: never runs beside another that does.
+    /// It judges a rate or a latency, and never runs beside another such test.
     pub(crate) exclusive: bool,
 }
 
 impl GuestTest {
-    /// A test by its name; nothing if that names no tier.
+    /// A test by its name; `None` if the name has no tier.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         let (rest, exclusive) = match name.strip_suffix("::exclusive") {
             Some(rest) => (rest, true),
@@ -37,8 +37,8 @@ impl GuestTest {
         Some(Self { name: name.to_owned(), tier, exclusive })
     }
 
-    /// Whether someone who asks for `filter` means it: the words of the tier do not count, unless the name is whole.
-    pub(crate) fn is_meant_by(&self, filter: &str) -> bool {
+    /// Whether its name contains the filter. The words of the tier do not count, unless the filter is the whole name.
+    pub(crate) fn matches(&self, filter: &str) -> bool {
         let name = self.name.strip_suffix("::exclusive").unwrap_or(&self.name);
         let path = name.rsplit_once("::").map_or(name, |(path, _)| path);
         path.contains(filter) || self.name == filter
@@ -62,14 +62,14 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_asks_for_names_and_not_for_tiers() {
+    fn a_filter_matches_names_and_not_tiers() {
         let test = GuestTest::parse("pins::a_storm::kernel::exclusive").unwrap();
         assert!(
             ["pins", "storm", "pins::a_storm", "pins::a_storm::kernel::exclusive"]
-                .map(|f| test.is_meant_by(f))
+                .map(|f| test.matches(f))
                 .iter()
                 .all(|is| *is)
         );
-        assert!(["kernel", "exclusive", "node"].map(|f| test.is_meant_by(f)).iter().all(|is| !is));
+        assert!(["kernel", "exclusive", "node"].map(|f| test.matches(f)).iter().all(|is| !is));
     }
 }
