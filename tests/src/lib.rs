@@ -17,6 +17,7 @@ pub mod random;
 pub mod rate;
 pub mod reflex;
 pub mod replay;
+pub mod rounds;
 pub mod sampler;
 pub mod stream;
 pub mod trace;

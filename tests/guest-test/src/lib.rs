@@ -4,8 +4,11 @@ use proc_macro::{TokenStream, TokenTree};
 /// What a test is about, and so where it runs.
 const TIERS: [&str; 3] = ["kernel", "daemon", "systemd"];
 
-/// Follows the tier: the test judges a rate or a latency, and never runs beside another such test.
-const EXCLUSIVE: &str = "exclusive";
+/// Words that may follow the tier, in this order.
+///
+/// - `exclusive`: the test judges a rate or a latency, and never runs beside another such test.
+/// - `repeats`: a soak runs it, with many more rounds.
+const TRAITS: [&str; 2] = ["exclusive", "repeats"];
 
 /// Makes a function a test of one tier.
 ///
@@ -13,7 +16,8 @@ const EXCLUSIVE: &str = "exclusive";
 /// - `daemon`: it is about the daemon alone, and runs on one kernel.
 /// - `systemd`: it is about systemd's units, and runs on one kernel with systemd as its init.
 ///
-/// With `exclusive` after the tier it judges a rate or a latency, and never runs beside another such test.
+/// After the tier may stand `exclusive`, if the test judges a rate or a latency and never runs beside another such test, and
+/// `repeats`, if a soak runs it with many more rounds.
 ///
 /// These words end the test's name, so that they appear in the list of tests:
 ///
@@ -44,22 +48,28 @@ fn name(function: &TokenStream) -> Result<String, String> {
     }
 }
 
-/// The module whose one test calls the function.
+/// Modules of these names but for the last, which is a test that calls the function.
 fn test(words: &str, name: &str) -> Result<String, String> {
     let words: Vec<&str> = words.split(',').map(str::trim).collect();
-    match words[..] {
-        [tier] if TIERS.contains(&tier) => {
-            Ok(format!("#[cfg(test)] mod {name} {{ #[test] fn {tier}() {{ super::{name}() }} }}"))
-        }
-        [tier, EXCLUSIVE] if TIERS.contains(&tier) => Ok(format!(
-            "#[cfg(test)] mod {name} {{ mod {tier} {{ #[test] fn {EXCLUSIVE}() {{ super::super::{name}() }} }} }}"
-        )),
-        _ => Err(format!(
-            "`{}` is no tier; write one of {}, followed by `, {EXCLUSIVE}` if the test judges a rate or a latency",
+    let Some((last, modules)) = words.split_last().filter(|_| are_valid(&words)) else {
+        return Err(format!(
+            "`{}` is no tier; write one of {}, and after it {} where they hold, in this order",
             words.join(", "),
-            TIERS.join(", ")
-        )),
-    }
+            TIERS.join(", "),
+            TRAITS.join(", ")
+        ));
+    };
+    let up = "super::".repeat(words.len());
+    let test = format!("#[test] fn {last}() {{ {up}{name}() }}");
+    let modules = modules.iter().rev().fold(test, |inner, word| format!("mod {word} {{ {inner} }}"));
+    Ok(format!("#[cfg(test)] mod {name} {{ {modules} }}"))
+}
+
+/// One tier, then some of the traits in their order.
+fn are_valid(words: &[&str]) -> bool {
+    let Some((tier, traits)) = words.split_first() else { return false };
+    let mut known = TRAITS.iter();
+    TIERS.contains(tier) && traits.iter().all(|word| known.any(|one| one == word))
 }
 
 #[cfg(test)]
@@ -74,12 +84,18 @@ mod tests {
         assert!(
             exclusive.contains("mod shares { mod daemon { #[test] fn exclusive() { super::super::shares() }")
         );
+        let both = test("kernel, exclusive, repeats", "shares").unwrap();
+        assert!(
+            both.contains(
+                "mod kernel { mod exclusive { #[test] fn repeats() { super::super::super::shares()"
+            )
+        );
     }
 
     #[test]
     fn a_word_that_is_no_tier_is_refused_with_those_that_are() {
         for words in
-            ["", "kernal", "exclusive", "kernel exclusive", "kernel, daemon", "kernel, exclusive, daemon"]
+            ["", "kernal", "exclusive", "kernel exclusive", "kernel, daemon", "kernel, repeats, exclusive"]
         {
             let refused = test(words, "kills").unwrap_err();
             assert!(refused.contains("kernel, daemon, systemd"), "{refused}");

@@ -19,30 +19,36 @@ pub(crate) struct GuestTest {
     pub(crate) tier: Tier,
     /// It judges a rate or a latency, and never runs beside another such test.
     pub(crate) exclusive: bool,
+    /// A soak runs it, with many more rounds.
+    pub(crate) repeats: bool,
 }
 
 impl GuestTest {
     /// A test by its name; `None` if the name has no tier.
     pub(crate) fn parse(name: &str) -> Option<Self> {
-        let (rest, exclusive) = match name.strip_suffix("::exclusive") {
-            Some(rest) => (rest, true),
-            None => (name, false),
-        };
+        let (rest, repeats) = without(name, "::repeats");
+        let (rest, exclusive) = without(rest, "::exclusive");
         let tier = match rest.rsplit_once("::")?.1 {
             "kernel" => Tier::Kernel,
             "daemon" => Tier::Daemon,
             "systemd" => Tier::Systemd,
             _ => return None,
         };
-        Some(Self { name: name.to_owned(), tier, exclusive })
+        Some(Self { name: name.to_owned(), tier, exclusive, repeats })
     }
 
     /// Whether its name contains the filter. The words of the tier do not count, unless the filter is the whole name.
     pub(crate) fn matches(&self, filter: &str) -> bool {
-        let name = self.name.strip_suffix("::exclusive").unwrap_or(&self.name);
+        let (name, _) = without(&self.name, "::repeats");
+        let (name, _) = without(name, "::exclusive");
         let path = name.rsplit_once("::").map_or(name, |(path, _)| path);
         path.contains(filter) || self.name == filter
     }
+}
+
+/// The name without that end, and whether it had it.
+fn without<'a>(name: &'a str, end: &str) -> (&'a str, bool) {
+    name.strip_suffix(end).map_or((name, false), |rest| (rest, true))
 }
 
 #[cfg(test)]
@@ -55,6 +61,8 @@ mod tests {
         assert_eq!(parse("ooms::node::that_runs_out::kernel"), Some((Tier::Kernel, false)));
         assert_eq!(parse("outlook::waves::daemon::exclusive"), Some((Tier::Daemon, true)));
         assert_eq!(parse("units::exec::begins::systemd"), Some((Tier::Systemd, false)));
+        let repeating = GuestTest::parse("outlook::waves::daemon::exclusive::repeats").unwrap();
+        assert!(repeating.exclusive && repeating.repeats && repeating.matches("waves"));
         for name in ["ooms::node::that_runs_out", "kernel", "a::exclusive", "exclusive", "a::kernel::daemons"]
         {
             assert_eq!(parse(name), None, "{name}");

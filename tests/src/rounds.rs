@@ -1,0 +1,75 @@
+//! How often a scene is repeated: in a test as seldom as can still fail, in a soak often.
+
+use std::{env, fs};
+
+use crate::daemon::Daemon;
+
+/// Set in a soak.
+const SOAK: &str = "ENFORCER_SOAK";
+
+/// What a daemon holds.
+#[derive(Clone, Copy, Debug)]
+struct Holding {
+    resident_bytes: u64,
+    descriptors: usize,
+}
+
+/// The rounds of one scene. When it is dropped it prints how many ran, and what the daemon held in the first and the last.
+#[derive(Debug)]
+pub struct Rounds {
+    count: u32,
+    started: u32,
+    first: Option<Holding>,
+    last: Option<Holding>,
+}
+
+impl Rounds {
+    /// So many rounds in a test, and so many in a soak.
+    #[must_use]
+    pub fn new(in_test: u32, in_soak: u32) -> Self {
+        let count = if env::var_os(SOAK).is_some() { in_soak } else { in_test };
+        Self { count, started: 0, first: None, last: None }
+    }
+
+    /// How many rounds there are.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Notes what the daemon holds now: once in each round, always at the same point of it.
+    pub fn note(&mut self, daemon: &Daemon) -> anyhow::Result<()> {
+        let descriptors = fs::read_dir(format!("/proc/{}/fd", daemon.pid()))?.count();
+        let holding = Holding { resident_bytes: daemon.resident_bytes()?, descriptors };
+        self.first.get_or_insert(holding);
+        self.last = Some(holding);
+        Ok(())
+    }
+}
+
+/// The number of each round, from 1.
+impl Iterator for Rounds {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        (self.started < self.count).then(|| {
+            self.started += 1;
+            self.started
+        })
+    }
+}
+
+impl Drop for Rounds {
+    #[expect(clippy::print_stdout, reason = "the test runner shows it, and a soak reads it")]
+    fn drop(&mut self) {
+        let held = |holding: Option<Holding>| {
+            holding.map(|held| {
+                serde_json::json!({"residentBytes": held.resident_bytes, "descriptors": held.descriptors})
+            })
+        };
+        let report = serde_json::json!({
+            "rounds": self.started, "first": held(self.first), "last": held(self.last)
+        });
+        println!("soak: {report}");
+    }
+}
