@@ -1,23 +1,40 @@
 //! Puts the eBPF object where the library embeds it.
 //!
-//! `cargo xtask` builds the object and names it in `ENFORCER_BPF_OBJECT`. Plain cargo commands have none and
-//! get an empty stub, so that they need neither bpf-linker nor a BPF toolchain; the daemon sees that it is
-//! empty and does not claim eBPF.
+//! It is the one that is checked in, provided that its sources are as they were when it was built. `cargo xtask` names another
+//! one in `ENFORCER_BPF_OBJECT` where it has built one.
 use std::{env, fs, path::PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
+use ebpf_object::Sources;
 
 fn main() -> anyhow::Result<()> {
     println!("cargo::rerun-if-env-changed=ENFORCER_BPF_OBJECT");
-    let out = PathBuf::from(env::var_os("OUT_DIR").context("OUT_DIR is not set")?).join("enforcer.bpf.o");
-    match env::var_os("ENFORCER_BPF_OBJECT") {
+    let variable =
+        |name: &str| env::var_os(name).map(PathBuf::from).with_context(|| format!("{name} is not set"));
+    let object = match env::var_os("ENFORCER_BPF_OBJECT") {
         Some(object) => {
-            let object = PathBuf::from(object);
-            println!("cargo::rerun-if-changed={}", object.display());
-            fs::copy(&object, &out)
-                .with_context(|| format!("cannot copy {} to {}", object.display(), out.display()))?;
+            println!("cargo::rerun-if-changed={}", PathBuf::from(&object).display());
+            PathBuf::from(object)
         }
-        None => fs::write(&out, []).with_context(|| format!("cannot write {}", out.display()))?,
-    }
+        None => {
+            let root = variable("CARGO_MANIFEST_DIR")?.join("..");
+            for path in Sources::watched() {
+                println!("cargo::rerun-if-changed={}", root.join(path).display());
+            }
+            let arch = variable("CARGO_CFG_TARGET_ARCH")?;
+            if arch.as_os_str() != ebpf_object::ARCHITECTURE {
+                bail!(
+                    "the eBPF object that is checked in is for {}, and not for {}; build one there and name it in \
+                     ENFORCER_BPF_OBJECT",
+                    ebpf_object::ARCHITECTURE,
+                    arch.display()
+                );
+            }
+            ebpf_object::checked_in(&root)?
+        }
+    };
+    let out = variable("OUT_DIR")?.join("enforcer.bpf.o");
+    fs::copy(&object, &out)
+        .with_context(|| format!("cannot copy {} to {}", object.display(), out.display()))?;
     Ok(())
 }

@@ -1,87 +1,106 @@
-//! Builds the eBPF object, the programs that guests run, and the guest tests.
+//! Builds what runs in guests, and the tests of the host, from one set of dependencies.
 use std::{
     env,
     path::{Path, PathBuf},
     process::Command,
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use serde::Deserialize;
 
-use crate::{places::Places, run, setup::BpfToolchain};
+use crate::{places::Places, run};
 
 /// Guests have no libraries, so their programs carry their own.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 const STATIC: &str = "-Ctarget-feature=+crt-static";
 
+/// Names another eBPF object than the one that is checked in, to `enforcer/build.rs`.
+const OBJECT_VARIABLE: &str = "ENFORCER_BPF_OBJECT";
+
 /// How programs are built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Profile {
+pub(crate) enum Kind {
     /// What is shipped and measured.
     Release,
-    /// The same without what only takes time to build, for guests.
-    Guest,
-    /// Quick to build, with debug information and the eBPF programs' own diagnostics.
+    /// Quick to build and to build again: for tests, in guests and on the host.
     Development,
+    /// The same, with the eBPF programs' own diagnostics.
+    Diagnostic,
 }
 
-impl Profile {
+impl Kind {
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Release => &["--release"],
-            Self::Guest => &["--profile", "guest"],
-            Self::Development => &["--features", "enforcer/bpf-log"],
+            // All examples, of which there are none: with them cargo chooses the features that tests have, so that programs and
+            // tests are built from one set of dependencies.
+            Self::Development => &["--examples"],
+            Self::Diagnostic => &["--examples", "--features", "enforcer/bpf-log"],
         }
     }
 }
 
-/// Builds the eBPF object.
-pub(crate) fn bpf_object(
-    places: &Places,
-    toolchain: &BpfToolchain,
-    profile: Profile,
-) -> anyhow::Result<PathBuf> {
-    let (folder, log) = match profile {
-        Profile::Release | Profile::Guest => ("bpf", false),
-        Profile::Development => ("bpf-log", true),
-    };
-    let folder = places.target.join(folder);
-    let mut cargo = toolchain.compiler.cargo();
-    // Always optimised: the kernel's verifier refuses what debug builds come to.
-    cargo.args(["build", "--locked", "--package", "enforcer-ebpf", "--release", "-Zbuild-std=core"]);
-    cargo.args(["--target", "bpfel-unknown-none", "--target-dir"]).arg(&folder);
-    if log {
-        cargo.args(["--features", "log"]);
-    }
-    let mut flags = std::ffi::OsString::from("-Cdebuginfo=2\x1f-Clink-arg=--btf\x1f-Clinker=");
-    flags.push(&toolchain.linker);
-    run::output(cargo.env("CARGO_ENCODED_RUSTFLAGS", flags).current_dir(&places.root))?;
-    Ok(folder.join("bpfel-unknown-none/release/enforcer-ebpf"))
+/// Something to build for a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Product {
+    /// The daemon.
+    Daemon,
+    /// What every guest has: its init, and the loads.
+    GuestPrograms,
+    /// The demonstration.
+    Demonstration,
+    /// One benchmark, by the name of its program.
+    Bench(&'static str),
+    /// The tests that run in guests.
+    GuestTests,
 }
 
-/// Builds the daemon and all programs of the tests' package, statically linked; answers name and path of each.
-pub(crate) fn programs(
-    places: &Places,
-    object: &Path,
-    profile: Profile,
-) -> anyhow::Result<Vec<(String, PathBuf)>> {
-    let mut cargo = static_cargo(places, object, "build");
-    cargo.args(["--package", "enforcer", "--package", "enforcer-tests", "--bins"]).args(profile.arguments());
-    let built = executables(&mut cargo, "bin")?;
-    if !built.iter().any(|(name, _)| name == "enforcer") {
-        bail!("cargo built no program enforcer");
+impl Product {
+    /// What every guest is made of.
+    pub(crate) const GUEST: [Self; 2] = [Self::Daemon, Self::GuestPrograms];
+
+    fn arguments(self) -> Vec<&'static str> {
+        match self {
+            Self::Daemon => vec!["--package", "enforcer", "--bin", "enforcer"],
+            Self::GuestPrograms => {
+                vec!["--package", "guest-programs", "--bin", "guest-init", "--bin", "workload"]
+            }
+            Self::Demonstration => vec!["--package", "enforcer-tests", "--bin", "demo"],
+            Self::Bench(name) => vec!["--package", "enforcer-bench", "--bin", name],
+            Self::GuestTests => {
+                vec!["--package", "guest-tests", "--features", "guest-tests/guest", "--test", "guest"]
+            }
+        }
     }
-    Ok(built)
 }
 
-/// Builds the tests that run in guests.
-pub(crate) fn guest_tests(places: &Places, object: &Path) -> anyhow::Result<PathBuf> {
-    let mut cargo = static_cargo(places, object, "test");
-    cargo.args(["--package", "enforcer-tests", "--features", "guest", "--test", "guest", "--no-run"]);
-    cargo.args(Profile::Guest.arguments());
-    let built = executables(&mut cargo, "test")?;
-    let test = built.into_iter().find(|(name, _)| name == "guest");
-    test.map(|(_, path)| path).context("cargo built no test binary `guest`")
+/// Programs by name.
+pub(crate) type Programs = Vec<(String, PathBuf)>;
+
+/// Builds these, statically linked. They embed `object`, or without one the object that is checked in.
+pub(crate) fn build(
+    places: &Places,
+    object: Option<&Path>,
+    kind: Kind,
+    products: &[Product],
+) -> anyhow::Result<Programs> {
+    let mut cargo = static_cargo(places, object);
+    cargo.args(["build", "--locked", "--target", TARGET, "--message-format", "json-render-diagnostics"]);
+    cargo.args(kind.arguments()).args(products.iter().flat_map(|product| product.arguments()));
+    parse_executables(&run::text(&mut cargo)?)
+}
+
+/// The program of that name.
+pub(crate) fn program<'a>(programs: &'a Programs, name: &str) -> anyhow::Result<&'a Path> {
+    let found = programs.iter().find(|(own, _)| own == name);
+    found.map(|(_, path)| path.as_path()).with_context(|| format!("cargo built no program `{name}`"))
+}
+
+/// `cargo test` for this host, with the flags and the features of what guests run.
+pub(crate) fn host_tests(places: &Places, object: Option<&Path>) -> Command {
+    let mut cargo = static_cargo(places, object);
+    cargo.args(["test", "--locked", "--target", TARGET]);
+    cargo
 }
 
 /// Cargo for this host, as it was called, but for what `cargo run` tells this program of its own package: build scripts that
@@ -100,10 +119,13 @@ pub(crate) fn cargo(places: &Places) -> Command {
     cargo
 }
 
-fn static_cargo(places: &Places, object: &Path, verb: &str) -> Command {
+fn static_cargo(places: &Places, object: Option<&Path>) -> Command {
     let mut cargo = cargo(places);
-    cargo.args([verb, "--locked", "--target", TARGET, "--message-format", "json-render-diagnostics"]);
-    cargo.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", STATIC).env("ENFORCER_BPF_OBJECT", object);
+    cargo.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", STATIC);
+    match object {
+        Some(object) => cargo.env(OBJECT_VARIABLE, object),
+        None => cargo.env_remove(OBJECT_VARIABLE),
+    };
     cargo
 }
 
@@ -117,20 +139,13 @@ struct Message {
 #[derive(Deserialize)]
 struct Target {
     name: String,
-    kind: Vec<String>,
 }
 
-fn executables(cargo: &mut Command, kind: &str) -> anyhow::Result<Vec<(String, PathBuf)>> {
-    parse_executables(&run::text(cargo)?, kind)
-}
-
-fn parse_executables(messages: &str, kind: &str) -> anyhow::Result<Vec<(String, PathBuf)>> {
+fn parse_executables(messages: &str) -> anyhow::Result<Programs> {
     let mut found = Vec::new();
     for line in messages.lines().filter(|line| line.starts_with('{')) {
         let message: Message = serde_json::from_str(line).with_context(|| format!("cargo said {line}"))?;
-        if let (Some(target), Some(executable)) = (message.target, message.executable)
-            && target.kind.iter().any(|one| one == kind)
-        {
+        if let (Some(target), Some(executable)) = (message.target, message.executable) {
             found.push((target.name, executable));
         }
     }
@@ -142,13 +157,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn executables_are_those_of_the_kind() {
+    fn executables_are_found_by_name() {
         let messages = r#"{"reason":"compiler-artifact","target":{"name":"enforcer","kind":["lib"]},"executable":null}
 {"reason":"compiler-artifact","target":{"name":"enforcer","kind":["bin"]},"executable":"/t/enforcer"}
 {"reason":"compiler-artifact","target":{"name":"guest","kind":["test"]},"executable":"/t/guest-1"}
 {"reason":"build-finished","success":true}
 "#;
-        assert_eq!(parse_executables(messages, "bin").unwrap(), [("enforcer".into(), "/t/enforcer".into())]);
-        assert_eq!(parse_executables(messages, "test").unwrap(), [("guest".into(), "/t/guest-1".into())]);
+        let programs = parse_executables(messages).unwrap();
+        assert_eq!(program(&programs, "enforcer").unwrap(), Path::new("/t/enforcer"));
+        assert_eq!(program(&programs, "guest").unwrap(), Path::new("/t/guest-1"));
+        assert_eq!(program(&programs, "demo").unwrap_err().to_string(), "cargo built no program `demo`");
     }
 }

@@ -27,12 +27,14 @@ pub(crate) enum Verb {
         #[arg(long)]
         update_lock: bool,
     },
-    /// Build the eBPF object and the programs, statically linked
+    /// Build the daemon, statically linked
     Build {
         /// Without optimisation, and with the eBPF programs' own diagnostics
         #[arg(long)]
         dev: bool,
     },
+    /// Build the eBPF object anew, after a change of its sources
+    Ebpf,
     /// Work in guests with real kernels
     #[command(subcommand)]
     Vm(Vm),

@@ -8,13 +8,13 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 
 use crate::{
     bench,
-    build::{self, Profile},
+    build::{self, Kind, Product},
     cli::{Bench, Cli, MachineArgs, Verb, Vm, seconds},
-    fuzz,
+    ebpf, fuzz,
     guest::{Guests, exec::Run, kernel::Kernel, shell},
     guest_tests,
     places::Places,
@@ -36,12 +36,11 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<u8> {
             Ok(0)
         }
         Verb::Build { dev } => {
-            let profile = if dev { Profile::Development } else { Profile::Release };
-            for (name, path) in built(&places, profile)? {
-                Steps::Out.say(format_args!("     {name}: {}", path.display()));
-            }
+            let kind = if dev { Kind::Diagnostic } else { Kind::Release };
+            Steps::Out.say(format_args!("     {}", daemon(&places, kind)?.display()));
             Ok(0)
         }
+        Verb::Ebpf => ebpf::rebuild(&places),
         Verb::Vm(vm) => self::vm(&places, vm),
         Verb::Test { no_guest } => test::everything(&places, !no_guest),
         Verb::Run { host: false, args: _ } => demonstration(&places, &MachineArgs::default(), seconds(900)),
@@ -68,7 +67,7 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<u8> {
 fn vm(places: &Places, vm: Vm) -> anyhow::Result<u8> {
     match vm {
         Vm::Exec { machine, timeout, script } => {
-            let guests = Guests::prepare(places, Steps::Aside, &[machine.kernel], Profile::Guest)?
+            let guests = Guests::prepare(places, Steps::Aside, &[machine.kernel], Kind::Development, &[])?
                 .with_init(machine.init, Steps::Aside)?;
             let script = script.as_bytes();
             prepared(&machine, seconds(timeout), only(&guests)?, script).exec(
@@ -78,7 +77,7 @@ fn vm(places: &Places, vm: Vm) -> anyhow::Result<u8> {
             )
         }
         Vm::Shell { machine } => {
-            let guests = Guests::prepare(places, Steps::Out, &[machine.kernel], Profile::Guest)?
+            let guests = Guests::prepare(places, Steps::Out, &[machine.kernel], Kind::Development, &[])?
                 .with_init(machine.init, Steps::Out)?;
             shell::shell(&guests, &prepared(&machine, Duration::MAX, only(&guests)?, b""))?;
             Ok(0)
@@ -98,17 +97,7 @@ fn prepared<'a>(
     script: &'a [u8],
 ) -> Run<'a> {
     let MachineArgs { kernel: _, memory, cpus, init, boot, file } = machine;
-    Run {
-        kernel,
-        init: *init,
-        memory_mib: *memory,
-        cpus: *cpus,
-        timeout,
-        boot,
-        files: file,
-        programs: &[],
-        script,
-    }
+    Run { kernel, init: *init, memory_mib: *memory, cpus: *cpus, timeout, boot, files: file, script }
 }
 
 fn only(guests: &Guests) -> anyhow::Result<&Kernel> {
@@ -116,11 +105,9 @@ fn only(guests: &Guests) -> anyhow::Result<&Kernel> {
 }
 
 fn demonstration(places: &Places, machine: &MachineArgs, timeout: Duration) -> anyhow::Result<u8> {
-    let guests = Guests::prepare(places, Steps::Out, &[machine.kernel], Profile::Guest)?
+    let products = [Product::Demonstration];
+    let guests = Guests::prepare(places, Steps::Out, &[machine.kernel], Kind::Development, &products)?
         .with_init(machine.init, Steps::Out)?;
-    if !guests.programs.iter().any(|(name, _)| name == "demo") {
-        bail!("the package enforcer-tests has no program `demo`");
-    }
     prepared(machine, timeout, only(&guests)?, b"exec demo").exec(
         &guests,
         Box::new(io::stdout()),
@@ -128,19 +115,15 @@ fn demonstration(places: &Places, machine: &MachineArgs, timeout: Duration) -> a
     )
 }
 
-fn built(places: &Places, profile: Profile) -> anyhow::Result<Vec<(String, PathBuf)>> {
-    let toolchain = setup::bpf_toolchain(places, Steps::Out)?;
-    let object = Steps::Out.work("eBPF object", || build::bpf_object(places, &toolchain, profile))?;
-    Steps::Out.work("programs", || build::programs(places, &object, profile))
+fn daemon(places: &Places, kind: Kind) -> anyhow::Result<PathBuf> {
+    let object = ebpf::provide(places, Steps::Out, kind)?;
+    let built =
+        Steps::Out.work("enforcer", || build::build(places, object.as_deref(), kind, &[Product::Daemon]))?;
+    build::program(&built, "enforcer").map(Path::to_owned)
 }
 
 fn on_host(places: &Places, args: Vec<OsString>) -> anyhow::Result<u8> {
-    let programs = built(places, Profile::Release)?;
-    let daemon: &Path = programs
-        .iter()
-        .find_map(|(name, path)| (name == "enforcer").then_some(path))
-        .context("cargo built no program enforcer")?;
     let args = if args.is_empty() { ["run", "--mode", "dry-run"].map(OsString::from).to_vec() } else { args };
-    run::passing_through(Command::new(daemon).args(args))?;
+    run::passing_through(Command::new(daemon(places, Kind::Release)?).args(args))?;
     Ok(0)
 }

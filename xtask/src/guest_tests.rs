@@ -5,7 +5,7 @@ mod tier;
 
 use std::{
     env, io,
-    path::PathBuf,
+    path::Path,
     process::Command,
     sync::{Mutex, PoisonError},
     thread,
@@ -20,7 +20,8 @@ use self::{
     tier::GuestTest,
 };
 use crate::{
-    build::{self, Profile},
+    build::{self, Kind, Product},
+    ebpf,
     failure::{Failure, NOT_READY},
     guest::{Guests, Init, exec::Run, kernel::KernelName},
     labelled::Labelled,
@@ -36,6 +37,9 @@ const CPUS: u32 = 2;
 
 /// Guests together take no more of this machine's memory than two parts in so many.
 const MEMORY_SHARE: u32 = 3;
+
+/// The tests' program, in the guest and here.
+const PROGRAM: &str = "guest";
 
 /// What tests that choose by chance take their seed from.
 const SEED: &str = "ENFORCER_TEST_SEED";
@@ -72,16 +76,19 @@ impl<'a> Choice<'a> {
 /// `cargo xtask vm test`.
 pub(crate) fn command(places: &Places, choice: Choice<'_>, timeout: Duration) -> anyhow::Result<u8> {
     let timeline = Timeline::start();
-    let tally = run(places, choice, timeout, &timeline)?;
+    let object = ebpf::provide(places, Steps::Out, Kind::Development)?;
+    let tally = run(places, choice, object.as_deref(), timeout, &timeline)?;
     tally.summarize(Steps::Out, &timeline);
     Ok(u8::from(tally.failed > 0))
 }
 
-/// Builds the tests and runs them, in as many guests side by side as this machine carries. No two that judge a rate or a
+/// Builds the tests with this eBPF object, or without one with that which is checked in, and runs them, in as many guests
+/// side by side as this machine carries. No two that judge a rate or a
 /// latency run at a time.
 pub(crate) fn run(
     places: &Places,
     choice: Choice<'_>,
+    object: Option<&Path>,
     timeout: Duration,
     timeline: &Timeline,
 ) -> anyhow::Result<Tally> {
@@ -89,14 +96,13 @@ pub(crate) fn run(
     let seed = env::var(SEED).ok();
     let seed =
         seed.map(|seed| seed.parse().with_context(|| format!("{SEED}={seed} is no number"))).transpose()?;
-    let (guests, test, batches) = timeline.step("guest tests, built", || (prepare(places, choice), 0))?;
-    let programs = [("guest".to_owned(), test)];
+    let (guests, batches) = timeline.step("guest tests, built", || (prepare(places, choice, object), 0))?;
     let at_once = at_once()?.min(batches.len());
     let lanes = Lanes::new(batches);
     let sum = Mutex::new(Tally::default());
     let work = || {
         while let Some(taken) = lanes.take() {
-            let boot = Boot { guests: &guests, programs: &programs, batch: &taken.batch, seed, timeout };
+            let boot = Boot { guests: &guests, batch: &taken.batch, seed, timeout };
             let tally = timeline.step(&format!("kernel {}", taken.batch.name), || {
                 let tally = boot.run(at_once > 1);
                 let count = tally.count();
@@ -114,12 +120,18 @@ pub(crate) fn run(
     Ok(sum.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Everything that the guests take, the tests' program, and which of its tests run together.
-fn prepare(places: &Places, choice: Choice<'_>) -> anyhow::Result<(Guests, PathBuf, Vec<Batch>)> {
+/// Everything that the guests take, and which tests run together.
+fn prepare(
+    places: &Places,
+    choice: Choice<'_>,
+    object: Option<&Path>,
+) -> anyhow::Result<(Guests, Vec<Batch>)> {
     let steps = Steps::Out;
-    let mut guests = Guests::prepare(places, steps, choice.kernels, Profile::Guest)?;
-    let test = steps.work("guest tests", || build::guest_tests(places, &guests.object))?;
-    let list = run::text(Command::new(&test).args(["--list", "--format", "terse"]))?;
+    let (kind, products) = (Kind::Development, [Product::GuestTests]);
+    let mut guests = Guests::prepare_with(places, steps, choice.kernels, kind, &products, object)?;
+    let list = run::text(
+        Command::new(build::program(&guests.programs, PROGRAM)?).args(["--list", "--format", "terse"]),
+    )?;
     let mut tests = listed(&list)?;
     if let Some(filter) = choice.filter {
         tests.retain(|test| test.matches(filter));
@@ -131,7 +143,7 @@ fn prepare(places: &Places, choice: Choice<'_>) -> anyhow::Result<(Guests, PathB
     if batches.iter().any(|batch| batch.init == Init::Systemd) {
         guests = guests.with_init(Init::Systemd, steps)?;
     }
-    Ok((guests, test, batches))
+    Ok((guests, batches))
 }
 
 /// The tests that the binary lists. A test without a tier is an error: it would run nowhere.
@@ -164,7 +176,6 @@ fn at_once() -> anyhow::Result<usize> {
 #[derive(Debug)]
 struct Boot<'a> {
     guests: &'a Guests,
-    programs: &'a [(String, PathBuf)],
     batch: &'a Batch,
     seed: Option<u64>,
     timeout: Duration,
@@ -174,7 +185,7 @@ impl Boot<'_> {
     /// Runs them; a guest that fails as a whole counts as one failed test. Beside others each line says whose it is.
     fn run(&self, beside_others: bool) -> Tally {
         let steps = Steps::Out;
-        let Self { guests, programs, batch, seed, timeout } = *self;
+        let Self { guests, batch, seed, timeout } = *self;
         let name = &batch.name;
         let Some(kernel) = guests.kernels.iter().find(|kernel| kernel.name == batch.kernel) else {
             return Tally::failure(format!("kernel {name}: it was not set up"));
@@ -190,7 +201,6 @@ impl Boot<'_> {
             timeout,
             boot: &[],
             files: &[],
-            programs,
             script: script.as_bytes(),
         };
         let attempt = || {
@@ -238,7 +248,7 @@ fn script(tests: &[String], seed: Option<u64>, timeout: Duration) -> String {
     // Who sleeps holds nothing open that the guest's end waits for.
     format!(
         "( sleep {patience} > /dev/null 2>&1; {TELL_ALL} ) >&2 2> /dev/null & watch=$!\n\
-         env {seed}guest --test-threads=1 --exact {tests}; status=$?\n\
+         env {seed}{PROGRAM} --test-threads=1 --exact {tests}; status=$?\n\
          kill $watch; exit $status"
     )
 }

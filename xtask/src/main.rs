@@ -3,6 +3,7 @@ mod bench;
 mod build;
 mod cli;
 mod commands;
+mod ebpf;
 mod failure;
 mod fuzz;
 mod guest;

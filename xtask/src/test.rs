@@ -2,6 +2,7 @@
 use std::{
     env,
     io::{self, Write as _},
+    path::Path,
     process::Stdio,
     time::Duration,
 };
@@ -9,7 +10,8 @@ use std::{
 use anyhow::Context as _;
 
 use crate::{
-    build, guest_tests,
+    build, ebpf,
+    guest_tests::{self, Choice},
     places::Places,
     run, setup,
     steps::Steps,
@@ -30,14 +32,19 @@ pub(crate) fn everything(places: &Places, guest: bool) -> anyhow::Result<u8> {
     sum += check(&timeline, "clippy", || {
         cargo(places, &["clippy", "--locked", "--all-targets", "--all-features", "--", "-D", "warnings"])
     });
+    let mut object = None;
+    sum += check(&timeline, "eBPF object", || {
+        object = ebpf::check(places, Steps::Out)?;
+        Ok(())
+    });
     sum += timeline.step("host tests", || {
-        let tally = part("host tests", || on_host(places));
+        let tally = part("host tests", || on_host(places, object.as_deref()));
         let count = tally.as_ref().map_or(0, Tally::count);
         (tally, count)
     })?;
     if guest {
         sum += part("guest tests", || {
-            guest_tests::run(places, guest_tests::Choice::BY_TIER, GUEST_TIMEOUT, &timeline)
+            guest_tests::run(places, Choice::BY_TIER, object.as_deref(), GUEST_TIMEOUT, &timeline)
         })?;
     }
     sum.summarize(Steps::Out, &timeline);
@@ -66,12 +73,12 @@ fn part(name: &str, tests: impl FnOnce() -> anyhow::Result<Tally>) -> anyhow::Re
 }
 
 /// `cargo test`, shown as it runs.
-fn on_host(places: &Places) -> anyhow::Result<Tally> {
-    let mut command = build::cargo(places);
+fn on_host(places: &Places, object: Option<&Path>) -> anyhow::Result<Tally> {
+    let mut command = build::host_tests(places, object);
     if env::var_os(setup::prometheus::VARIABLE).or(env::var_os(setup::prometheus::WITHOUT)).is_none() {
         command.env(setup::prometheus::VARIABLE, setup::prometheus(places, Steps::Out)?);
     }
-    command.args(["test", "--locked", "--no-fail-fast"]).stdin(Stdio::null()).stdout(Stdio::piped());
+    command.arg("--no-fail-fast").stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("cannot start {}", run::shown(&command)))?;
     let mut counter = Counter::new(io::stdout());
     if let Some(mut stdout) = child.stdout.take() {

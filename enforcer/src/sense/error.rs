@@ -4,9 +4,6 @@
 /// [`Failure`](super::Failure) each.
 #[derive(Debug, thiserror::Error)]
 pub enum SenseError {
-    /// The binary carries no eBPF object.
-    #[error("built without eBPF; build with `cargo xtask build`")]
-    NotBuilt,
     /// The kernel refused the object: its maps or its BTF.
     #[error("cannot load the eBPF object: {0}")]
     Object(#[from] aya::EbpfError),

@@ -2,7 +2,7 @@
 use std::{
     ffi::OsString,
     fs::{self, File},
-    path::{Path, PathBuf},
+    path::Path,
     process::Command,
     time::Duration,
 };
@@ -11,8 +11,9 @@ use anyhow::{Context as _, bail};
 
 use super::guest;
 use crate::{
-    build::{self, Profile},
+    build::{self, Kind, Product, Programs},
     cli::{EvictArgs, MachineArgs},
+    ebpf,
     guest::Init,
     places::Places,
     setup,
@@ -33,15 +34,14 @@ pub(crate) fn measure(places: &Places, args: EvictArgs) -> anyhow::Result<u8> {
     let EvictArgs { machine, raw, append, judge, args } = args;
     let raw = raw.unwrap_or_else(|| places.target.join(RAW));
     if judge {
-        let toolchain = setup::bpf_toolchain(places, Steps::Aside)?;
-        let object = build::bpf_object(places, &toolchain, Profile::Release)?;
-        let programs = build::programs(places, &object, Profile::Release)?;
+        let object = ebpf::provide(places, Steps::Aside, Kind::Release)?;
+        let programs = build::build(places, object.as_deref(), Kind::Release, &[Product::Bench(BENCH)])?;
         return self::judge(&programs, &raw);
     }
     // Whatever is measured, it is measured where the one that needs systemd can run too.
     let machine = MachineArgs { init: Init::Systemd, ..machine };
     let contenders = setup::contenders(places, Steps::Out)?;
-    let guests = guest::prepare(places, &machine)?;
+    let guests = guest::prepare(places, &machine, BENCH)?;
     if let Some(folder) = raw.parent() {
         fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     }
@@ -58,9 +58,8 @@ pub(crate) fn measure(places: &Places, args: EvictArgs) -> anyhow::Result<u8> {
 }
 
 /// The table and its bars, of all runs that a file holds; answers 0 where all bars that can be judged hold.
-fn judge(programs: &[(String, PathBuf)], raw: &Path) -> anyhow::Result<u8> {
-    let program = programs.iter().find_map(|(name, path)| (name == BENCH).then_some(path));
-    let program = program.with_context(|| format!("the package enforcer-tests has no program `{BENCH}`"))?;
+fn judge(programs: &Programs, raw: &Path) -> anyhow::Result<u8> {
+    let program = build::program(programs, BENCH)?;
     let status = Command::new(program).arg("judge").arg(raw).status();
     match status.with_context(|| format!("cannot run {}", program.display()))?.code() {
         Some(code) => u8::try_from(code).context("an exit status is a byte"),

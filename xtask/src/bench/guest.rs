@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context as _;
 
 use crate::{
-    build::Profile,
+    build::{Kind, Product},
     cli::MachineArgs,
     guest::{Guests, exec::Run, initramfs::FileToAdd},
     places::Places,
@@ -19,13 +19,17 @@ use crate::{
 /// The whole of it: what takes seconds takes minutes in an emulated guest.
 const TIMEOUT: Duration = Duration::from_mins(40);
 
-/// What a guest of this kind is made of, with the programs built.
-pub(super) fn prepare(places: &Places, machine: &MachineArgs) -> anyhow::Result<Guests> {
-    Guests::prepare(places, Steps::Out, &[machine.kernel], Profile::Release)?
+/// What a guest of this kind is made of, with the benchmark's program built.
+pub(super) fn prepare(
+    places: &Places,
+    machine: &MachineArgs,
+    program: &'static str,
+) -> anyhow::Result<Guests> {
+    Guests::prepare(places, Steps::Out, &[machine.kernel], Kind::Release, &[Product::Bench(program)])?
         .with_init(machine.init, Steps::Out)
 }
 
-/// Runs a program of the tests' package in a guest, with its arguments and further files; answers its exit status.
+/// Runs a benchmark's program in a guest, with its arguments and further files; answers its exit status.
 pub(super) fn run(
     guests: &Guests,
     machine: &MachineArgs,
@@ -57,7 +61,6 @@ pub(super) fn run_into(
         timeout,
         boot,
         files: &files,
-        programs: &[],
         script: &script,
     };
     run.exec(guests, out, Box::new(io::stderr()))

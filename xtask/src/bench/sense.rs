@@ -11,6 +11,6 @@ pub(crate) fn measure(
     parts: &[OsString],
     args: &[OsString],
 ) -> anyhow::Result<u8> {
-    let guests = guest::prepare(places, machine)?;
+    let guests = guest::prepare(places, machine, "bench-sense")?;
     guest::run(&guests, machine, "bench-sense", &[parts, args].concat(), &[])
 }

@@ -51,8 +51,6 @@ pub(crate) struct Run<'a> {
     /// Parameters of the kernel, beside those that every guest has.
     pub(crate) boot: &'a [String],
     pub(crate) files: &'a [FileToAdd],
-    /// Beside those that every guest has.
-    pub(crate) programs: &'a [(String, PathBuf)],
     pub(crate) script: &'a [u8],
 }
 
@@ -66,10 +64,8 @@ impl Run<'_> {
     ) -> anyhow::Result<u8> {
         let folder = tempfile::Builder::new().prefix("enforcer-guest-").tempdir()?;
         let at = |name: &str| folder.path().join(name);
-        let mut programs = guests.programs.clone();
-        programs.extend_from_slice(self.programs);
         let (bases, kernel_arguments) = guests.bases(self.kernel, self.init)?;
-        initramfs::write_run(&at("initrd"), &bases, &programs, self.files, self.script)?;
+        initramfs::write_run(&at("initrd"), &bases, &guests.programs, self.files, self.script)?;
 
         let (events, inbox) = channel();
         let out = Stream::listen(&at("out"), out, events.clone())?;

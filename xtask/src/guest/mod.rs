@@ -17,7 +17,8 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 
 use crate::{
-    build::{self, Profile},
+    build::{self, Kind, Product, Programs},
+    ebpf,
     guest::{
         kernel::{Kernel, KernelName},
         machine::Accelerator,
@@ -46,26 +47,37 @@ pub(crate) struct Guests {
     /// In the order in which they were asked for.
     pub(crate) kernels: Vec<Kernel>,
     /// The programs on every guest's PATH.
-    pub(crate) programs: Vec<(String, PathBuf)>,
-    /// The eBPF object that the daemon embeds.
-    pub(crate) object: PathBuf,
+    pub(crate) programs: Programs,
     /// The part of the initramfs that makes systemd the init, if it was asked for.
     systemd: Option<PathBuf>,
 }
 
 impl Guests {
-    /// Sets up what is missing and builds the programs.
+    /// Sets up what is missing, and builds what every guest has and some products beside.
     pub(crate) fn prepare(
         places: &Places,
         steps: Steps,
         names: &[KernelName],
-        profile: Profile,
+        kind: Kind,
+        products: &[Product],
     ) -> anyhow::Result<Self> {
-        let toolchain = setup::bpf_toolchain(places, steps)?;
+        let object = ebpf::provide(places, steps, kind)?;
+        Self::prepare_with(places, steps, names, kind, products, object.as_deref())
+    }
+
+    /// The same with an eBPF object, or without one with that which is checked in.
+    pub(crate) fn prepare_with(
+        places: &Places,
+        steps: Steps,
+        names: &[KernelName],
+        kind: Kind,
+        products: &[Product],
+        object: Option<&Path>,
+    ) -> anyhow::Result<Self> {
         let GuestTools { qemu, kernels, accelerator } = setup::guest_tools(places, steps, names)?;
-        let object = steps.work("eBPF object", || build::bpf_object(places, &toolchain, profile))?;
-        let programs = steps.work("programs", || build::programs(places, &object, profile))?;
-        Ok(Self { places: places.clone(), qemu, accelerator, kernels, programs, object, systemd: None })
+        let products = [&Product::GUEST, products].concat();
+        let programs = steps.work("programs", || build::build(places, object, kind, &products))?;
+        Ok(Self { places: places.clone(), qemu, accelerator, kernels, programs, systemd: None })
     }
 
     /// Sets up what guests with that init take beside the rest.

@@ -1,4 +1,4 @@
-//! What the guest's init tells: one line a message, as `tests/src/bin/guest-init` writes them.
+//! What the guest's init tells: one line a message, as `tests/programs/guest-init` writes them.
 use anyhow::{Context as _, bail};
 
 /// One message.

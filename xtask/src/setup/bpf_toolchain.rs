@@ -16,8 +16,12 @@ use crate::{pins, places::Places, run, setup::apt, steps::Work};
 pub(crate) struct BpfCompiler {
     pub(crate) rustc: PathBuf,
     pub(crate) cargo: PathBuf,
+    pub(crate) sysroot: PathBuf,
     pub(crate) release: String,
-    pub(crate) llvm_major: u32,
+    /// The commit that it was built from.
+    pub(crate) commit: String,
+    /// The release of its LLVM.
+    pub(crate) llvm: String,
 }
 
 /// What is known of one compiler.
@@ -56,6 +60,11 @@ impl BpfCompiler {
         Ok((compiler, Work::Done))
     }
 
+    /// The major version of its LLVM, which is a number: see [`parse_version`].
+    pub(crate) fn llvm_major(&self) -> u32 {
+        major(&self.llvm).unwrap_or_default()
+    }
+
     /// Its cargo, free of what the cargo around this program has set.
     pub(crate) fn cargo(&self) -> Command {
         let mut command = Command::new(&self.cargo);
@@ -91,20 +100,31 @@ fn facts(rustc: &Path, cargo: &Path, sysroot: &Path) -> anyhow::Result<Option<Fa
         return Ok(None);
     }
     let version = run::text(Command::new(rustc).arg("-vV").env_remove("LD_LIBRARY_PATH"))?;
-    let (release, llvm_major) = parse_version(&version)
-        .with_context(|| format!("{} tells no release and LLVM version:\n{version}", rustc.display()))?;
+    let (release, commit, llvm) = parse_version(&version)
+        .with_context(|| format!("{} prints no release and LLVM version:\n{version}", rustc.display()))?;
+    let llvm_major = major(&llvm).with_context(|| format!("LLVM {llvm} has no major version"))?;
     let has_source = sysroot.join("lib/rustlib/src/rust/library/core").exists();
     let package = llvm_package(llvm_major);
     let has_llvm =
         pins::BPF_LINKER_LLVMS.contains(&llvm_major) && (apt::installed(&package) || apt::offered(&package));
-    let compiler = BpfCompiler { rustc: rustc.to_owned(), cargo: cargo.to_owned(), release, llvm_major };
+    let [rustc, cargo, sysroot] = [rustc, cargo, sysroot].map(Path::to_owned);
+    let compiler = BpfCompiler { rustc, cargo, sysroot, release, commit, llvm };
     Ok(Some(Facts { compiler, has_source, has_llvm }))
 }
 
-fn parse_version(text: &str) -> Option<(String, u32)> {
-    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
-    let llvm = field("LLVM version: ")?.split('.').next()?.parse().ok()?;
-    Some((field("release: ")?.to_owned(), llvm))
+/// Release, commit, and the release of LLVM.
+fn parse_version(text: &str) -> Option<(String, String, String)> {
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
+    Some((field("release: ")?, field("commit-hash: ")?, field("LLVM version: ")?))
+}
+
+fn major(version: &str) -> Option<u32> {
+    version.split('.').next()?.parse().ok()
+}
+
+/// Where Debian has an LLVM.
+pub(crate) fn llvm_prefix(major: u32) -> String {
+    format!("/usr/lib/llvm-{major}")
 }
 
 fn llvm_package(major: u32) -> String {
@@ -113,7 +133,7 @@ fn llvm_package(major: u32) -> String {
 
 /// Builds bpf-linker against the compiler's own LLVM major, in the cache, and answers its path.
 pub(crate) fn provide_linker(places: &Places, compiler: &BpfCompiler) -> anyhow::Result<(PathBuf, Work)> {
-    let major = compiler.llvm_major;
+    let major = compiler.llvm_major();
     let name = format!("bpf-linker/{}-llvm{major}", pins::BPF_LINKER);
     let program = places.cache.join(&name).join("bin/bpf-linker");
     if program.exists() && check_linker(&program).is_err() {
@@ -140,7 +160,7 @@ pub(crate) fn provide_linker(places: &Places, compiler: &BpfCompiler) -> anyhow:
             "--no-default-features",
         ]);
         cargo.args(["--features", &format!("llvm-{major}"), "--root"]).arg(folder);
-        let prefix = format!("/usr/lib/llvm-{major}");
+        let prefix = llvm_prefix(major);
         cargo.env("LLVM_PREFIX", &prefix).env(format!("LLVM_SYS_{major}1_PREFIX"), &prefix);
         for variable in ["CARGO_TARGET_DIR", "CARGO_ENCODED_RUSTFLAGS", "RUSTFLAGS"] {
             cargo.env_remove(variable);
@@ -167,8 +187,10 @@ mod tests {
         let compiler = BpfCompiler {
             rustc: rustc.into(),
             cargo: "cargo".into(),
+            sysroot: "/".into(),
             release: "1.96.0".into(),
-            llvm_major: 22,
+            commit: "c0ffee".into(),
+            llvm: "22.1.8".into(),
         };
         Facts { compiler, has_source, has_llvm }
     }
@@ -188,9 +210,10 @@ mod tests {
     }
 
     #[test]
-    fn version_is_release_and_llvm_major() {
-        let text = "rustc 1.96.0\nrelease: 1.96.0\nLLVM version: 22.1.8\n";
-        assert_eq!(parse_version(text), Some(("1.96.0".into(), 22)));
+    fn version_is_release_commit_and_llvm() {
+        let text = "rustc 1.96.0\ncommit-hash: c0ffee\nrelease: 1.96.0\nLLVM version: 22.1.8\n";
+        assert_eq!(parse_version(text), Some(("1.96.0".into(), "c0ffee".into(), "22.1.8".into())));
         assert_eq!(parse_version("release: 1.96.0\n"), None);
+        assert_eq!((major("22.1.8"), major("")), (Some(22), None));
     }
 }

@@ -10,7 +10,10 @@ pub(crate) mod qemu;
 mod systemd;
 mod update_lock;
 
-use std::{path::PathBuf, process::Command};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 pub(crate) use self::{bpf_toolchain::BpfCompiler, update_lock::update_lock};
 use crate::{
@@ -32,16 +35,23 @@ use crate::{
 pub(crate) struct BpfToolchain {
     pub(crate) compiler: BpfCompiler,
     pub(crate) linker: PathBuf,
+    /// Removes the sections of an object that only a debugger reads.
+    pub(crate) strip: PathBuf,
+    /// The release of the LLVM that the linker uses.
+    pub(crate) linker_llvm: String,
 }
 
 /// Provides compiler and linker for the eBPF object.
 pub(crate) fn bpf_toolchain(places: &Places, steps: Steps) -> anyhow::Result<BpfToolchain> {
     let _held = places.lock_cache()?;
     let compiler = steps.run("eBPF compiler", BpfCompiler::provide)?;
-    let BpfCompiler { release, llvm_major, .. } = &compiler;
-    let name = format!("bpf-linker {} for rustc {release}, LLVM {llvm_major}", pins::BPF_LINKER);
+    let name =
+        format!("bpf-linker {} for rustc {}, LLVM {}", pins::BPF_LINKER, compiler.release, compiler.llvm);
     let linker = steps.run(name, || bpf_toolchain::provide_linker(places, &compiler))?;
-    Ok(BpfToolchain { compiler, linker })
+    let programs = Path::new(&bpf_toolchain::llvm_prefix(compiler.llvm_major())).join("bin");
+    let linker_llvm =
+        run::text(Command::new(programs.join("llvm-config")).arg("--version"))?.trim().to_owned();
+    Ok(BpfToolchain { compiler, linker, strip: programs.join("llvm-strip"), linker_llvm })
 }
 
 /// What boots guests.

@@ -11,7 +11,7 @@ use super::{Scene, pod, systemctl, text};
 const OOM_INCIDENT: &str = "3d65569c05aa1de0b96dbc0e3bb13305";
 const POD_ADDED: &str = "5a6003c4613433f862ceddf0d4b54356";
 
-const CATALOG: &str = include_str!("../../../../packaging/enforcer.catalog");
+const CATALOG: &str = include_str!("../../../packaging/enforcer.catalog");
 
 const UNITS: [&str; 3] =
     ["systemd-journald.socket", "systemd-journald-dev-log.socket", "systemd-journald.service"];
