@@ -51,5 +51,9 @@ pub fn checked_in(root: &Path) -> anyhow::Result<PathBuf> {
 /// SHA-256, in hexadecimal digits.
 #[must_use]
 pub fn sha256(bytes: &[u8]) -> String {
-    hmac_sha256::Hash::hash(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut digits = String::new();
+    for byte in hmac_sha256::Hash::hash(bytes) {
+        digits.push_str(&format!("{byte:02x}"));
+    }
+    digits
 }

@@ -11,7 +11,11 @@ mod report;
 pub(crate) mod shell;
 pub(crate) mod systemd;
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::Context as _;
 use clap::ValueEnum;
@@ -24,6 +28,7 @@ use crate::{
         machine::Accelerator,
     },
     places::Places,
+    run,
     setup::{self, GuestTools, qemu::Qemu},
     steps::Steps,
 };
@@ -76,7 +81,9 @@ impl Guests {
     ) -> anyhow::Result<Self> {
         let GuestTools { qemu, kernels, accelerator } = setup::guest_tools(places, steps, names)?;
         let products = [&Product::GUEST, products].concat();
-        let programs = steps.work("programs", || build::build(places, object, kind, &products))?;
+        let programs = steps.work("programs", || {
+            without_debug_info(places, &build::build(places, object, kind, &products)?)
+        })?;
         Ok(Self { places: places.clone(), qemu, accelerator, kernels, programs, systemd: None })
     }
 
@@ -99,4 +106,19 @@ impl Guests {
             }
         }
     }
+}
+
+/// Copies of the programs without what only a debugger reads: a guest holds them in its memory.
+fn without_debug_info(places: &Places, programs: &Programs) -> anyhow::Result<Programs> {
+    let folder = places.target.join("guests");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let fresh = tempfile::tempdir_in(&folder)?;
+    let copy = |(name, path): &(String, PathBuf)| {
+        let (stripped, to) = (fresh.path().join(name), folder.join(name));
+        run::output(Command::new("strip").arg("--strip-debug").arg("-o").arg(&stripped).arg(path))?;
+        // Another command may be reading the last one.
+        fs::rename(&stripped, &to).with_context(|| format!("cannot rename to {}", to.display()))?;
+        Ok((name.clone(), to))
+    };
+    programs.iter().map(copy).collect()
 }
