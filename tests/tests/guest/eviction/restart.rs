@@ -94,7 +94,7 @@ fn a_pod_whose_manifest_has_gone_is_evicted_as_long_as_it_runs() {
 
 #[guest_test(daemon)]
 fn who_is_protected_within_its_grace_is_not_killed_at_its_end() {
-    let mut scene = Scene::open_with("restart-protected", &format!("{SOFT}evictionMaxPodGracePeriod: 30"));
+    let mut scene = Scene::open_with("restart-protected", &format!("{SOFT}evictionMaxPodGracePeriod: 10"));
     let mut stubborn = scene.stubborn("stubborn", -10, 200);
     let filler = scene.fill(&to_leave(450 * MIB));
     scene.wait("eviction.signalled", "stubborn");
