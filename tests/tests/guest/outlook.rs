@@ -242,15 +242,15 @@ fn what_comes_and_goes_is_not_warned_of_each_time() {
     let settings = format!("evictionHard: {{memory.available: {threshold_mib}Mi}}");
     let mut scene = Scene::open("waves", &settings, &["waves"]);
     scene.settle();
-    // At this rate the threshold would come within ten seconds.
-    let ramp = ["workload", "ramp", "--no-catch-up", "--rate", "60Mi"];
+    // At this rate the threshold would come within eight seconds.
+    let ramp = ["workload", "ramp", "--no-catch-up", "--rate", "90Mi"];
     let first = scene.start("waves", &ramp[1..]);
     scene.wait("pressure.rising", "memory.available", true);
     drop(first);
-    // Each of the following goes when it has come a third of the way.
+    // Each of the following would be warned of as well: it goes when it has come most of the way.
     let mut rounds = Rounds::new(3, 8);
     while rounds.next().is_some() {
-        let wave = [&ramp[..], &["--to", "200Mi"]].concat();
+        let wave = [&ramp[..], &["--to", "400Mi"]].concat();
         drop(scene.daemon.exec_until_ready("default/waves", &wave).unwrap());
         rounds.note(&scene.daemon).unwrap();
     }
