@@ -1,8 +1,9 @@
-//! The node runs short, again and again, and each time the right pod dies, and nobody else.
+//! The node runs short of memory, and each time the right pod is evicted, and no other.
 
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -12,9 +13,11 @@ use enforcer_tests::{
     kernel,
     pods::{Container, pod},
     process::Process,
-    stream::Stream,
+    rounds::Rounds,
+    stream::{Stream, is},
     wait::{PATIENCE, wait_until},
 };
+use serde_json::Value;
 
 mod allocatable;
 mod asked;
@@ -34,8 +37,10 @@ mod soft;
 mod stubborn;
 
 const MIB: u64 = 1 << 20;
-const ROUNDS: u32 = 10;
 const THRESHOLD_BYTES: u64 = 200 * MIB;
+
+/// How much a pod that fills the node leaves: less than the threshold, and so much that the kernel does not kill.
+const LEFT_BYTES: u64 = 100 * MIB;
 
 struct Scene {
     daemon: Daemon,
@@ -71,7 +76,7 @@ impl Scene {
     }
 
     /// Starts a pod that heeds no SIGTERM and holds so many MiB.
-    fn stubborn(&self, name: &str, priority: i32, mib: u64) -> Process {
+    fn stubborn(&mut self, name: &str, priority: i32, mib: u64) -> Process {
         // A grace that no machine outlasts before what the scene is about; its settings may cut it.
         let manifest = pod(name, priority, &[Container { name: "app", requests: "", limits: "" }]);
         let manifest = manifest.replacen("spec:\n", "spec:\n  terminationGracePeriodSeconds: 600\n", 1);
@@ -86,32 +91,53 @@ impl Scene {
         process
     }
 
-    /// The folder of a pod's cgroup.
-    fn folder(&self, name: &str) -> Option<PathBuf> {
-        let added =
-            self.daemon.verb(&["-o", "jsonl", "events", "--type", "pod.added", "--pod", name]).output();
-        let added = String::from_utf8(added.unwrap().stdout).unwrap();
-        let added: serde_json::Value = serde_json::from_str(added.lines().last()?).unwrap();
-        let class = match added["data"]["qosClass"].as_str()? {
+    /// The folder of a pod's cgroup, by the event stream.
+    fn folder(&mut self, name: &str) -> PathBuf {
+        let added = self.stream.added(&format!("default/{name}"), PATIENCE).unwrap();
+        let class = match added["data"]["qosClass"].as_str().unwrap() {
             "BestEffort" => "besteffort/",
             "Burstable" => "burstable/",
             _ => "",
         };
-        let uid = added["data"]["uid"].as_str()?;
-        Some(PathBuf::from(format!("/sys/fs/cgroup/kubepods/{class}pod{uid}")))
+        let uid = added["data"]["uid"].as_str().unwrap();
+        PathBuf::from(format!("/sys/fs/cgroup/kubepods/{class}pod{uid}"))
     }
 
     /// A file of a pod's cgroup; none if that is not there.
-    fn file(&self, name: &str, file: &str) -> Option<String> {
-        fs::read_to_string(self.folder(name)?.join(file)).ok().map(|text| text.trim().to_owned())
+    fn file(&mut self, name: &str, file: &str) -> Option<String> {
+        fs::read_to_string(self.folder(name).join(file)).ok().map(|text| text.trim().to_owned())
     }
 
-    fn number(&self, name: &str, file: &str) -> Option<u64> {
+    fn number(&mut self, name: &str, file: &str) -> Option<u64> {
         self.file(name, file)?.parse().ok()
     }
 
-    fn wait(&mut self, kind: &str, pod: &str) -> serde_json::Value {
+    /// A counter of a file of a pod's cgroup that has a key in each line.
+    fn counter(&mut self, name: &str, file: &str, key: &str) -> Option<u64> {
+        let text = self.file(name, file)?;
+        text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.parse().ok())
+    }
+
+    fn wait(&mut self, kind: &str, pod: &str) -> Value {
         self.stream.wait_for_pod(kind, &format!("default/{pod}"), PATIENCE).unwrap()
+    }
+
+    /// Waits until what was short is not short any more. A second decision about the same shortage comes before that event.
+    fn wait_for_end_of_shortage(&mut self) {
+        // The end of a stall and of a warning have the same type.
+        let is_end =
+            |event: &Value| is(event, "pressure.cleared") && event["data"]["crossedToClearedMs"].is_number();
+        self.stream.wait_for("the end of the shortage", PATIENCE, is_end).unwrap();
+    }
+
+    /// Waits until the stream has delivered all that the daemon has done so far: a pod that comes now is reported after it.
+    fn catch_up(&mut self) {
+        static MARKS: AtomicU32 = AtomicU32::new(0);
+        let name = format!("mark-{}", MARKS.fetch_add(1, Ordering::Relaxed));
+        self.manifest(&name, 0, "memory: 1Mi", "");
+        self.wait("pod.added", &name);
+        self.daemon.remove_manifest(&format!("{name}.yaml")).unwrap();
+        self.wait("pod.removed", &name);
     }
 
     /// Starts a pod that holds memory, and waits until it does.
@@ -126,6 +152,13 @@ impl Scene {
         Process::new(self.daemon.exec(&format!("default/{name}"), work).unwrap())
     }
 
+    /// Starts a pod that takes memory at that rate until so much is left, and keeps it. Where the daemon is late, the kernel's
+    /// OOM killer has no reason to kill all the same.
+    fn ramp(&self, name: &str, rate: &str, left_bytes: u64) -> Process {
+        let to = to_leave(left_bytes);
+        self.start(name, &["workload", "ramp", "--no-catch-up", "--rate", rate, "--to", &to])
+    }
+
     fn manifest(&self, name: &str, priority: i32, requests: &str, limits: &str) {
         let manifest = pod(name, priority, &[Container { name: "app", requests, limits }]);
         self.daemon.manifest(&format!("{name}.yaml"), &manifest).unwrap();
@@ -134,14 +167,14 @@ impl Scene {
     /// Removes the manifests and waits until their cgroups are gone.
     fn clear(&mut self, names: &[&str]) {
         for name in names {
-            let folder = self.folder(name).filter(|folder| folder.exists());
-            if let Some(folder) = &folder {
+            let folder = self.folder(name);
+            if folder.exists() {
                 // Whoever is killed may leave children, and these the cgroup to the next scene.
                 fs::write(folder.join("cgroup.kill"), "1").unwrap();
             }
             self.daemon.remove_manifest(&format!("{name}.yaml")).unwrap();
             self.stream.wait_for_pod("pod.removed", &format!("default/{name}"), PATIENCE).unwrap();
-            wait_until("the end of its cgroup", || folder.as_ref().is_none_or(|folder| !folder.exists()));
+            wait_until("the end of its cgroup", || !folder.exists());
         }
         self.stream.seen.clear();
     }
@@ -175,29 +208,29 @@ fn at_rest_bytes() -> u64 {
     first_bytes
 }
 
-#[guest_test(kernel)]
-fn the_right_pod_dies_ten_times_of_ten() {
+#[guest_test(kernel, repeats)]
+fn the_right_pod_dies_each_time() {
     let threshold = THRESHOLD_BYTES / MIB;
     // Ten of five pods would be too many.
     let settings =
         format!("evictionHard: {{memory.available: {threshold}Mi}}\nbreaker: {{maxKills: 50, maxShare: 1}}");
-    let mut scene = Scene::open_with("eviction-ten", &settings);
+    let mut scene = Scene::open_with("eviction-right", &settings);
     let killed_by_kernel = kernel::vmstat("oom_kill").unwrap();
-    for round in 1..=ROUNDS {
+    let mut rounds = Rounds::new(1, 10);
+    let mut decisions = 0;
+    while let Some(round) = rounds.next() {
         let mut within = scene.hold("shop", 0, "memory: 400Mi", "memory: 600Mi", "250Mi");
         let mut above = scene.hold("cache", 0, "memory: 50Mi", "", "100Mi");
         let mut bank = scene.hold("bank", 0, "cpu: 100m, memory: 256Mi", "cpu: 100m, memory: 256Mi", "64Mi");
         let size = to_leave(THRESHOLD_BYTES + 300 * MIB);
         let request = format!("memory: {}", size.parse::<u64>().unwrap() + 64 * MIB);
         let mut ballast = scene.hold("ballast", 0, &request, "", &size);
-        at_rest_bytes();
 
-        let mut hog = scene.start("hog", &["workload", "ramp", "--no-catch-up", "--rate", "300Mi"]);
-        let decided = scene.stream.wait_for_pod("eviction.decided", "default/hog", PATIENCE).unwrap();
-        scene.stream.wait_for_pod("eviction.completed", "default/hog", PATIENCE).unwrap();
+        let mut hog = scene.ramp("hog", "300Mi", LEFT_BYTES);
+        let decided = scene.wait("eviction.decided", "hog");
+        scene.wait("eviction.completed", "hog");
         hog.wait_for_end(PATIENCE).unwrap();
-        // Long enough for a second decision, were there one.
-        scene.stream.drain(Duration::from_millis(1_500));
+        scene.wait_for_end_of_shortage();
 
         assert_eq!(decided["data"]["decidedBy"], "aboveRequest", "round {round}: {decided}");
         assert_eq!(decided["data"]["ranking"][1]["name"], "cache", "round {round}: {decided}");
@@ -211,10 +244,15 @@ fn the_right_pod_dies_ten_times_of_ten() {
         }
         drop((within, above, bank, ballast));
         scene.clear(&["shop", "cache", "bank", "ballast", "hog"]);
+        rounds.note(&scene.daemon).unwrap();
+        decisions += 1;
     }
-    assert_eq!(kernel::vmstat("oom_kill").unwrap(), killed_by_kernel, "the kernel's OOM killer was faster");
-    let replayed = scene.daemon.stop_and_replay().unwrap();
-    assert_eq!(replayed, usize::try_from(ROUNDS).unwrap(), "decisions that were run again");
+    assert_eq!(
+        kernel::vmstat("oom_kill").unwrap(),
+        killed_by_kernel,
+        "the kernel's OOM killer killed as well"
+    );
+    assert_eq!(scene.daemon.stop_and_replay().unwrap(), decisions, "decisions that were run again");
 }
 
 #[guest_test(daemon)]
@@ -228,10 +266,8 @@ fn priority_decides_between_two_above_their_requests_and_a_critical_pod_is_spare
     let request = format!("memory: {}", size.parse::<u64>().unwrap() + 64 * MIB);
     let mut filler = scene.hold("filler", 0, &request, "", &size);
 
-    let decided = scene
-        .stream
-        .wait_for("a decision", PATIENCE, |event| enforcer_tests::stream::is(event, "eviction.decided"))
-        .unwrap();
+    let decided =
+        scene.stream.wait_for("a decision", PATIENCE, |event| is(event, "eviction.decided")).unwrap();
     scene.stream.wait_for_pod("eviction.completed", "default/small", PATIENCE).unwrap();
     small.wait_for_end(PATIENCE).unwrap();
 
@@ -242,7 +278,7 @@ fn priority_decides_between_two_above_their_requests_and_a_critical_pod_is_spare
     let excluded = data["excluded"].as_array().unwrap();
     assert!(excluded.iter().any(|pod| pod["name"] == "critical" && pod["reason"] == "critical"), "{decided}");
     assert!(critical.lives().unwrap() && filler.lives().unwrap());
-    // What one death gives back need not be enough; then the next in rank follows, and nobody else.
+    // What one death gives back need not be enough; then the next in rank follows, and no other.
     let others: Vec<_> = scene
         .stream
         .of("eviction.decided")
@@ -255,28 +291,29 @@ fn priority_decides_between_two_above_their_requests_and_a_critical_pod_is_spare
     assert!(scene.daemon.stop_and_replay().unwrap() > 0, "no decision was recorded");
 }
 
-/// Killed right after the signal, the daemon has forgotten nothing: its successor tells one eviction, and keeps the pod out
-/// until its manifest is another one.
-#[guest_test(daemon)]
+/// The daemon is killed right after the signal. Its successor reports one eviction, and keeps the pod out until its manifest is
+/// another one.
+#[guest_test(daemon, repeats)]
 fn an_eviction_outlives_the_daemon() {
-    for round in 0..3 {
+    let mut rounds = Rounds::new(1, 3);
+    while let Some(round) = rounds.next() {
         let name = format!("eviction-kill-{round}");
         let mut scene = Scene::open(&name);
-        let mut hog = scene.start("hog", &["workload", "ramp", "--no-catch-up", "--rate", "200Mi"]);
-        scene.stream.wait_for_pod("eviction.signalled", "default/hog", PATIENCE).unwrap();
+        let mut hog = scene.ramp("hog", "200Mi", LEFT_BYTES);
+        scene.wait("eviction.signalled", "hog");
         // Dropping it is SIGKILL.
         drop(scene);
         hog.wait_for_end(PATIENCE).unwrap();
 
         let mut scene = Scene::open(&name);
         let refused = scene.daemon.verb(&["exec", "default/hog", "--", "true"]).output().unwrap();
-        let told = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert_eq!(refused.status.code(), Some(77), "{told}");
-        assert!(told.contains("evict"), "{told}");
+        let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(77), "{error}");
+        assert!(error.contains("evict"), "{error}");
         scene.wait("eviction.decided", "hog");
         scene.wait("eviction.signalled", "hog");
-        scene.stream.drain(Duration::from_secs(2));
-        assert_eq!(scene.stream.of("eviction.decided").count(), 1, "told twice");
+        scene.catch_up();
+        assert_eq!(scene.stream.of("eviction.decided").count(), 1, "reported twice");
         assert_eq!(scene.stream.of("eviction.signalled").count(), 1);
         let sequences: Vec<u64> = scene
             .stream
@@ -292,10 +329,18 @@ fn an_eviction_outlives_the_daemon() {
         let refused = scene.daemon.verb(&["exec", "default/hog", "--", "true"]).output().unwrap();
         assert_eq!(refused.status.code(), Some(77), "{}", String::from_utf8_lossy(&refused.stderr));
         scene.manifest("hog", 1, "", "");
-        let start = Instant::now();
-        while !scene.daemon.verb(&["exec", "default/hog", "--", "true"]).output().unwrap().status.success() {
-            assert!(start.elapsed() < PATIENCE, "another manifest does not bring it back");
+        wait_until("the pod's return by another manifest", || {
+            scene.daemon.verb(&["exec", "default/hog", "--", "true"]).output().unwrap().status.success()
+        });
+        let events = scene.daemon.events().unwrap();
+        for kind in ["eviction.decided", "eviction.signalled"] {
+            assert_eq!(
+                events.iter().filter(|event| is(event, kind)).count(),
+                1,
+                "{kind} of all three daemons"
+            );
         }
+        rounds.note(&scene.daemon).unwrap();
         scene.daemon.stop().unwrap();
     }
 }

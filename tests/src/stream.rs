@@ -1,6 +1,7 @@
 //! The event stream as a test reads it.
 
 use std::{
+    collections::HashMap,
     io::{BufRead as _, BufReader},
     process::{Child, Command, Stdio},
     sync::mpsc::{Receiver, RecvTimeoutError, channel},
@@ -18,6 +19,8 @@ pub struct Stream {
     incoming: Receiver<Value>,
     /// Everything read so far, in order.
     pub seen: Vec<Value>,
+    /// The latest `pod.added` of each pod that was not removed since, by `namespace/name`.
+    added: HashMap<String, Value>,
 }
 
 impl Stream {
@@ -38,7 +41,7 @@ impl Stream {
                 }
             }
         });
-        Ok(Self { child, incoming, seen: Vec::new() })
+        Ok(Self { child, incoming, seen: Vec::new(), added: HashMap::new() })
     }
 
     /// Waits for an event that fits among those read so far and those to come, and gives it back.
@@ -53,19 +56,9 @@ impl Stream {
         }
         let deadline = Instant::now() + timeout;
         loop {
-            match self.incoming.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(event) => {
-                    self.seen.push(event.clone());
-                    if fits(&event) {
-                        return Ok(event);
-                    }
-                }
-                Err(RecvTimeoutError::Timeout) => {
-                    bail!("no {what} within {timeout:?}; seen:\n{}", self.list())
-                }
-                Err(RecvTimeoutError::Disconnected) => {
-                    bail!("the stream ended before {what}; seen:\n{}", self.list())
-                }
+            let event = self.next(what, deadline)?;
+            if fits(&event) {
+                return Ok(event);
             }
         }
     }
@@ -77,11 +70,49 @@ impl Stream {
         })
     }
 
+    /// The latest `pod.added` about a pod that is not removed. Waits for one if there is none yet.
+    pub fn added(&mut self, pod: &str, timeout: Duration) -> anyhow::Result<Value> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            if let Some(added) = self.added.get(pod) {
+                return Ok(added.clone());
+            }
+            self.next(&format!("pod.added about {pod}"), deadline)?;
+        }
+    }
+
+    /// Reads the next event, and says what it was waited for if none comes.
+    fn next(&mut self, what: &str, deadline: Instant) -> anyhow::Result<Value> {
+        match self.incoming.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(event) => {
+                self.keep(event.clone());
+                Ok(event)
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                bail!("no {what} in time; seen:\n{}", self.list())
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                bail!("the stream ended before {what}; seen:\n{}", self.list())
+            }
+        }
+    }
+
+    fn keep(&mut self, event: Value) {
+        if let Some(pod) = event["subject"].as_str() {
+            if is(&event, "pod.added") {
+                self.added.insert(pod.to_owned(), event.clone());
+            } else if is(&event, "pod.removed") {
+                self.added.remove(pod);
+            }
+        }
+        self.seen.push(event);
+    }
+
     /// Reads on for that long.
     pub fn drain(&mut self, time: Duration) {
         let deadline = Instant::now() + time;
         while let Ok(event) = self.incoming.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            self.seen.push(event);
+            self.keep(event);
         }
     }
 

@@ -27,6 +27,7 @@ fn pods_are_evicted_before_they_reach_what_they_may_have_together() {
     hog.wait_for_end(PATIENCE).unwrap();
     assert!(kernel::meminfo_bytes("MemAvailable").unwrap() > 600 * MIB, "the node was short as well");
     assert!(within.lives().unwrap());
+    scene.wait_for_end_of_shortage();
     assert_eq!(scene.stream.of("eviction.decided").count(), 1);
     assert_eq!(scene.stream.of("oom.incident").count(), 0, "the pods' limit was reached");
     drop(within);

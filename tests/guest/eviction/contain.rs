@@ -33,7 +33,7 @@ impl Held {
         let grower = Process::new(scene.daemon.exec("default/grower", &ramp).unwrap());
         let told = scene
             .stream
-            .wait_for("somebody held back", PATIENCE, |event| {
+            .wait_for("a pod that is held back", PATIENCE, |event| {
                 is(event, "eviction.contained") && event["data"]["state"] == "contained"
             })
             .unwrap();
@@ -52,7 +52,7 @@ fn it_is_held_back_while_the_victim_takes_its_time_and_let_go_of_when_it_is_gone
     assert_eq!(high, usage / 10 * 9 + usage % 10 * 9 / 10, "{told}");
     assert_eq!(scene.number("grower", "memory.high"), Some(high / 4_096 * 4_096));
 
-    let folder = scene.folder("victim").unwrap();
+    let folder = scene.folder("victim");
     fs::write(folder.join("cgroup.kill"), "1").unwrap();
     held.victim.wait_for_end(PATIENCE).unwrap();
     let released = scene
@@ -64,7 +64,7 @@ fn it_is_held_back_while_the_victim_takes_its_time_and_let_go_of_when_it_is_gone
     assert_eq!(released["data"]["evictionId"], held.told["data"]["evictionId"]);
     assert!(released["data"]["heldMs"].as_f64().unwrap() > 0.0, "{released}");
     wait_until("the value before", || scene.file("grower", "memory.high").is_none_or(|high| high == "max"));
-    // It was ours to write, and nobody's to repair.
+    // The daemon wrote it itself: that is no drift.
     assert_eq!(scene.stream.of("limits.drifted").count(), 0);
     drop(held);
     scene.clear(&["victim", "filler", "grower"]);
@@ -72,16 +72,16 @@ fn it_is_held_back_while_the_victim_takes_its_time_and_let_go_of_when_it_is_gone
 }
 
 #[guest_test(daemon)]
-fn a_daemon_that_is_killed_meanwhile_leaves_nobody_braked_after_the_next_start() {
+fn a_daemon_that_is_killed_meanwhile_leaves_no_pod_held_back_after_the_next_start() {
     let mut scene = Scene::open_with("eviction-contain-killed", SETTINGS);
     let held = Held::begin(&mut scene);
-    let folder = scene.folder("grower").unwrap();
+    let folder = scene.folder("grower");
     let high = || fs::read_to_string(folder.join("memory.high")).unwrap().trim().to_owned();
-    let victim = scene.folder("victim").unwrap();
+    let victim = scene.folder("victim");
     // Dropping it is SIGKILL.
     drop(scene);
     assert_ne!(high(), "max", "it was not held back when the daemon was killed");
-    // Nobody is to be held back anew.
+    // No pod is to be held back again.
     for folder in [&folder, &victim] {
         fs::write(folder.join("cgroup.kill"), "1").unwrap();
     }

@@ -1,4 +1,4 @@
-//! A disk that takes nothing costs no eviction, and none of what is told as long as the daemon lives.
+//! A disk that takes nothing costs no eviction, and no event as long as the daemon lives.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use enforcer_tests::{stream::is, wait::PATIENCE};
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use serde_json::Value;
 
-use super::{MIB, Scene, to_leave};
+use super::{LEFT_BYTES, MIB, Scene, to_leave};
 
 /// A state directory on a disk of its own.
 struct State(PathBuf);
@@ -68,7 +68,7 @@ const SETTINGS: &str = "evictionHard: {memory.available: 200Mi}\njournalMaxBytes
 
 fn evict(scene: &mut Scene) -> Value {
     let filler = scene.fill(&to_leave(500 * MIB));
-    let mut hog = scene.start("hog", &["workload", "ramp", "--no-catch-up", "--rate", "200Mi"]);
+    let mut hog = scene.ramp("hog", "200Mi", LEFT_BYTES);
     let signalled = scene.wait("eviction.signalled", "hog");
     scene.wait("eviction.completed", "hog");
     hog.wait_for_end(PATIENCE).unwrap();
@@ -77,7 +77,7 @@ fn evict(scene: &mut Scene) -> Value {
 }
 
 #[guest_test(daemon)]
-fn that_is_full_hinders_no_hard_eviction_and_gets_what_was_told_once_there_is_room() {
+fn that_is_full_hinders_no_hard_eviction_and_gets_the_events_once_there_is_room() {
     let name = "eviction-full-disk";
     let state = State::mount(name);
     let ballast = state.fill();
@@ -97,7 +97,7 @@ fn that_is_full_hinders_no_hard_eviction_and_gets_what_was_told_once_there_is_ro
 
     let mut scene = Scene::open_with(name, SETTINGS);
     let after = ids(&scene);
-    assert_eq!(after.get(..before.len()), Some(&before[..]), "what was told is on the disk");
+    assert_eq!(after.get(..before.len()), Some(&before[..]), "the events are on the disk");
     scene.clear(&["filler", "hog"]);
     scene.daemon.stop().unwrap();
 }

@@ -2,7 +2,7 @@
 
 use enforcer_tests::wait::{PATIENCE, wait_until};
 
-use super::{MIB, Scene, THRESHOLD_BYTES, to_leave};
+use super::{LEFT_BYTES, MIB, Scene, THRESHOLD_BYTES, to_leave};
 
 #[guest_test(daemon)]
 fn an_eviction_moves_its_counters_and_no_others() {
@@ -12,9 +12,11 @@ fn an_eviction_moves_its_counters_and_no_others() {
     let filler = scene.fill(&to_leave(THRESHOLD_BYTES + 300 * MIB));
     let next = "enforcer_next_victim_info{rank=\"1\",namespace=\"default\",pod=\"filler\"} 1\n";
     wait_until("the only one there is to be named", || scene.daemon.get("/metrics").unwrap().contains(next));
-    let mut hog = scene.start("hog", &["workload", "ramp", "--no-catch-up", "--rate", "200Mi"]);
+    let mut hog = scene.ramp("hog", "200Mi", LEFT_BYTES);
     let completed = scene.wait("eviction.completed", "hog");
     hog.wait_for_end(PATIENCE).unwrap();
+    // The gauges show what is so then.
+    scene.wait_for_end_of_shortage();
     let answer = scene.daemon.get("/metrics").unwrap();
     let value = |row: &str| {
         let found = answer.lines().find_map(|line| line.strip_prefix(row)?.strip_prefix(' '));

@@ -1,6 +1,6 @@
 //! What operators order holds, outlives the daemon, ends by itself, and is not for pods to say.
 
-use std::{fs, time::Duration};
+use std::fs;
 
 use enforcer_tests::{
     kernel,
@@ -40,11 +40,11 @@ impl Scene {
         process
     }
 
-    /// A pod that is given 2 s to end.
-    fn hasty(&self, name: &str, priority: i32) {
+    /// A pod that is given so many seconds to end.
+    fn with_grace(&self, name: &str, priority: i32, seconds: u32) {
         let manifest = format!(
             "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  priority: {priority}\n  \
-             terminationGracePeriodSeconds: 2\n  containers: [{{name: app}}]\n"
+             terminationGracePeriodSeconds: {seconds}\n  containers: [{{name: app}}]\n"
         );
         self.daemon.manifest(&format!("{name}.yaml"), &manifest).unwrap();
     }
@@ -96,13 +96,13 @@ fn a_protected_pod_is_spared_and_the_next_is_taken_also_after_a_restart() {
 }
 
 #[guest_test(daemon)]
-fn while_paused_decisions_are_told_alone_and_then_they_are_carried_out() {
+fn while_paused_decisions_are_reported_and_carried_out_only_after_it() {
     const NAME: &str = "orders-pause";
     // So high that the node is at ease below it for as long as that is.
     let settings = "evictionHard: {memory.available: 400Mi}";
     let mut scene = Scene::open_with(NAME, settings);
     let killed_by_kernel = kernel::vmstat("oom_kill").unwrap();
-    scene.ordered(&["pause", "--for", "80s", "--reason", "an upgrade"]);
+    scene.ordered(&["pause", "--for", "1h", "--reason", "an upgrade"]);
     let mut hog = scene.hold("hog", 0, "", "", &to_leave(250 * MIB));
     let paused = scene.wait("eviction.decided", "hog");
     assert_eq!((&paused["data"]["dryRun"], &paused["data"]["paused"]), (&true.into(), &true.into()));
@@ -114,6 +114,11 @@ fn while_paused_decisions_are_told_alone_and_then_they_are_carried_out() {
     let mut scene = Scene::open_with(NAME, settings);
     let resumed = |event: &Value| is(event, "degraded.entered") && event["data"]["resumed"] == true;
     scene.stream.wait_for("the pause", PATIENCE, resumed).unwrap();
+    let first = paused["data"]["evictionId"].clone();
+    let again = |event: &Value| is(event, "eviction.decided") && event["data"]["evictionId"] != first;
+    scene.stream.wait_for("a decision after the restart", PATIENCE, again).unwrap();
+    // An order that is given again starts its time again.
+    scene.ordered(&["pause", "--for", "1s", "--reason", "it is nearly done"]);
     let expired = |event: &Value| is(event, "degraded.left") && event["data"]["what"] == "pause";
     let expired = scene.stream.wait_for("the end of the pause", PATIENCE, expired).unwrap();
     assert_eq!(expired["data"]["cause"], "expired", "{expired}");
@@ -122,10 +127,15 @@ fn while_paused_decisions_are_told_alone_and_then_they_are_carried_out() {
     let decided = decided_about(&scene, "default/hog");
     let (last, before) = decided.split_last().unwrap();
     assert_eq!(last["data"]["dryRun"], false);
-    assert!(before.len() >= 2, "nothing was decided after the restart: {before:?}");
+    assert!(before.len() >= 2, "{before:?}");
     assert!(before.iter().all(|event| event["data"]["paused"] == true), "{before:?}");
     assert!(last["sequence"].as_str() > expired["sequence"].as_str(), "{last} was before {expired}");
-    assert_eq!(kernel::vmstat("oom_kill").unwrap(), killed_by_kernel, "the kernel's OOM killer was faster");
+    // So much is left beside the hog, however long it lives, that the kernel has no reason to.
+    assert_eq!(
+        kernel::vmstat("oom_kill").unwrap(),
+        killed_by_kernel,
+        "the kernel's OOM killer killed as well"
+    );
     scene.clear(&["hog"]);
     scene.daemon.stop().unwrap();
 }
@@ -146,9 +156,12 @@ fn a_process_in_a_pod_orders_nothing() {
         assert_eq!(output.status.code(), Some(77), "{words:?}: {said}");
         assert!(said.contains("a process in a pod"), "{said}");
     }
-    scene.stream.drain(Duration::from_millis(500));
+    // From the node itself the same is an order, and the only one.
+    scene.ordered(&["protect", "default/web", "--for", "1h", "--reason", "from the node"]);
+    scene.wait("degraded.entered", "web");
     let is_order = |event: &&Value| event["data"]["what"] == "pause" || event["data"]["what"] == "protect";
-    assert_eq!(scene.stream.of("degraded.entered").filter(is_order).count(), 0);
+    let orders: Vec<_> = scene.stream.of("degraded.entered").filter(is_order).collect();
+    assert!(matches!(orders[..], [order] if order["data"]["reason"] == "from the node"), "{orders:?}");
     assert_eq!(scene.stream.of("eviction.decided").count(), 0);
     scene.clear(&["web"]);
     scene.daemon.stop().unwrap();
@@ -157,8 +170,8 @@ fn a_process_in_a_pod_orders_nothing() {
 #[guest_test(daemon)]
 fn a_pod_is_evicted_by_order_with_its_grace_and_what_is_spared_is_not() {
     let mut scene = Scene::open("orders-evict");
-    scene.hasty("web", 0);
-    scene.hasty("critical", 2_000_000_000);
+    scene.with_grace("web", 0, 2);
+    scene.with_grace("critical", 2_000_000_000, 2);
     let mut web = scene.ignoring("web");
     let mut critical = Process::new(scene.daemon.exec("default/critical", &["sleep", "1000"]).unwrap());
     let evict = ["evict", "default/web", "--reason", "it hangs"];
@@ -201,10 +214,11 @@ fn a_pod_is_evicted_by_order_with_its_grace_and_what_is_spared_is_not() {
 }
 
 #[guest_test(daemon)]
-fn an_eviction_by_order_that_the_daemon_did_not_finish_is_told_and_can_be_ordered_again() {
+fn an_eviction_by_order_that_the_daemon_did_not_finish_is_reported_and_can_be_ordered_again() {
     const NAME: &str = "orders-unfinished";
     let scene = Scene::open(NAME);
-    scene.manifest("web", 0, "", "");
+    // Long enough for the daemon to be killed within it.
+    scene.with_grace("web", 0, 5);
     let mut web = scene.ignoring("web");
     let evict = ["evict", "default/web", "--reason", "it hangs"];
     wait_until("its process", || scene.order(&[&evict[..], &["--dry-run"]].concat()).1 == Some(0));

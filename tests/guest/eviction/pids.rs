@@ -1,6 +1,6 @@
 //! Process ids run short.
 
-use enforcer_tests::{host::PidMax, stream::is, wait::PATIENCE};
+use enforcer_tests::{host::PidMax, wait::PATIENCE};
 
 use super::Scene;
 
@@ -25,7 +25,7 @@ fn a_fork_bomb_of_small_processes_goes_and_not_the_large_pod() {
     assert!(most > 400 && next < 100, "{decided}");
     scene.wait("eviction.completed", "bomb");
     bomb.wait_for_end(PATIENCE).unwrap();
-    scene.stream.wait_for("the end", PATIENCE, |event| is(event, "pressure.cleared")).unwrap();
+    scene.wait_for_end_of_shortage();
     assert_eq!(scene.stream.of("eviction.decided").count(), 1);
     assert!(large.lives().unwrap() && few.lives().unwrap());
     drop((large, few));

@@ -10,7 +10,7 @@ use enforcer_tests::{
 };
 use serde_json::Value;
 
-use super::{MIB, Scene, THRESHOLD_BYTES, to_leave};
+use super::{LEFT_BYTES, MIB, Scene, THRESHOLD_BYTES, to_leave};
 
 const SOFT: &str = "evictionHard: {memory.available: 200Mi}\nevictionSoft: {memory.available: 600Mi}\n\
                     evictionSoftGracePeriod: {memory.available: 1s}\n";
@@ -27,10 +27,7 @@ fn a_crash_loop_evicts_no_more_than_the_breaker_allows() {
         let mut scene = Scene::open_with("restart-loop", &settings);
         filler.get_or_insert_with(|| scene.fill(&to_leave(THRESHOLD_BYTES + 200 * MIB)));
         let name = format!("hog-{life}");
-        // Below the threshold, and no further than the kernel lets it go unharmed.
-        let to = to_leave(THRESHOLD_BYTES - 100 * MIB);
-        let mut hog =
-            scene.start(&name, &["workload", "ramp", "--no-catch-up", "--rate", "40Mi", "--to", &to]);
+        let mut hog = scene.ramp(&name, "200Mi", LEFT_BYTES);
         let decided = scene.wait("eviction.decided", &name);
         assert_eq!(decided["data"]["dryRun"], life == KILLS, "{decided}");
         if life < KILLS {
@@ -97,7 +94,7 @@ fn a_pod_whose_manifest_has_gone_is_evicted_as_long_as_it_runs() {
 
 #[guest_test(daemon)]
 fn who_is_protected_within_its_grace_is_not_killed_at_its_end() {
-    let mut scene = Scene::open_with("restart-protected", &format!("{SOFT}evictionMaxPodGracePeriod: 30"));
+    let mut scene = Scene::open_with("restart-protected", &format!("{SOFT}evictionMaxPodGracePeriod: 10"));
     let mut stubborn = scene.stubborn("stubborn", -10, 200);
     let filler = scene.fill(&to_leave(450 * MIB));
     scene.wait("eviction.signalled", "stubborn");
@@ -114,14 +111,14 @@ fn who_is_protected_within_its_grace_is_not_killed_at_its_end() {
 }
 
 #[guest_test(daemon)]
-fn a_second_daemon_may_tell_and_not_evict() {
+fn a_second_daemon_may_report_and_not_evict() {
     let first = Daemon::start(Path::new("/tmp/restart-first"), "mode: enforce").unwrap();
     let second = Daemon::launch(Path::new("/tmp/restart-second"), "mode: enforce", &[]).unwrap();
     wait_until("its refusal", || second.log().contains("another enforcer evicts on this machine"));
     assert!(!second.is_ready().unwrap_or(false));
     drop(second);
     Daemon::start(Path::new("/tmp/restart-third"), "mode: dry-run").unwrap().stop().unwrap();
-    // One that is killed keeps nobody.
+    // A daemon that is killed keeps no other from it.
     drop(first);
     Daemon::start(Path::new("/tmp/restart-second"), "mode: enforce").unwrap().stop().unwrap();
 }

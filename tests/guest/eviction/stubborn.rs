@@ -1,4 +1,4 @@
-//! A victim that SIGKILL does not end is told and passed over.
+//! A victim that SIGKILL does not end is reported and passed over.
 
 use std::{fs, path::Path};
 
@@ -37,7 +37,7 @@ impl Drop for Freezer {
 }
 
 #[guest_test(kernel)]
-fn one_that_does_not_die_is_told_and_passed_over() {
+fn a_victim_that_does_not_die_is_reported_and_passed_over() {
     let mut scene = Scene::open("eviction-stuck");
     let mut stuck = scene.hold("stuck", -10, "", "", "40Mi");
     let mut other = scene.hold("other", 0, "", "", "250Mi");
@@ -68,7 +68,7 @@ fn one_that_does_not_die_is_told_and_passed_over() {
 fn a_frozen_victim_dies_as_others_do() {
     let mut scene = Scene::open("eviction-frozen");
     let mut frozen = scene.hold("frozen", -10, "", "", "300Mi");
-    let folder = scene.folder("frozen").unwrap();
+    let folder = scene.folder("frozen");
     fs::write(folder.join("cgroup.freeze"), "1").unwrap();
     wait_until("the frost", || scene.file("frozen", "cgroup.events").unwrap().contains("frozen 1"));
     let mut filler = scene.fill(&to_leave(THRESHOLD_BYTES - 50 * MIB));
