@@ -1,0 +1,72 @@
+//! Repeats the tests that find rare faults, for hours, each pass with another seed.
+mod results;
+
+use std::{
+    hash::{BuildHasher as _, RandomState},
+    time::Duration,
+};
+
+use self::results::Results;
+use crate::{
+    build,
+    guest_tests::{Choice, Environment, Suite},
+    places::Places,
+    steps::Steps,
+    tally::Tally,
+    test,
+    timeline::Timeline,
+};
+
+/// One guest of a pass: its tests run a hundred times as many rounds as in `vm test`.
+const GUEST_TIMEOUT: Duration = Duration::from_hours(3);
+
+/// How many cases each property of the host's tests is tried with, unless `PROPTEST_CASES` says otherwise: `cargo test`
+/// tries 256.
+const CASES: u64 = 10_000;
+
+/// The host's tests that have properties; the others would only run the same again.
+const PROPERTIES: [&str; 5] = ["--package", "enforcer", "--lib", "--test", "quantity"];
+
+/// Runs passes until the time is over, at least one; answers 1 if something failed. Without a seed it takes a random one.
+pub(crate) fn command(places: &Places, time: Duration, seed: Option<u64>) -> anyhow::Result<u8> {
+    let steps = Steps::Out;
+    let timeline = Timeline::start();
+    let first_seed = seed.unwrap_or_else(random_seed);
+    let suite = Suite::build(places, Choice::SOAK)?;
+    let mut results = Results::default();
+    let mut is_failure = false;
+    for pass in 0.. {
+        let seed = first_seed.wrapping_add(pass);
+        steps.say(format_args!("\n=== pass {} with seed {seed} ===", pass + 1));
+        let properties = properties(places, seed)?;
+        results.add_properties(seed, CASES, &properties);
+        let mut sum = properties;
+        let environment = Environment { seed: Some(seed), soak: true };
+        for (batch, tally) in suite.run(environment, GUEST_TIMEOUT, &timeline) {
+            results.add_batch(seed, batch.kernel, &batch.tests, &tally);
+            sum += tally;
+        }
+        is_failure |= sum.is_failure();
+        steps.say(format_args!("\n{results}"));
+        steps.say(format_args!("pass {} with seed {seed}: {sum}", pass + 1));
+        if timeline.elapsed() >= time {
+            break;
+        }
+    }
+    let hours = timeline.elapsed().as_secs_f64() / 3_600.0;
+    steps.say(format_args!("{} in {hours:.2} h, first seed {first_seed}", results.totals()));
+    Ok(is_failure.into())
+}
+
+/// Tries the properties of the host's tests with random cases that follow from the seed.
+fn properties(places: &Places, seed: u64) -> anyhow::Result<Tally> {
+    let mut command = build::cargo(places);
+    command.args(["test", "--locked", "--no-fail-fast"]).args(PROPERTIES);
+    command.env("PROPTEST_CASES", CASES.to_string()).env("PROPTEST_RNG_SEED", seed.to_string());
+    test::cargo_test(&mut command)
+}
+
+/// Short enough to be typed.
+fn random_seed() -> u64 {
+    RandomState::new().hash_one(()) % 1_000_000
+}
