@@ -15,7 +15,10 @@ use std::{
 
 use anyhow::{Context as _, bail};
 
-pub(crate) use self::{batch::Batch, environment::Environment};
+pub(crate) use self::{
+    batch::Batch,
+    environment::{Environment, assignments},
+};
 use self::{batch::batches, lanes::Lanes, tier::GuestTest};
 use crate::{
     build::{self, Profile},
@@ -266,7 +269,7 @@ done"#;
 /// Runs these tests; their names are paths of Rust, which mean nothing to the shell. If they do not come to their end in
 /// time, it is told what they wait for.
 fn script(tests: &[String], environment: Environment, timeout: Duration) -> String {
-    let variables = environment.variables();
+    let variables = assignments(environment.variables());
     // What a passed test printed says how many rounds it ran.
     let options = if environment.soak { " --show-output" } else { "" };
     let patience = timeout.saturating_sub(LAST_WORDS).as_secs();

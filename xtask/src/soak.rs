@@ -20,12 +20,12 @@ use crate::{
 /// One guest of a pass: its tests run a hundred times as many rounds as in `vm test`.
 const GUEST_TIMEOUT: Duration = Duration::from_hours(3);
 
-/// How many cases each property of the host's tests is tried with, unless `PROPTEST_CASES` says otherwise: `cargo test`
-/// tries 256.
+/// How many cases each property of the host's tests is tried with; `cargo test` tries 256.
 const CASES: u64 = 10_000;
 
-/// The host's tests that have properties; the others would only run the same again.
-const PROPERTIES: [&str; 5] = ["--package", "enforcer", "--lib", "--test", "quantity"];
+/// The host's tests that try properties with random cases, or repeat a scene; the others would only run the same again.
+const HOST_TESTS: &[&str] =
+    &["--package", "enforcer", "--lib", "--test=quantity", "--test=stream", "--test=journal_survives_kill"];
 
 /// Runs passes until the time is over, at least one; answers 1 if something failed. Without a seed it takes a random one.
 pub(crate) fn command(places: &Places, time: Duration, seed: Option<u64>) -> anyhow::Result<u8> {
@@ -38,12 +38,11 @@ pub(crate) fn command(places: &Places, time: Duration, seed: Option<u64>) -> any
     for pass in 0.. {
         let seed = first_seed.wrapping_add(pass);
         steps.say(format_args!("\n=== pass {} with seed {seed} ===", pass + 1));
-        let properties = properties(places, seed)?;
-        results.add_properties(seed, CASES, &properties);
-        let mut sum = properties;
         let environment = Environment { seed: Some(seed), soak: true };
+        let mut sum = on_host(places, environment, seed)?;
+        results.add_host(environment, &properties(seed), &sum);
         for (batch, tally) in suite.run(environment, GUEST_TIMEOUT, &timeline) {
-            results.add_batch(seed, batch.kernel, &batch.tests, &tally);
+            results.add_batch(environment, batch.kernel, &batch.tests, &tally);
             sum += tally;
         }
         is_failure |= sum.is_failure();
@@ -58,12 +57,15 @@ pub(crate) fn command(places: &Places, time: Duration, seed: Option<u64>) -> any
     Ok(is_failure.into())
 }
 
-/// Tries the properties of the host's tests with random cases that follow from the seed.
-fn properties(places: &Places, seed: u64) -> anyhow::Result<Tally> {
+/// Variables of the library proptest: how many cases, and from which seed they follow.
+fn properties(seed: u64) -> [(&'static str, String); 2] {
+    [("PROPTEST_CASES", CASES.to_string()), ("PROPTEST_RNG_SEED", seed.to_string())]
+}
+
+fn on_host(places: &Places, environment: Environment, seed: u64) -> anyhow::Result<Tally> {
     let mut command = build::cargo(places);
-    command.args(["test", "--locked", "--no-fail-fast"]).args(PROPERTIES);
-    command.env("PROPTEST_CASES", CASES.to_string()).env("PROPTEST_RNG_SEED", seed.to_string());
-    test::cargo_test(&mut command)
+    command.args(["test", "--locked", "--no-fail-fast"]).args(HOST_TESTS);
+    test::cargo_test(command.envs(environment.variables()).envs(properties(seed)))
 }
 
 /// Short enough to be typed.

@@ -25,10 +25,14 @@ impl Environment {
         Ok(Self { seed: seed.map(parse).transpose()?, soak: env::var_os(SOAK).is_some() })
     }
 
-    /// As assignments before a command, each with a space after it.
-    pub(crate) fn variables(self) -> String {
-        let seed = self.seed.map(|seed| format!("{SEED}={seed} "));
-        let soak = self.soak.then(|| format!("{SOAK}=1 "));
-        seed.into_iter().chain(soak).collect()
+    /// The variables that say it to a test.
+    pub(crate) fn variables(self) -> impl Iterator<Item = (&'static str, String)> {
+        let seed = self.seed.map(|seed| (SEED, seed.to_string()));
+        seed.into_iter().chain(self.soak.then(|| (SOAK, "1".to_owned())))
     }
+}
+
+/// As assignments before a command of the shell, each with a space after it.
+pub(crate) fn assignments<'a>(variables: impl IntoIterator<Item = (&'a str, String)>) -> String {
+    variables.into_iter().map(|(name, value)| format!("{name}={value} ")).collect()
 }

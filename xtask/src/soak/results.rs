@@ -3,13 +3,13 @@ use std::{collections::BTreeMap, fmt};
 
 use crate::{
     guest::kernel::KernelName,
-    guest_tests::Environment,
+    guest_tests::{Environment, assignments},
     rounds::{Holding, Rounds},
     tally::Tally,
 };
 
-/// The row of the host's properties.
-const PROPERTIES: &str = "properties of enforcer";
+/// The row of all tests of the host, in which each test counts as a round.
+const HOST_TESTS: &str = "tests of enforcer";
 
 /// What came of every test so far, and how to repeat what failed.
 #[derive(Debug, Default)]
@@ -33,21 +33,31 @@ struct Failure {
 }
 
 impl Results {
-    /// Adds one pass over the host's properties.
-    pub(crate) fn add_properties(&mut self, seed: u64, cases: u64, tally: &Tally) {
-        let row = self.rows.entry((PROPERTIES.to_owned(), None)).or_default();
-        row.rounds += Rounds { count: cases, ..Rounds::default() };
+    /// Adds one pass over the host's tests, which ran with these variables besides.
+    pub(crate) fn add_host(
+        &mut self,
+        environment: Environment,
+        properties: &[(&'static str, String)],
+        tally: &Tally,
+    ) {
+        let row = self.rows.entry((HOST_TESTS.to_owned(), None)).or_default();
+        row.rounds += Rounds { count: tally.count(), ..Rounds::default() };
         row.failed += tally.failed;
+        let variables = assignments(environment.variables().chain(properties.iter().cloned()));
         for test in &tally.failures {
-            let command = format!(
-                "PROPTEST_CASES={cases} PROPTEST_RNG_SEED={seed} cargo test --package enforcer -- --exact {test}"
-            );
+            let command = format!("{variables}cargo test --package enforcer -- --exact {test}");
             self.failures.push(Failure { what: format!("host: {test}"), command });
         }
     }
 
     /// Adds one pass over the tests of one guest.
-    pub(crate) fn add_batch(&mut self, seed: u64, kernel: KernelName, tests: &[String], tally: &Tally) {
+    pub(crate) fn add_batch(
+        &mut self,
+        environment: Environment,
+        kernel: KernelName,
+        tests: &[String],
+        tally: &Tally,
+    ) {
         self.repeated_boots += tally.repeated_boots;
         for test in tests {
             let row = self.rows.entry((test.clone(), Some(kernel))).or_default();
@@ -55,13 +65,13 @@ impl Results {
                 row.rounds += *rounds;
             }
         }
-        let environment = Environment { seed: Some(seed), soak: true }.variables();
+        let variables = assignments(environment.variables());
         for failure in &tally.failures {
             // Where the guest died, the failure names the test that was running; if none was, all of them are repeated.
             let test = tests.iter().find(|test| failure.contains(test.as_str()));
             let command = match test {
-                Some(test) => format!("{environment}cargo xtask vm test --kernel {kernel} {test}"),
-                None => format!("cargo xtask soak --seed {seed}"),
+                Some(test) => format!("{variables}cargo xtask vm test --kernel {kernel} {test}"),
+                None => format!("cargo xtask soak --seed {}", environment.seed.unwrap_or_default()),
             };
             if let Some(test) = test {
                 self.rows.entry((test.clone(), Some(kernel))).or_default().failed += 1;
@@ -125,15 +135,17 @@ mod tests {
             ..Tally::default()
         };
         let mut results = Results::default();
-        results.add_batch(7, KernelName::V6_12, &tests, &tally);
-        results.add_batch(8, KernelName::V6_1, &tests[1..], &Tally::default());
-        results.add_properties(7, 500, &Tally::failure("policy::a".to_owned()));
+        let soak = |seed| Environment { seed: Some(seed), soak: true };
+        results.add_batch(soak(7), KernelName::V6_12, &tests, &tally);
+        results.add_batch(soak(8), KernelName::V6_1, &tests[1..], &Tally::default());
+        let host = Tally { passed: 499, ..Tally::failure("policy::a".to_owned()) };
+        results.add_host(soak(7), &[("PROPTEST_CASES", "9".to_owned())], &host);
         let expected = "\
 test                           kernel  rounds failed  RSS KiB first/last  descriptors
 crash::kills::daemon::repeats  6.12       100      0           8192/9216        41/41
 pins::storm::kernel::repeats   6.1          0      0                   -            -
 pins::storm::kernel::repeats   6.12         0      1                   -            -
-properties of enforcer         host       500      1                   -            -
+tests of enforcer              host       500      1                   -            -
 
 FAIL kernel 6.12: the guest ended in pins::storm::kernel::repeats: timed out
      ENFORCER_TEST_SEED=7 ENFORCER_SOAK=1 cargo xtask vm test --kernel 6.12 pins::storm::kernel::repeats
@@ -142,7 +154,7 @@ FAIL kernel 6.12: the guest ended: exit status 9
      cargo xtask soak --seed 7
 
 FAIL host: policy::a
-     PROPTEST_CASES=500 PROPTEST_RNG_SEED=7 cargo test --package enforcer -- --exact policy::a
+     ENFORCER_TEST_SEED=7 ENFORCER_SOAK=1 PROPTEST_CASES=9 cargo test --package enforcer -- --exact policy::a
 ";
         assert_eq!(results.to_string(), expected);
         assert_eq!(results.totals(), "600 rounds, 3 failures, 1 repeated boots");
