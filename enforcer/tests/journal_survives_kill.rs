@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 const DIR: &str = "ENFORCER_TEST_JOURNAL_DIR";
 const AFTER: &str = "ENFORCER_TEST_JOURNAL_AFTER";
 const SEED: &str = "ENFORCER_TEST_SEED";
-const ROUNDS: u32 = 100;
+/// Set by `cargo xtask soak`.
+const SOAK: &str = "ENFORCER_SOAK";
 
 /// Small enough that segments are begun all the time, and large enough that none goes.
 const LIMITS: Limits = Limits { max_bytes: 1 << 30, max_age_ms: 600_000 };
@@ -104,7 +105,8 @@ fn every_event_that_was_seen_is_there_after_a_kill() {
     let dir = tempfile::tempdir().unwrap();
     let mut read_ids: BTreeMap<u64, String> = BTreeMap::new();
     let (mut cursor, mut durable): (Option<Cursor>, u64) = (None, 0);
-    for round in 0..ROUNDS {
+    let rounds = if env::var_os(SOAK).is_some() { 300 } else { 15 };
+    for round in 0..rounds {
         let mut child = appender_process(dir.path(), cursor.as_ref()).unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         // Some time after its first word, at another moment each round; now and then before that.
@@ -165,7 +167,7 @@ fn every_event_that_was_seen_is_there_after_a_kill() {
     let newest = read_ids.keys().next_back().copied().unwrap();
     assert!(next > newest, "{newest} was seen, and the log ends before {next}");
     assert!((1..next).contains(&durable), "{durable} was said to be durable, and the log ends before {next}");
-    assert!(newest > u64::from(ROUNDS), "{newest} events are no load");
+    assert!(newest > u64::from(rounds), "{newest} events are no load");
     assert_eq!(journal.resume(&cursor.unwrap()), Ok(newest));
     println!("{newest} events were seen, {} are there", next - 1);
     journal.close();

@@ -17,8 +17,6 @@ fn any_text() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
-
     #[test]
     fn both_readings_agree(text in any_text()) {
         check_one(&text);

@@ -41,6 +41,13 @@ fn exec(daemon: &Daemon, target: &str, command: &[&str]) -> Output {
     daemon.verb(&arguments).output().unwrap()
 }
 
+/// Whether a process has come so far that it waits for answers: its runtime has an epoll descriptor.
+fn waits_for_events(pid: u32) -> bool {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let mut targets = descriptors.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    targets.any(|target| target == Path::new("anon_inode:[eventpoll]"))
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -223,7 +230,7 @@ fn exec_becomes_the_command_in_its_container() {
 
     // A pod whose manifest comes while it waits.
     let late = daemon.verb(&["exec", "default/late", "--", "true"]).spawn().unwrap();
-    thread::sleep(Duration::from_millis(300));
+    wait_until("its first question", || waits_for_events(late.id()));
     daemon.manifest("late.yaml", &pod("late", 0, &[container("app", "")])).unwrap();
     assert!(late.wait_with_output().unwrap().status.success());
     let never = exec(&daemon, "default/never", &["true"]);
@@ -274,7 +281,9 @@ fn a_manifest_that_changes_or_goes_touches_no_process() {
 
     daemon.remove_manifest("changes.yaml").unwrap();
     stream.wait_for_pod("pod.removed", "default/changes", PATIENCE).unwrap();
-    thread::sleep(Duration::from_secs(2));
+    // The daemon goes over everything again when another comes.
+    daemon.manifest("another.yaml", &pod("another", 0, &[container("app", "")])).unwrap();
+    daemon.wait_until_decided("default/another").unwrap();
     assert!(holds("cgroup.procs", &process.id().to_string()), "the cgroup went before its process");
     assert!(process.lives().unwrap());
     drop(process);

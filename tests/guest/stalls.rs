@@ -1,11 +1,11 @@
 //! Stalls as the daemon tells them: pressure of a pod, and its end.
-use std::{path::Path, time::Duration};
+use std::{fs, path::Path};
 
 use enforcer_tests::{
     daemon::Daemon,
     pods::{Container, pod},
     process::Process,
-    wait::PATIENCE,
+    wait::{PATIENCE, wait_until},
 };
 
 #[guest_test(kernel)]
@@ -35,8 +35,13 @@ fn a_container_that_sleeps_over_its_memory_high_is_told_and_when_it_is_over() {
     assert!(much("stallMs", 50) || much("windowStallMs", 100), "{data}");
     assert_eq!(data["lastingMs"], 0, "{data}");
 
-    // It sleeps on, and is not told again and again.
-    stream.drain(Duration::from_secs(4));
+    // It sleeps on for some of its longest sleeps, of two seconds each, and is not told again and again.
+    let slept_us = || {
+        let pressure = fs::read_to_string(format!("/sys/fs/cgroup{cgroup}/memory.pressure")).unwrap();
+        pressure.split_whitespace().find_map(|word| word.strip_prefix("total=")?.parse::<u64>().ok()).unwrap()
+    };
+    let before_us = slept_us();
+    wait_until("more sleeps", || slept_us() > before_us + 4_000_000);
     drop(slow);
     let cleared = stream.wait_for_pod("pressure.cleared", "default/slow", PATIENCE).unwrap();
     let rises = stream.of("pressure.rising").filter(|event| event["subject"] == "default/slow").count();

@@ -37,9 +37,10 @@ pub struct Seen {
     pub fields: String,
 }
 
-/// Records until it is dropped. There is one at a time.
+/// Records until it is dropped. There is one at a time of each name.
 #[derive(Debug)]
 pub struct Trace {
+    instance: String,
     enabled: Vec<PathBuf>,
     probes: Vec<String>,
 }
@@ -47,17 +48,22 @@ pub struct Trace {
 impl Trace {
     /// Begins with an empty record.
     pub fn record(watched: &[Watched<'_>]) -> anyhow::Result<Self> {
-        let instance = format!("{TRACING}/instances/{INSTANCE}");
+        Self::record_as(INSTANCE, watched)
+    }
+
+    /// The same beside other traces. At one tracepoint the kernel calls whoever attached first before the others.
+    pub fn record_as(name: &str, watched: &[Watched<'_>]) -> anyhow::Result<Self> {
+        let instance = format!("{TRACING}/instances/{name}");
         if fs::metadata(&instance).is_err() {
             fs::create_dir(&instance).with_context(|| format!("cannot make {instance}"))?;
         }
-        let mut trace = Self { enabled: Vec::new(), probes: Vec::new() };
-        write("trace_clock", "mono")?;
+        let mut trace = Self { instance, enabled: Vec::new(), probes: Vec::new() };
+        trace.write("trace_clock", "mono")?;
         for watched in watched {
             let event = match watched {
                 Watched::Event(event, filter) => {
                     if !filter.is_empty() {
-                        write(&format!("events/{event}/filter"), filter)?;
+                        trace.write(&format!("events/{event}/filter"), filter)?;
                     }
                     (*event).to_owned()
                 }
@@ -68,28 +74,33 @@ impl Trace {
                     probe
                 }
             };
-            write(&format!("events/{event}/enable"), "1")?;
+            trace.write(&format!("events/{event}/enable"), "1")?;
             trace.enabled.push(format!("events/{event}").into());
         }
-        write("tracing_on", "1")?;
+        trace.write("tracing_on", "1")?;
         trace.clear()?;
         Ok(trace)
     }
 
     /// Forgets what was seen so far.
     pub fn clear(&self) -> anyhow::Result<()> {
-        write("trace", "")
+        self.write("trace", "")
     }
 
     /// What was seen since, in order of time.
     pub fn seen(&self) -> anyhow::Result<Vec<Seen>> {
-        let path = format!("{TRACING}/instances/{INSTANCE}/trace");
+        let path = format!("{}/trace", self.instance);
         // It is read line by line: whoever records its own system calls would never come to the end.
-        write("tracing_on", "0")?;
+        self.write("tracing_on", "0")?;
         // A task's name may be no text.
         let bytes = fs::read(&path).with_context(|| format!("cannot read {path}"))?;
-        write("tracing_on", "1")?;
+        self.write("tracing_on", "1")?;
         Ok(String::from_utf8_lossy(&bytes).lines().filter_map(parse).collect())
+    }
+
+    fn write(&self, file: &str, value: &str) -> anyhow::Result<()> {
+        let path = format!("{}/{file}", self.instance);
+        fs::write(&path, value).with_context(|| format!("cannot write {value:?} to {path}"))
     }
 }
 
@@ -97,18 +108,13 @@ impl Drop for Trace {
     fn drop(&mut self) {
         // What stays on only costs.
         for event in &self.enabled {
-            drop(write(&format!("{}/enable", event.display()), "0"));
-            drop(write(&format!("{}/filter", event.display()), "0"));
+            drop(self.write(&format!("{}/enable", event.display()), "0"));
+            drop(self.write(&format!("{}/filter", event.display()), "0"));
         }
         for probe in &self.probes {
             drop(define(&format!("-:{probe}")));
         }
     }
-}
-
-fn write(file: &str, value: &str) -> anyhow::Result<()> {
-    let path = format!("{TRACING}/instances/{INSTANCE}/{file}");
-    fs::write(&path, value).with_context(|| format!("cannot write {value:?} to {path}"))
 }
 
 /// Adds to the list of probes: a write that is not appended would replace it.

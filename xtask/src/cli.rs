@@ -44,6 +44,15 @@ pub(crate) enum Verb {
         #[arg(long)]
         no_guest: bool,
     },
+    /// Repeat the tests that find rare faults, in guests and natively, each pass with another seed
+    Soak {
+        /// Begin new passes for so long, such as 0.5; one pass by default
+        #[arg(long, value_name = "N", default_value = "0", value_parser = hours, hide_default_value = true)]
+        hours: Duration,
+        /// The first pass's seed, which each further pass increases by one; random by default, and printed
+        #[arg(long)]
+        seed: Option<u64>,
+    },
     /// Show the daemon at work, in a guest
     Run {
         /// Run the daemon on this host instead, in dry-run mode unless ARGS say otherwise
@@ -222,6 +231,12 @@ impl Default for MachineArgs {
     }
 }
 
+/// Hours from the command line, which may be a fraction.
+fn hours(text: &str) -> Result<Duration, String> {
+    let hours: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
+    Duration::try_from_secs_f64(hours * 3_600.0).map_err(|error| error.to_string())
+}
+
 /// Seconds from the command line.
 pub(crate) fn seconds(count: u32) -> Duration {
     Duration::from_secs(count.into())
@@ -236,6 +251,19 @@ mod tests {
     #[test]
     fn definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_soak_takes_fractions_of_an_hour() {
+        let soak = |arguments: &[&str]| match Cli::try_parse_from(["xtask", "soak"].iter().chain(arguments)) {
+            Ok(Cli { command: Verb::Soak { hours, seed } }) => Some((hours.as_secs(), seed)),
+            _ => None,
+        };
+        assert_eq!(soak(&[]), Some((0, None)));
+        assert_eq!(soak(&["--hours", "1.5", "--seed", "7"]), Some((5_400, Some(7))));
+        for hours in ["-1", "long", "1e300"] {
+            assert_eq!(soak(&["--hours", hours]), None, "{hours}");
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::{
     guest::{Guests, exec::Run, kernel::Kernel, shell},
     guest_tests,
     places::Places,
-    run, setup,
+    run, setup, soak,
     steps::Steps,
     test, tidy,
 };
@@ -43,6 +43,7 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Verb::Ebpf => ebpf::rebuild(&places),
         Verb::Vm(vm) => self::vm(&places, vm),
         Verb::Test { no_guest } => test::everything(&places, !no_guest),
+        Verb::Soak { hours, seed } => soak::command(&places, hours, seed),
         Verb::Run { host: false, args: _ } => demonstration(&places, &MachineArgs::default(), seconds(900)),
         Verb::Run { host: true, args } => on_host(&places, args),
         Verb::Bench(Bench::Agreement { machine, args }) => {

@@ -1,10 +1,11 @@
 //! Runs the guest tests on some kernels.
 mod batch;
+mod environment;
 mod lanes;
 mod tier;
 
 use std::{
-    env, io,
+    io,
     path::Path,
     process::Command,
     sync::{Mutex, PoisonError},
@@ -14,11 +15,11 @@ use std::{
 
 use anyhow::{Context as _, bail};
 
-use self::{
-    batch::{Batch, batches},
-    lanes::Lanes,
-    tier::GuestTest,
+pub(crate) use self::{
+    batch::Batch,
+    environment::{Environment, assignments},
 };
+use self::{batch::batches, lanes::Lanes, tier::GuestTest};
 use crate::{
     build::{self, Kind, Product},
     ebpf,
@@ -41,9 +42,6 @@ const MEMORY_SHARE: u32 = 3;
 /// The tests' program, in the guest and here.
 const PROGRAM: &str = "guest";
 
-/// What tests that choose by chance take their seed from.
-const SEED: &str = "ENFORCER_TEST_SEED";
-
 /// Where tests run that are about the daemon alone.
 const ONE_KERNEL: &[KernelName] = &[KernelName::V6_12];
 
@@ -56,19 +54,24 @@ pub(crate) struct Choice<'a> {
     pub(crate) whole_kernels: &'a [KernelName],
     /// Only tests whose name contains this.
     pub(crate) filter: Option<&'a str>,
+    /// Only tests that a soak repeats.
+    pub(crate) repeating: bool,
 }
 
 impl<'a> Choice<'a> {
     /// Each test on the kernels of its tier.
     pub(crate) const BY_TIER: Self =
-        Self { kernels: &KernelName::ALL, whole_kernels: ONE_KERNEL, filter: None };
+        Self { kernels: &KernelName::ALL, whole_kernels: ONE_KERNEL, filter: None, repeating: false };
+
+    /// The tests that a soak repeats, each on the kernels of its tier.
+    pub(crate) const SOAK: Self = Self { repeating: true, ..Self::BY_TIER };
 
     /// Every test on the named kernels. Without a name: by tier, or every test on every kernel with `all`.
     pub(crate) fn of(kernels: &'a [KernelName], all: bool, filter: Option<&'a str>) -> Self {
         match kernels {
             [] if all => Self { whole_kernels: &KernelName::ALL, filter, ..Self::BY_TIER },
             [] => Self { filter, ..Self::BY_TIER },
-            kernels => Self { kernels, whole_kernels: kernels, filter },
+            kernels => Self { kernels, whole_kernels: kernels, filter, ..Self::BY_TIER },
         }
     }
 }
@@ -79,12 +82,10 @@ pub(crate) fn command(places: &Places, choice: Choice<'_>, timeout: Duration) ->
     let object = ebpf::provide(places, Steps::Out, Kind::Development)?;
     let tally = run(places, choice, object.as_deref(), timeout, &timeline)?;
     tally.summarize(Steps::Out, &timeline);
-    Ok(u8::from(tally.failed > 0))
+    Ok(tally.is_failure().into())
 }
 
-/// Builds the tests with this eBPF object, or without one with that which is checked in, and runs them, in as many guests
-/// side by side as this machine carries. No two that judge a rate or a
-/// latency run at a time.
+/// Builds the tests with this eBPF object, or without one with that which is checked in, and runs them once.
 pub(crate) fn run(
     places: &Places,
     choice: Choice<'_>,
@@ -92,58 +93,77 @@ pub(crate) fn run(
     timeout: Duration,
     timeline: &Timeline,
 ) -> anyhow::Result<Tally> {
-    let steps = Steps::Out;
-    let seed = env::var(SEED).ok();
-    let seed =
-        seed.map(|seed| seed.parse().with_context(|| format!("{SEED}={seed} is no number"))).transpose()?;
-    let (guests, batches) = timeline.step("guest tests, built", || (prepare(places, choice, object), 0))?;
-    let at_once = at_once()?.min(batches.len());
-    let lanes = Lanes::new(batches);
-    let sum = Mutex::new(Tally::default());
-    let work = || {
-        while let Some(taken) = lanes.take() {
-            let boot = Boot { guests: &guests, batch: &taken.batch, seed, timeout };
-            let tally = timeline.step(&format!("kernel {}", taken.batch.name), || {
-                let tally = boot.run(at_once > 1);
-                let count = tally.count();
-                (tally, count)
-            });
-            *sum.lock().unwrap_or_else(PoisonError::into_inner) += tally;
-        }
-    };
-    thread::scope(|scope| {
-        for _ in 0..at_once {
-            scope.spawn(work);
-        }
-    });
-    steps.say("");
-    Ok(sum.into_inner().unwrap_or_else(PoisonError::into_inner))
+    let environment = Environment::of_this_process()?;
+    let suite = timeline.step("guest tests, built", || (Suite::build(places, choice, object), 0))?;
+    let mut sum = Tally::default();
+    for (batch, tally) in suite.run(environment, timeout, timeline) {
+        sum += tally.of(&format!("kernel {}", batch.name));
+    }
+    Steps::Out.say("");
+    Ok(sum)
 }
 
-/// Everything that the guests take, and which tests run together.
-fn prepare(
-    places: &Places,
-    choice: Choice<'_>,
-    object: Option<&Path>,
-) -> anyhow::Result<(Guests, Vec<Batch>)> {
-    let steps = Steps::Out;
-    let (kind, products) = (Kind::Development, [Product::GuestTests]);
-    let mut guests = Guests::prepare_with(places, steps, choice.kernels, kind, &products, object)?;
-    let list = run::text(
-        Command::new(build::program(&guests.programs, PROGRAM)?).args(["--list", "--format", "terse"]),
-    )?;
-    let mut tests = listed(&list)?;
-    if let Some(filter) = choice.filter {
-        tests.retain(|test| test.matches(filter));
+/// The guest tests as they are built, ready to be run any number of times.
+#[derive(Debug)]
+pub(crate) struct Suite {
+    guests: Guests,
+    batches: Vec<Batch>,
+    at_once: usize,
+}
+
+impl Suite {
+    /// Builds everything that the guests take and the tests' program, and decides which of its tests run together.
+    pub(crate) fn build(places: &Places, choice: Choice<'_>, object: Option<&Path>) -> anyhow::Result<Self> {
+        let steps = Steps::Out;
+        let (kind, products) = (Kind::Development, [Product::GuestTests]);
+        let mut guests = Guests::prepare_with(places, steps, choice.kernels, kind, &products, object)?;
+        let test = build::program(&guests.programs, PROGRAM)?;
+        let list = run::text(Command::new(test).args(["--list", "--format", "terse"]))?;
+        let mut tests = listed(&list)?;
+        tests.retain(|test| {
+            choice.filter.is_none_or(|filter| test.matches(filter)) && (test.repeats || !choice.repeating)
+        });
+        let batches = batches(&tests, choice.kernels, choice.whole_kernels);
+        if batches.is_empty() {
+            bail!("no guest test has a name that contains `{}`", choice.filter.unwrap_or_default());
+        }
+        if batches.iter().any(|batch| batch.init == Init::Systemd) {
+            guests = guests.with_init(Init::Systemd, steps)?;
+        }
+        let at_once = at_once()?.min(batches.len());
+        Ok(Self { guests, batches, at_once })
     }
-    let batches = batches(&tests, choice.kernels, choice.whole_kernels);
-    if batches.is_empty() {
-        bail!("no guest test has a name that contains `{}`", choice.filter.unwrap_or_default());
+
+    /// Runs the tests, in as many guests side by side as this machine carries. No two that judge a rate or a latency run
+    /// at a time. Answers each batch with what came of it.
+    pub(crate) fn run(
+        &self,
+        environment: Environment,
+        timeout: Duration,
+        timeline: &Timeline,
+    ) -> Vec<(Batch, Tally)> {
+        let Self { guests, batches, at_once } = self;
+        let lanes = Lanes::new(batches.clone());
+        let results = Mutex::new(Vec::new());
+        let work = || {
+            while let Some(taken) = lanes.take() {
+                let batch = &taken.batch;
+                let boot = Boot { guests, batch, environment, timeout };
+                let tally = timeline.step(&format!("kernel {}", batch.name), || {
+                    let tally = boot.run(*at_once > 1);
+                    let count = tally.count();
+                    (tally, count)
+                });
+                results.lock().unwrap_or_else(PoisonError::into_inner).push((batch.clone(), tally));
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 0..*at_once {
+                scope.spawn(work);
+            }
+        });
+        results.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
-    if batches.iter().any(|batch| batch.init == Init::Systemd) {
-        guests = guests.with_init(Init::Systemd, steps)?;
-    }
-    Ok((guests, batches))
 }
 
 /// The tests that the binary lists. A test without a tier is an error: it would run nowhere.
@@ -177,7 +197,7 @@ fn at_once() -> anyhow::Result<usize> {
 struct Boot<'a> {
     guests: &'a Guests,
     batch: &'a Batch,
-    seed: Option<u64>,
+    environment: Environment,
     timeout: Duration,
 }
 
@@ -185,14 +205,14 @@ impl Boot<'_> {
     /// Runs them; a guest that fails as a whole counts as one failed test. Beside others each line says whose it is.
     fn run(&self, beside_others: bool) -> Tally {
         let steps = Steps::Out;
-        let Self { guests, batch, seed, timeout } = *self;
+        let Self { guests, batch, environment, timeout } = *self;
         let name = &batch.name;
         let Some(kernel) = guests.kernels.iter().find(|kernel| kernel.name == batch.kernel) else {
-            return Tally::failure(format!("kernel {name}: it was not set up"));
+            return Tally::failure("the kernel was not set up".to_owned());
         };
         let label = if beside_others { format!("{name}: ") } else { String::new() };
         steps.say(format_args!("\n--- kernel {name} ---"));
-        let script = script(&batch.tests, seed, timeout);
+        let script = script(&batch.tests, environment, timeout);
         let run = Run {
             kernel,
             init: batch.init,
@@ -210,20 +230,31 @@ impl Boot<'_> {
             (run.exec(guests, Box::new(counter), Box::new(err)), count)
         };
         let begin = Instant::now();
-        let (mut ended, mut count) = attempt();
-        if let Err(error) = &ended
-            && error.downcast_ref::<Failure>().is_some_and(|failure| failure.status == NOT_READY)
-        {
-            // Nothing of ours has run in it: it is the machine that did not come up.
-            steps.say(format_args!("{error:#}\nonce more"));
-            (ended, count) = attempt();
-        }
-        let tally = outcome(&ended, &count).of(&format!("kernel {name}"));
+        let ((ended, count), repeated_boots) = booted(attempt, |error| {
+            steps.say(format_args!("{error:#}\nkernel {name}: boots a second time"));
+        });
+        let tally = Tally { repeated_boots, ..outcome(&ended, &count) };
         steps.line(tally.failed == 0, format_args!("kernel {name}: {tally}"), begin.elapsed());
         if let Err(error) = ended {
             steps.say(format_args!("{error:#}"));
         }
         tally
+    }
+}
+
+/// What an attempt to run a guest comes to, and how many boots were repeated: a guest that does not come up gets a second
+/// attempt, which is reported and counted. Nothing of ours has run in it, so no test's failure can hide in the first.
+fn booted<T>(
+    mut attempt: impl FnMut() -> (anyhow::Result<u8>, T),
+    report: impl FnOnce(&anyhow::Error),
+) -> ((anyhow::Result<u8>, T), u64) {
+    let first = attempt();
+    match &first.0 {
+        Err(error) if error.downcast_ref::<Failure>().is_some_and(|failure| failure.status == NOT_READY) => {
+            report(error);
+            (attempt(), 1)
+        }
+        _ => (first, 0),
     }
 }
 
@@ -241,14 +272,16 @@ done"#;
 
 /// Runs these tests; their names are paths of Rust, which mean nothing to the shell. If they do not come to their end in
 /// time, it is told what they wait for.
-fn script(tests: &[String], seed: Option<u64>, timeout: Duration) -> String {
-    let seed = seed.map_or_else(String::new, |seed| format!("{SEED}={seed} "));
+fn script(tests: &[String], environment: Environment, timeout: Duration) -> String {
+    let variables = assignments(environment.variables());
+    // What a passed test printed says how many rounds it ran.
+    let options = if environment.soak { " --show-output" } else { "" };
     let patience = timeout.saturating_sub(LAST_WORDS).as_secs();
     let tests = tests.join(" ");
     // Who sleeps holds nothing open that the guest's end waits for.
     format!(
         "( sleep {patience} > /dev/null 2>&1; {TELL_ALL} ) >&2 2> /dev/null & watch=$!\n\
-         env {seed}{PROGRAM} --test-threads=1 --exact {tests}; status=$?\n\
+         env {variables}{PROGRAM} --test-threads=1{options} --exact {tests}; status=$?\n\
          kill $watch; exit $status"
     )
 }
@@ -276,6 +309,7 @@ fn outcome(ended: &anyhow::Result<u8>, count: &Count) -> Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::GUEST_DIED;
 
     #[test]
     fn a_test_without_a_tier_is_refused() {
@@ -292,12 +326,15 @@ mod tests {
     #[test]
     fn the_script_names_each_test_and_the_seed() {
         let own = ["rig::a", "rig::units"].map(str::to_owned);
-        let script = |seed| script(&own, seed, Duration::from_mins(10));
-        assert!(script(None).contains("\nenv guest --test-threads=1 --exact rig::a rig::units;"));
-        assert!(
-            script(Some(7)).contains("\nenv ENFORCER_TEST_SEED=7 guest ")
-                && script(None).contains("sleep 540 ")
-        );
+        let script = |seed, soak| script(&own, Environment { seed, soak }, Duration::from_mins(10));
+        let plain = script(None, false);
+        assert!(plain.contains("\nenv guest --test-threads=1 --exact rig::a rig::units;"), "{plain}");
+        assert!(plain.contains("sleep 540 "), "{plain}");
+        assert!(script(Some(7), false).contains("\nenv ENFORCER_TEST_SEED=7 guest "));
+        let soak = script(Some(7), true);
+        let command =
+            "\nenv ENFORCER_TEST_SEED=7 ENFORCER_SOAK=1 guest --test-threads=1 --show-output --exact ";
+        assert!(soak.contains(command), "{soak}");
     }
 
     #[test]
@@ -309,6 +346,29 @@ mod tests {
         };
         assert_eq!((of(&[], false), of(&[], true)), ((3, 1), (3, 3)));
         assert_eq!((of(&named, false), of(&named, true)), ((1, 1), (1, 1)));
+    }
+
+    #[test]
+    fn only_a_guest_that_did_not_come_up_is_booted_a_second_time_and_counted() {
+        let run = |results: &[Result<u8, u8>]| {
+            let mut attempts = results.iter();
+            let mut reports = 0;
+            let ((ended, attempt), repeated) = booted(
+                || {
+                    let left = attempts.len();
+                    let result = *attempts.next().unwrap();
+                    (result.map_err(|status| Failure::new(status, "why").into()), results.len() - left)
+                },
+                |_| reports += 1,
+            );
+            assert_eq!(reports, repeated);
+            (ended.ok(), attempt, repeated)
+        };
+        assert_eq!(run(&[Ok(0)]), (Some(0), 0, 0));
+        assert_eq!(run(&[Ok(NOT_READY)]), (Some(NOT_READY), 0, 0));
+        assert_eq!(run(&[Err(GUEST_DIED)]), (None, 0, 0));
+        assert_eq!(run(&[Err(NOT_READY), Ok(101)]), (Some(101), 1, 1));
+        assert_eq!(run(&[Err(NOT_READY), Err(NOT_READY)]), (None, 1, 1));
     }
 
     #[test]

@@ -7,10 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{steps::Steps, timeline::Timeline};
+use crate::{rounds::Rounds, steps::Steps, timeline::Timeline};
 
 /// How many of the slowest tests are listed.
 const SLOWEST: usize = 15;
+
+/// How many guests of one run may need a second boot: one may be chance, a second one shows that something is wrong.
+const MOST_REPEATED_BOOTS: u64 = 1;
 
 /// How many tests came out which way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,10 +21,14 @@ pub(crate) struct Tally {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
     pub(crate) ignored: u64,
+    /// How many guests did not come up at the first attempt and were booted a second time.
+    pub(crate) repeated_boots: u64,
     /// What failed, by name, in the order in which it did.
     pub(crate) failures: Vec<String>,
     /// How long each test took, where tests run one after another.
     pub(crate) durations: Vec<(String, Duration)>,
+    /// What tests that repeat a scene printed about their rounds, by name; a test may print several.
+    pub(crate) rounds: Vec<(String, Rounds)>,
 }
 
 impl Tally {
@@ -38,7 +45,8 @@ impl Tally {
     /// The same, with where it failed before each name.
     pub(crate) fn of(mut self, place: &str) -> Self {
         let durations = self.durations.iter_mut().map(|(name, _)| name);
-        for name in self.failures.iter_mut().chain(durations) {
+        let rounds = self.rounds.iter_mut().map(|(name, _)| name);
+        for name in self.failures.iter_mut().chain(durations).chain(rounds) {
             *name = format!("{place}: {name}");
         }
         self
@@ -47,6 +55,15 @@ impl Tally {
     /// How many tests ran.
     pub(crate) fn count(&self) -> u64 {
         self.passed + self.failed
+    }
+
+    /// Whether the run as a whole failed: a test did, or more guests needed a second boot than chance explains.
+    pub(crate) fn is_failure(&self) -> bool {
+        self.failed > 0 || self.has_too_many_boots()
+    }
+
+    fn has_too_many_boots(&self) -> bool {
+        self.repeated_boots > MOST_REPEATED_BOOTS
     }
 
     /// Prints the table of steps, the slowest tests, the failures and the counts.
@@ -61,6 +78,12 @@ impl Tally {
         // Their output may be thousands of lines above.
         for name in &self.failures {
             steps.say(format_args!("FAIL {name}"));
+        }
+        if self.has_too_many_boots() {
+            steps.say(format_args!(
+                "FAIL {} guests were booted twice; a run with more than {MOST_REPEATED_BOOTS} fails",
+                self.repeated_boots
+            ));
         }
         steps.say(format_args!("{self} in {:.0} s", timeline.elapsed().as_secs_f64()));
     }
@@ -84,20 +107,27 @@ impl Tally {
 
 impl AddAssign for Tally {
     fn add_assign(&mut self, other: Self) {
-        let Self { passed, failed, ignored, failures, durations } = other;
+        let Self { passed, failed, ignored, repeated_boots, failures, durations, rounds } = other;
         self.passed += passed;
         self.failed += failed;
         self.ignored += ignored;
+        self.repeated_boots += repeated_boots;
         self.failures.extend(failures);
         self.durations.extend(durations);
+        self.rounds.extend(rounds);
     }
 }
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { passed, failed, ignored, .. } = self;
+        let Self { passed, failed, ignored, repeated_boots, .. } = self;
         write!(f, "{passed} passed, {failed} failed")?;
-        if *ignored > 0 { write!(f, ", {ignored} ignored") } else { Ok(()) }
+        for (count, what) in [(ignored, "ignored"), (repeated_boots, "repeated boots")] {
+            if *count > 0 {
+                write!(f, ", {count} {what}")?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -120,6 +150,8 @@ struct Counting {
     line: Vec<u8>,
     /// The test that is running, and since when, where tests run one at a time.
     running: Option<(String, Instant)>,
+    /// The test whose output is being shown, after all tests have ended.
+    shown: Option<String>,
 }
 
 impl<W> Counter<W> {
@@ -174,6 +206,14 @@ impl Counting {
         if let Some(tally) = Tally::parse(line) {
             self.tally += tally;
             self.results += 1;
+        }
+        if let Some(name) =
+            line.strip_prefix("---- ").and_then(|line| line.trim_end().strip_suffix(" stdout ----"))
+        {
+            self.shown = Some(name.to_owned());
+        }
+        if let (Some(name), Some(rounds)) = (&self.shown, Rounds::parse(line)) {
+            self.tally.rounds.push((name.clone(), rounds));
         }
         let (name, result) = match outcome(line) {
             Some((name, result)) => (Some(name.to_owned()), result),
@@ -250,5 +290,33 @@ mod tests {
         sum += Tally::check("fmt", false);
         sum += Tally::check("tidy", true);
         assert_eq!((sum.passed, sum.failed, sum.failures.join(", ")), (2, 2, "kernel 6.1: a::c, fmt".into()));
+    }
+
+    #[test]
+    fn rounds_belong_to_the_test_whose_output_they_stand_in() {
+        let mut counter = Counter::new(Vec::new());
+        let shown = "test a ... ok\ntest b ... FAILED\n\nsuccesses:\n\n---- a stdout ----\n\
+                     soak: {\"rounds\":2,\"first\":null,\"last\":null}\n\nfailures:\n\n---- b stdout ----\nwords\n\
+                     soak: {\"rounds\":3,\"first\":null,\"last\":null}\n\ntest result: FAILED. 1 passed; 1 failed\n";
+        counter.write_all(shown.as_bytes()).unwrap();
+        let tally = counter.count().tally().unwrap();
+        let rounds: Vec<_> =
+            tally.rounds.iter().map(|(name, rounds)| (name.as_str(), rounds.count)).collect();
+        assert_eq!(rounds, [("a", 2), ("b", 3)]);
+    }
+
+    #[test]
+    fn a_second_repeated_boot_fails_the_run() {
+        let repeated = || Tally { passed: 3, repeated_boots: 1, ..Tally::default() };
+        let mut sum = Tally { passed: 2, ..Tally::default() };
+        assert_eq!((sum.is_failure(), sum.to_string()), (false, "2 passed, 0 failed".to_owned()));
+        sum += repeated();
+        assert_eq!(
+            (sum.is_failure(), sum.to_string()),
+            (false, "5 passed, 0 failed, 1 repeated boots".to_owned())
+        );
+        sum += repeated();
+        assert_eq!((sum.is_failure(), sum.failed, sum.repeated_boots), (true, 0, 2));
+        assert!(Tally::failure("kernel 6.1: a".to_owned()).is_failure());
     }
 }

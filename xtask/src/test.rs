@@ -3,7 +3,7 @@ use std::{
     env,
     io::{self, Write as _},
     path::Path,
-    process::Stdio,
+    process::{Command, Stdio},
     time::Duration,
 };
 
@@ -48,7 +48,7 @@ pub(crate) fn everything(places: &Places, guest: bool) -> anyhow::Result<u8> {
         })?;
     }
     sum.summarize(Steps::Out, &timeline);
-    Ok(u8::from(sum.failed > 0))
+    Ok(sum.is_failure().into())
 }
 
 /// One check, counted as one test; what it says is shown when it fails.
@@ -78,8 +78,13 @@ fn on_host(places: &Places, object: Option<&Path>) -> anyhow::Result<Tally> {
     if env::var_os(setup::prometheus::VARIABLE).or(env::var_os(setup::prometheus::WITHOUT)).is_none() {
         command.env(setup::prometheus::VARIABLE, setup::prometheus(places, Steps::Out)?);
     }
-    command.arg("--no-fail-fast").stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut child = command.spawn().with_context(|| format!("cannot start {}", run::shown(&command)))?;
+    cargo_test(command.arg("--no-fail-fast"))
+}
+
+/// Runs a `cargo test`, shows its output as it comes, and counts.
+pub(crate) fn cargo_test(command: &mut Command) -> anyhow::Result<Tally> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("cannot start {}", run::shown(command)))?;
     let mut counter = Counter::new(io::stdout());
     if let Some(mut stdout) = child.stdout.take() {
         io::copy(&mut stdout, &mut counter)?;

@@ -9,6 +9,7 @@ use std::{
 };
 
 use enforcer::model::CgroupId;
+use enforcer_tests::wait::PATIENCE;
 
 const MOUNT: &str = "/sys/fs/cgroup";
 
@@ -82,10 +83,8 @@ impl Drop for Cgroup {
     fn drop(&mut self) {
         // The tests' own assertions say what matters; here it is only cleaned up, and a busy cgroup is waited for.
         drop(fs::write(self.path.join("cgroup.kill"), "1"));
-        for _ in 0..500 {
-            if fs::remove_dir(&self.path).is_ok() || !self.path.exists() {
-                return;
-            }
+        let end = Instant::now() + PATIENCE;
+        while fs::remove_dir(&self.path).is_err() && self.path.exists() && Instant::now() < end {
             thread::sleep(Duration::from_millis(10));
         }
     }

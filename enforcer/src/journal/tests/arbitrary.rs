@@ -79,8 +79,6 @@ fn sequences(opened: &Opened) -> Vec<u64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_500))]
-
     #[test]
     fn any_bytes_are_opened_and_gone_on_from(
         data in content(),

@@ -47,8 +47,6 @@ fn first_decision(settings: &EngineSettings, facts: &[CandidateFacts], looks: &[
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3_000, ..ProptestConfig::default() })]
-
     #[test]
     fn the_rules_hold_and_the_same_inputs_give_the_same_actions(
         settings in settings(),

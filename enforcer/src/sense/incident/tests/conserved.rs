@@ -195,8 +195,6 @@ impl Run {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
-
     #[test]
     fn every_kill_is_told_exactly_once(ops in proptest::collection::vec(op(), 1..40)) {
         let mut run = Run::new();
