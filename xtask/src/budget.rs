@@ -34,7 +34,8 @@ impl Budget {
 
     /// A line for each tier that took part, and the names of those that took half as long again as they may, or have no budget.
     pub(crate) fn judge(&self, taken: &BTreeMap<String, Duration>) -> (String, Vec<String>) {
-        let (mut table, mut over) = (format!("{:<10} {:>8} {:>10}\n", "tier", "took s", "budget s"), Vec::new());
+        let (mut table, mut over) =
+            (format!("{:<10} {:>8} {:>10}\n", "tier", "took s", "budget s"), Vec::new());
         for (tier, took) in taken {
             let budget = self.0.get(tier).copied();
             let shown = budget.map_or_else(|| "none".to_owned(), |budget| budget.as_secs().to_string());
@@ -42,7 +43,10 @@ impl Budget {
             let verdict = if exceeded { "  TOO LONG" } else { "" };
             table.push_str(&format!("{tier:<10} {:>8.0} {shown:>10}{verdict}\n", took.as_secs_f64()));
             if exceeded {
-                over.push(format!("{tier} takes {:.0} s, of a budget of {shown} s in {FILE}", took.as_secs_f64()));
+                over.push(format!(
+                    "{tier} takes {:.0} s, of a budget of {shown} s in {FILE}",
+                    took.as_secs_f64()
+                ));
             }
         }
         (table, over)
@@ -57,12 +61,23 @@ mod tests {
     fn a_tier_fails_that_takes_half_as_long_again_as_it_may() {
         let budget = Budget::parse("# minutes\nhost 2\nkernel 10\n").unwrap();
         let taken = |tiers: &[(&str, u64)]| {
-            let taken = tiers.iter().map(|(tier, seconds)| ((*tier).to_owned(), Duration::from_secs(*seconds)));
+            let taken =
+                tiers.iter().map(|(tier, seconds)| ((*tier).to_owned(), Duration::from_secs(*seconds)));
             budget.judge(&taken.collect()).1
         };
         assert!(taken(&[("host", 180), ("kernel", 900)]).is_empty());
         assert_eq!(taken(&[("host", 181)]), ["host takes 181 s, of a budget of 120 s in .ci/budget"]);
         assert_eq!(taken(&[("systemd", 1)]), ["systemd takes 1 s, of a budget of none s in .ci/budget"]);
+    }
+
+    #[test]
+    fn the_budget_names_every_tier_and_stays_within_45_minutes() {
+        let Budget(tiers) = Budget::parse(include_str!("../../.ci/budget")).unwrap();
+        assert_eq!(
+            tiers.keys().collect::<Vec<_>>(),
+            ["checks", "daemon", "host", "kernel", "systemd", "whole"]
+        );
+        assert!(tiers["whole"] <= Duration::from_mins(45));
     }
 
     #[test]

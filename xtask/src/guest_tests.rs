@@ -182,6 +182,14 @@ fn listed(list: &str) -> anyhow::Result<Vec<GuestTest>> {
     Ok(tests)
 }
 
+/// How long the tests of each tier took together, by the words of their tiers; each name may begin with where it ran.
+pub(crate) fn by_tier(durations: &[(String, Duration)]) -> impl Iterator<Item = (&'static str, Duration)> {
+    durations.iter().filter_map(|(name, took)| {
+        let test = GuestTest::parse(name.rsplit(' ').next()?)?;
+        Some((test.tier.word(), *took))
+    })
+}
+
 /// How many guests this machine carries side by side.
 fn at_once() -> anyhow::Result<usize> {
     let cpus = thread::available_parallelism().context("cannot count the cpus")?.get();

@@ -1,5 +1,6 @@
 //! Development commands of the project, called as `cargo xtask`: set-up, build, guests, tests, demonstration.
 mod bench;
+mod budget;
 mod build;
 mod cli;
 mod commands;

@@ -1,5 +1,6 @@
 //! Every check and every test.
 use std::{
+    collections::BTreeMap,
     env,
     io::{self, Write as _},
     path::Path,
@@ -10,6 +11,7 @@ use std::{
 use anyhow::Context as _;
 
 use crate::{
+    budget::Budget,
     build, ebpf,
     guest_tests::{self, Choice},
     places::Places,
@@ -23,8 +25,15 @@ use crate::{
 /// One guest's tests, emulated on a busy machine: two to three times what they take.
 const GUEST_TIMEOUT: Duration = Duration::from_mins(25);
 
-/// Runs everything, whatever fails, and ends with the table of steps and the counts.
+const HOST_TESTS: &str = "host tests";
+
+/// The steps that are checks, and no tests.
+const CHECKS: [&str; 4] = ["fmt", "tidy", "clippy", "eBPF object"];
+
+/// Runs everything, whatever fails, and ends with the table of steps and the counts. A tier that takes half as long again as
+/// its budget is a failure.
 pub(crate) fn everything(places: &Places, guest: bool) -> anyhow::Result<u8> {
+    let budget = Budget::read(places)?;
     let timeline = Timeline::start();
     let mut sum = Tally::default();
     sum += check(&timeline, "fmt", || cargo(places, &["fmt", "--all", "--check"]));
@@ -37,8 +46,8 @@ pub(crate) fn everything(places: &Places, guest: bool) -> anyhow::Result<u8> {
         object = ebpf::check(places, Steps::Out)?;
         Ok(())
     });
-    sum += timeline.step("host tests", || {
-        let tally = part("host tests", || on_host(places, object.as_deref()));
+    sum += timeline.step(HOST_TESTS, || {
+        let tally = part(HOST_TESTS, || on_host(places, object.as_deref()));
         let count = tally.as_ref().map_or(0, Tally::count);
         (tally, count)
     })?;
@@ -47,8 +56,29 @@ pub(crate) fn everything(places: &Places, guest: bool) -> anyhow::Result<u8> {
             guest_tests::run(places, Choice::BY_TIER, object.as_deref(), GUEST_TIMEOUT, &timeline)
         })?;
     }
+    let (table, over) = budget.judge(&taken(&timeline, &sum));
+    for what in over {
+        sum += Tally::failure(what);
+    }
     sum.summarize(Steps::Out, &timeline);
+    Steps::Out.say(table);
     Ok(sum.is_failure().into())
+}
+
+/// What each tier took: checks and host tests from their first step to their last, guest tests all of one tier together, without
+/// the guests' boot.
+fn taken(timeline: &Timeline, sum: &Tally) -> BTreeMap<String, Duration> {
+    let mut taken = BTreeMap::new();
+    let mut add = |tier: &str, took| *taken.entry(tier.to_owned()).or_default() += took;
+    for name in CHECKS {
+        add("checks", timeline.took(name));
+    }
+    add("host", timeline.took(HOST_TESTS));
+    add("whole", timeline.elapsed());
+    for (tier, took) in guest_tests::by_tier(&sum.durations) {
+        add(tier, took);
+    }
+    taken
 }
 
 /// One check, counted as one test; what it says is shown when it fails.

@@ -41,6 +41,12 @@ impl Timeline {
         result
     }
 
+    /// How long the steps of that name took together.
+    pub(crate) fn took(&self, name: &str) -> Duration {
+        let spans = self.spans();
+        spans.iter().filter(|span| span.name == name).map(|span| span.to.saturating_sub(span.from)).sum()
+    }
+
     /// How long the command has taken so far.
     pub(crate) fn elapsed(&self) -> Duration {
         self.start.elapsed()

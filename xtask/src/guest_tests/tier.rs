@@ -11,6 +11,19 @@ pub(crate) enum Tier {
     Systemd,
 }
 
+impl Tier {
+    const ALL: [Self; 3] = [Self::Kernel, Self::Daemon, Self::Systemd];
+
+    /// What the attribute appends.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Daemon => "daemon",
+            Self::Systemd => "systemd",
+        }
+    }
+}
+
 /// One test, as the test binary lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GuestTest {
@@ -28,12 +41,8 @@ impl GuestTest {
     pub(crate) fn parse(name: &str) -> Option<Self> {
         let (rest, repeats) = without(name, "::repeats");
         let (rest, exclusive) = without(rest, "::exclusive");
-        let tier = match rest.rsplit_once("::")?.1 {
-            "kernel" => Tier::Kernel,
-            "daemon" => Tier::Daemon,
-            "systemd" => Tier::Systemd,
-            _ => return None,
-        };
+        let (_, word) = rest.rsplit_once("::")?;
+        let tier = Tier::ALL.into_iter().find(|tier| tier.word() == word)?;
         Some(Self { name: name.to_owned(), tier, exclusive, repeats })
     }
 
