@@ -12,7 +12,7 @@ const FULL_BYTES: u64 = 550 * MIB;
 
 /// How often the ranking is read after that: the kernel counts at the latest two seconds later, and a wait's looks come every
 /// 50 ms.
-const LOOKS: u32 = 50;
+const LOOKS: u32 = 40;
 
 /// A pod reads a large file again and again. What it reads is idle page cache at any moment: the pod does not count as one that
 /// uses it, and the pods' own share of the node does not run short of it.

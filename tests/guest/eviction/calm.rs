@@ -4,8 +4,8 @@ use enforcer_tests::{disk::Disk, kernel, process::Process, wait::wait_until};
 
 use super::{MIB, Scene, THRESHOLD_BYTES, to_leave};
 
-/// Half of what the churn reads each time.
-const REFAULTS: u64 = (512 * MIB) / 4_096;
+/// So many pages are read again that this is no accident: 32 MiB.
+const REFAULTS: u64 = 8_192;
 
 #[guest_test(kernel)]
 fn page_cache_and_a_container_at_its_own_limit_cost_their_neighbours_nothing() {
