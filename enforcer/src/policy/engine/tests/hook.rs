@@ -142,3 +142,14 @@ fn memory_that_runs_out_is_no_reason_to_kill_who_was_chosen_for_process_ids() {
     assert_eq!(failed_for(&told), Some(FailureReason::Relieved), "{told:?}");
     assert_eq!(killed_for(&told), None);
 }
+
+#[test]
+fn where_memory_would_be_exhausted_meanwhile_it_is_not_begun() {
+    let settings = EngineSettings { hook_timeout_ns: 5 * SECOND, ..both() };
+    let plan = |exhausted_in_ns| HookPlan::new(&settings, false, exhausted_in_ns, 500 * MIB);
+    assert_eq!(plan(Some(200 * MS)), HookPlan::NoTime);
+    assert_eq!(plan(None), HookPlan::Awaited { for_ns: 5 * SECOND });
+    let HookPlan::Awaited { for_ns } = plan(Some(3 * SECOND)) else { panic!("there is time") };
+    assert!((SECOND..3 * SECOND).contains(&for_ns), "{for_ns}");
+    assert_eq!(HookPlan::new(&settings, true, None, 500 * MIB), HookPlan::Off);
+}
