@@ -7,10 +7,10 @@ use std::{
     process::{Command, Output},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use aya::{
@@ -25,6 +25,7 @@ use enforcer_tests::{
     pods::{Container, pod},
     process::Process,
     random::Random,
+    rounds::Rounds,
     stream::{Stream, is},
     wait::{PATIENCE, wait_until},
 };
@@ -207,24 +208,28 @@ fn kills_while_the_daemon_is_dead_are_told_by_the_next() {
     fourth.stop().unwrap();
 }
 
-#[guest_test(kernel)]
+#[guest_test(kernel, repeats)]
 fn a_storm_through_kills_of_the_daemon_is_told_once() {
-    const ROUNDS: usize = 8;
     let mut random = Random::of_this_run();
     println!("seed {}", random.seed());
     let first = daemon("storm");
     let app = small_pod(&first, "pins-storm");
     let mut first = Some(first);
     let storm = Storm::begin(&app);
-    for _ in 0..ROUNDS {
-        thread::sleep(Duration::from_millis(random.below(1_500)));
-        drop(first.take());
-        thread::sleep(Duration::from_millis(random.below(500)));
-        // It may be killed before it is ready.
+    let mut rounds = Rounds::new(2, 100);
+    while let Some(round) = rounds.next() {
+        let mut daemon = first.take().unwrap();
+        // Every second one is killed at work; the others may be killed before they are ready.
+        if round % 2 == 0 {
+            daemon.wait_until_ready().unwrap();
+            rounds.note(&daemon).unwrap();
+        }
+        storm.wait_for_more(random.below(6));
+        drop(daemon);
+        storm.wait_for_more(random.below(4));
         first = Some(Daemon::launch(&folder("storm"), "mode: enforce", &[]).unwrap());
     }
-    // How many there are by now depends on the machine.
-    storm.wait_for(20);
+    storm.wait_for_more(1);
     let pids = storm.end();
     drop(first);
     let last = daemon("storm");
@@ -236,29 +241,30 @@ fn a_storm_through_kills_of_the_daemon_is_told_once() {
 /// Kills by the kernel, one after another.
 struct Storm {
     goes_on: Arc<AtomicBool>,
-    killed: Arc<AtomicUsize>,
+    killed: Arc<AtomicU64>,
     thread: Option<thread::JoinHandle<Vec<u32>>>,
 }
 
 impl Storm {
     fn begin(cgroup: &Path) -> Self {
         let goes_on = Arc::new(AtomicBool::new(true));
-        let killed = Arc::new(AtomicUsize::new(0));
+        let killed = Arc::new(AtomicU64::new(0));
         let (still, count, cgroup) = (Arc::clone(&goes_on), Arc::clone(&killed), cgroup.to_owned());
         let thread = thread::spawn(move || {
             let mut pids = Vec::new();
             while still.load(Ordering::Relaxed) {
                 pids.push(killed_in(&cgroup));
-                count.store(pids.len(), Ordering::Relaxed);
+                count.fetch_add(1, Ordering::Relaxed);
             }
             pids
         });
         Self { goes_on, killed, thread: Some(thread) }
     }
 
-    /// Waits until so many are killed.
-    fn wait_for(&self, kills: usize) {
-        wait_until("the storm", || self.killed.load(Ordering::Relaxed) >= kills);
+    /// Waits until so many more are killed.
+    fn wait_for_more(&self, kills: u64) {
+        let enough = self.killed.load(Ordering::Relaxed) + kills;
+        wait_until("more kills of the storm", || self.killed.load(Ordering::Relaxed) >= enough);
     }
 
     fn end(mut self) -> Vec<u32> {
@@ -277,7 +283,7 @@ impl Drop for Storm {
     }
 }
 
-#[guest_test(daemon)]
+#[guest_test(daemon, repeats)]
 fn a_storm_through_a_change_of_versions_is_read_once() {
     drop(unpin());
     let cgroup = small_cgroup("pins-swap");
@@ -298,8 +304,8 @@ fn a_storm_through_a_change_of_versions_is_read_once() {
     };
     let mut doubles = 0;
     let mut last: Option<Attached> = None;
-    for version in 2..8 {
-        thread::sleep(Duration::from_millis(700));
+    for version in (2..).zip(Rounds::new(3, 60)).map(|(version, _)| version) {
+        storm.wait_for_more(3);
         // The one before ended without reading another record.
         drop(last.take());
         let mut taken: Vec<Vec<u8>> = Vec::new();
@@ -319,21 +325,24 @@ fn a_storm_through_a_change_of_versions_is_read_once() {
         }
         last = Some(attached);
     }
-    let pids = storm.end();
+    let mut pids = storm.end();
+    // A victim that has ended may be told a moment later, and none may be told twice: what comes until the exit of one more
+    // victim is all that there is of those before it.
+    let end = killed_in(&cgroup);
+    pids.push(end);
     let mut attached = last.unwrap();
-    // A victim that has ended may be told a moment later; and none may be told twice after that.
-    let mut quiet_since = Instant::now();
-    while quiet_since.elapsed() < Duration::from_secs(1) {
+    wait_until("the last exit", || {
+        let mut is_last = false;
         while let Some(record) = attached.events.next() {
-            quiet_since = Instant::now();
             if again.is_one(&record) {
                 doubles += 1;
             } else {
                 read(None, &record);
             }
+            is_last |= matches!(decode(&record).unwrap(), Record::Exit(exit) if exit.tid == end);
         }
-        thread::sleep(Duration::from_millis(50));
-    }
+        is_last
+    });
     println!("{} kills, {doubles} records that two versions had", pids.len());
     marks.sort_unstable();
     let mut expected = pids.clone();
@@ -374,8 +383,17 @@ fn an_exit_that_the_next_version_tells_much_later_is_read_once() {
     .unwrap();
     let exited = |record: &Record| matches!(record, Record::Exit(exit) if exit.pid == pid);
     assert_eq!(told.iter().filter(|record| exited(record)).count(), 1, "{told:?}");
-    thread::sleep(Duration::from_secs(2));
-    assert!(attached.events.next().is_none(), "its parent has not asked for it");
+    // All of another victim is read, and nothing of the first: its parent has not asked for it.
+    let other = killed_in(&cgroup);
+    let mut before = Vec::new();
+    let exited_other = |record: &Record| matches!(record, Record::Exit(exit) if exit.pid == other);
+    wait_until("the exit of another", || {
+        while let Some(record) = attached.events.next() {
+            before.push(decode(&record).unwrap());
+        }
+        before.iter().any(exited_other)
+    });
+    assert!(!before.iter().any(exited), "{before:?}");
     eater.wait_for_end(PATIENCE).unwrap();
     wait_until("the exit, once more", || {
         attached.events.next().is_some_and(|record| {

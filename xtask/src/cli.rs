@@ -233,7 +233,7 @@ impl Default for MachineArgs {
 
 /// Hours from the command line, which may be a fraction.
 fn hours(text: &str) -> Result<Duration, String> {
-    let hours: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
+    let hours: f64 = text.parse().map_err(|error| format!("`{text}`: {error}"))?;
     Duration::try_from_secs_f64(hours * 3_600.0).map_err(|error| error.to_string())
 }
 

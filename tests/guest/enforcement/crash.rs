@@ -106,7 +106,7 @@ fn kills_at_any_moment_leave_what_the_plan_says() {
     let identities = || processes.iter().map(|process| start_time(process.id())).collect::<Vec<_>>();
     let before = identities();
     let mut daemon = daemon;
-    let mut rounds = Rounds::new(3, 200);
+    let mut rounds = Rounds::new(6, 200);
     while let Some(round) = rounds.next() {
         let moments = [Moment::Starting, Moment::Making, Moment::Working];
         let moment = moments[usize::try_from(round).unwrap() % moments.len()];

@@ -5,8 +5,9 @@ use std::{
     os::unix::fs::chown,
     path::Path,
     process::{Command, Stdio},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use enforcer_tests::{
@@ -14,6 +15,7 @@ use enforcer_tests::{
     daemon::Daemon,
     plan::Planned,
     process::Process,
+    rounds::Rounds,
     stream::{Stream, is},
     wait::{PATIENCE, wait_until},
 };
@@ -84,31 +86,45 @@ fn a_cgroup_that_somebody_removes_comes_back() {
     scene.daemon.stop().unwrap();
 }
 
+/// Ends a thread also where the scene fails.
+struct OnDrop<'a>(&'a AtomicBool);
+
+impl Drop for OnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Somebody removes cgroups all the time while they are written to.
-#[guest_test(daemon)]
+#[guest_test(daemon, repeats)]
 fn cgroups_that_vanish_while_they_are_written_stop_nobody() {
     let scene = Scene::open("vanishing", "");
     let names: Vec<String> = (0..8).map(|number| format!("p{number}")).collect();
-    let end = Instant::now() + Duration::from_secs(4);
+    let (removed, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {
-            while Instant::now() < end {
+            while !is_over.load(Ordering::Relaxed) {
                 for name in &names {
                     let pod = scene.cgroup(&format!("burstable/pod{name}"));
                     // Not there yet, or no longer: that is the point.
-                    drop(fs::remove_dir(pod.join("app")).and_then(|()| fs::remove_dir(pod)));
+                    if fs::remove_dir(pod.join("app")).and_then(|()| fs::remove_dir(pod)).is_ok() {
+                        removed.fetch_add(1, Ordering::Relaxed);
+                    }
                 }
             }
         });
-        let mut round = 0;
-        while Instant::now() < end {
-            round += 1;
+        let end = OnDrop(&is_over);
+        let mut rounds = Rounds::new(20, 2_000);
+        while let Some(round) = rounds.next() {
+            let before = removed.load(Ordering::Relaxed);
             for name in &names {
                 let limits = format!("{{requests: {{cpu: 10m}}, limits: {{memory: {}Mi}}}}", 32 + round % 32);
                 place(&scene.daemon, name, &limits);
             }
-            thread::sleep(Duration::from_millis(30));
+            rounds.note(&scene.daemon).unwrap();
+            wait_until("another removal", || removed.load(Ordering::Relaxed) > before);
         }
+        drop(end);
     });
     Planned::of(&scene.daemon).unwrap().wait_until_held().unwrap();
     for name in &names {
@@ -224,7 +240,7 @@ fn a_frozen_class_holds_up_nobody_else() {
     // Who comes in waits with the others, and goes on with them.
     let mut waiting = Process::new(scene.daemon.exec("default/below", &["true"]).unwrap());
     wait_until("its joining", || !read(&burstable.join("podbelow/app/cgroup.procs")).is_empty());
-    thread::sleep(Duration::from_millis(500));
+    wait_until("its freezing", || read(&burstable.join("podbelow/app/cgroup.events")).contains("frozen 1"));
     assert!(waiting.lives().unwrap());
     fs::write(burstable.join("cgroup.freeze"), "0").unwrap();
     waiting.wait_for_end(PATIENCE).unwrap();

@@ -1,6 +1,6 @@
 //! Limits hold, and cost only who is over them.
 
-use std::{fs, path::Path, process::Stdio, thread, time::Duration};
+use std::{fs, path::Path, process::Stdio};
 
 use enforcer_tests::{
     host::{HugePages, Swap},
@@ -94,9 +94,9 @@ fn who_may_swap_swaps_its_part_and_no_more() {
     let part = 128 * MIB * swap_bytes / kernel::meminfo_bytes("MemTotal").unwrap();
     assert!(limit_bytes.abs_diff(part) < MIB, "{limit_bytes} is not about {part}");
     assert_eq!(scene.read("burstable/podspared/app/memory.swap.max"), "0", "a request that is the limit");
-    let mut over = Process::new(scene.daemon.exec("default/swaps", &hold("160Mi")).unwrap());
-    wait_until("its swapping", || current(&scene) > 8 * MIB);
-    thread::sleep(Duration::from_secs(1));
+    // It says so when it holds all of it.
+    let mut over = scene.daemon.exec_until_ready("default/swaps", &hold("160Mi")).unwrap();
+    assert!(current(&scene) > 8 * MIB, "it does not swap");
     assert!(over.lives().unwrap(), "it died though it may swap");
     assert!(current(&scene) <= limit_bytes);
     drop(over);
@@ -202,12 +202,17 @@ fn an_edited_manifest_touches_no_process_and_a_removed_pod_goes_when_it_is_empty
     scene.daemon.remove_manifest("web.yaml").unwrap();
     let mut stream = scene.daemon.follow().unwrap();
     stream.wait_for_pod("pod.removed", "default/web", PATIENCE).unwrap();
-    thread::sleep(Duration::from_millis(1_500));
+    // The daemon goes over everything again when another comes.
+    let add = |name: &str| {
+        scene.daemon.manifest(&format!("{name}.yaml"), &self::pod(name, &app("{}"))).unwrap();
+        scene.daemon.wait_until_decided(&format!("default/{name}")).unwrap();
+    };
+    add("another");
     assert_eq!(identities(), before, "a removed pod's processes are their own business");
     assert_eq!(read(&pod.join("app/memory.max")), "67108864", "its limits hold to the end");
     // The first of them goes, and the cgroup stays for the other's sake.
     drop(first);
-    thread::sleep(Duration::from_millis(1_500));
+    add("one-more");
     assert_eq!(read(&pod.join("app/cgroup.procs")), second.id().to_string());
     drop(second);
     wait_until("the end of the cgroup", || !pod.exists());

@@ -1,5 +1,5 @@
 //! Containers that are gone before anybody could look.
-use std::{fs, process::Command, thread, time::Duration};
+use std::{fs, process::Command, time::Instant};
 
 use enforcer_tests::{plan::folder, process::Process, wait::wait_until};
 use rustix::process::{Pid, Signal, kill_process};
@@ -65,8 +65,9 @@ fn while_the_daemon_cannot_look() {
     assert_holds(&incident, &expected(&hog, &place("web", "app", &app), &app));
 
     // One that a runtime made in the pod's, and that the daemon never saw alive.
-    wait_until("its cgroup anew", || folder(&app).is_dir());
-    thread::sleep(Duration::from_millis(500));
+    wait_until("its cgroup anew, with its limit", || {
+        fs::read_to_string(folder(&app).join("memory.max")).is_ok_and(|max| max.trim() == "16777216")
+    });
     let held = Held::hold(&scene);
     let brief = format!("{pod}/brief");
     fs::create_dir(dir(&brief)).unwrap();
@@ -83,8 +84,10 @@ fn while_the_daemon_cannot_look() {
 fn has_its_moments_in_order() {
     let mut scene = Scene::open("moments", "");
     scene.pod("web", &[("app", "128Mi"), ("side", "32Mi")]);
+    let begin = Instant::now();
     let mut hog = scene.run("default/web/app", &["workload", "spike", "--size", "512Mi"]);
     let incident = scene.incident("default/web");
+    let took_ms = u64::try_from(begin.elapsed().as_millis()).unwrap();
     hog.killed();
     assert_in_order(&incident);
     let moment = |name: &str| {
@@ -92,6 +95,6 @@ fn has_its_moments_in_order() {
     };
     // All are there, and in milliseconds.
     let moments = ["firstReclaim", "marked", "exited", "memoryBack"].map(moment);
-    assert!(moments.iter().all(|moment| *moment < 10_000), "{moments:?}");
+    assert!(moments.iter().all(|moment| *moment <= took_ms), "{moments:?} within {took_ms} ms");
     scene.close(0);
 }

@@ -2,7 +2,6 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    thread,
     time::Duration,
 };
 
@@ -268,8 +267,12 @@ pub(super) fn wait_for_processes(cgroup: &str, count: usize) -> Vec<u64> {
         procs.lines().map(|pid| pid.parse().unwrap()).collect()
     };
     wait_until("its processes", || list().len() == count);
-    // They are there; now let them come to rest.
-    thread::sleep(Duration::from_millis(200));
+    // They are there; now let them come to rest, as each of them is to sleep.
+    wait_until("their sleep", || {
+        list().iter().all(|pid| {
+            fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") S "))
+        })
+    });
     let mut pids = list();
     assert_eq!(pids.len(), count);
     pids.sort_unstable();

@@ -268,9 +268,9 @@ fn sleeps_of_memory_high_are_what_the_scheduler_says() {
     let cgroup = Cgroup::create("stalls-high").unwrap();
     let begin = Instant::now();
     let mut load = sleeper(&cgroup);
-    let total_ns = |slept: &[Stall]| slept.iter().map(|stall| stall.total_ns).sum::<u64>();
+    let sum_ns = |slept: &[Stall]| slept.iter().map(|stall| stall.total_ns).sum::<u64>();
     wait_until("three seconds of sleep", || {
-        total_ns(&watch.of(&cgroup, StallKind::MemoryHigh)) > 3_000_000_000
+        sum_ns(&watch.of(&cgroup, StallKind::MemoryHigh)) > 3_000_000_000
     });
     cgroup.kill().unwrap();
     load.wait().unwrap();
@@ -278,7 +278,7 @@ fn sleeps_of_memory_high_are_what_the_scheduler_says() {
     let slept = watch.of(&cgroup, StallKind::MemoryHigh);
     assert!(slept.iter().all(|stall| stall.limit == Some(id(&cgroup))), "{slept:?}");
     // It sleeps within what we measure, and for nothing else: but for a moment, as nothing else is to be waited for.
-    let (total_us, slept_us) = (total_ns(&slept) / 1_000, slept_us(&trace.seen().unwrap()));
+    let (total_us, slept_us) = (sum_ns(&slept) / 1_000, slept_us(&trace.seen().unwrap()));
     println!("{total_us} us, {slept_us} us by the scheduler, {lived_us} us lived");
     assert!(total_us >= slept_us / 10 * 9, "{total_us} us measured and {slept_us} us slept");
     assert!(total_us <= lived_us, "{total_us} us measured of {lived_us} us lived");

@@ -5,7 +5,7 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use enforcer_tests::wait::wait_until;
+use enforcer_tests::{rounds::Rounds, wait::wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Scene, cgroup_of, pod, read, shown, text, wait_until_in};
@@ -13,7 +13,7 @@ use super::{Scene, cgroup_of, pod, read, shown, text, wait_until_in};
 const LIMITS: &str = "{limits: {cpu: 200m, memory: 64Mi}}";
 
 /// The scope has its limits before the command's first instruction, and the process its score.
-#[guest_test(systemd)]
+#[guest_test(systemd, repeats)]
 fn a_command_begins_within_its_limits() {
     let scene = Scene::open("begins", "");
     scene.daemon.manifest("web.yaml", &pod("web", LIMITS)).unwrap();
@@ -21,7 +21,9 @@ fn a_command_begins_within_its_limits() {
                   $g/memory.oom.group $g/pids.max /proc/self/oom_score_adj; echo $$";
     let scope = scene.slice("podweb").join("enforcer-web-app.scope");
     // Each time another scope: the one before went with its last process.
-    for _ in 0..10 {
+    let mut rounds = Rounds::new(2, 200);
+    while rounds.next().is_some() {
+        rounds.note(&scene.daemon).unwrap();
         let mut command = scene.daemon.verb(&["exec", "default/web", "--", "sh", "-c", script]);
         let child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

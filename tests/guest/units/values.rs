@@ -4,7 +4,6 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     process::Command,
-    time::{Duration, Instant},
 };
 
 use enforcer_tests::{
@@ -12,6 +11,7 @@ use enforcer_tests::{
     host::HugePages,
     plan::{self, Planned},
     process::Process,
+    rounds::Rounds,
     wait::{PATIENCE, wait_until},
 };
 
@@ -102,7 +102,7 @@ fn populate(scene: &Scene) -> BTreeMap<String, Process> {
     processes
 }
 
-#[guest_test(systemd)]
+#[guest_test(systemd, repeats)]
 fn every_value_is_what_the_plan_says_and_survives_a_reload() {
     let _pages = HugePages::reserve(4).unwrap();
     let scene = Scene::open("values", SETTINGS);
@@ -127,10 +127,12 @@ fn every_value_is_what_the_plan_says_and_survives_a_reload() {
     }
 
     // What systemd keeps was never away; what it has reset is put right, however often.
-    for _ in 0..5 {
+    let mut rounds = Rounds::new(1, 50);
+    while rounds.next().is_some() {
         reload();
         assert_eq!(lost(&planned), Vec::<String>::new());
         planned.wait_until_held().unwrap();
+        rounds.note(&scene.daemon).unwrap();
     }
     let Scene { daemon, slice, name: _ } = scene;
     daemon.stop().unwrap();
@@ -291,9 +293,7 @@ fn a_pods_slice_goes_with_its_manifest() {
     });
     assert!(busy.is_dir(), "what runs is not ended for a manifest that is gone");
     drop(process);
-    let start = Instant::now();
     wait_until("the end of the busy pod's slice", || !busy.exists());
-    assert!(start.elapsed() < PATIENCE.min(Duration::from_mins(1)), "{:?}", start.elapsed());
     wait_until("its unit's end", || {
         shown("going-kubepods-burstable-podbusy.slice", "ActiveState") == "inactive"
     });

@@ -34,5 +34,8 @@ impl Environment {
 
 /// As assignments before a command of the shell, each with a space after it.
 pub(crate) fn assignments<'a>(variables: impl IntoIterator<Item = (&'a str, String)>) -> String {
-    variables.into_iter().map(|(name, value)| format!("{name}={value} ")).collect()
+    let words = variables
+        .into_iter()
+        .flat_map(|(name, value)| [name.to_owned(), "=".to_owned(), value, " ".to_owned()]);
+    words.collect()
 }
