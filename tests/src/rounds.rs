@@ -33,7 +33,7 @@ impl Rounds {
 
     /// How many rounds there are.
     #[must_use]
-    pub fn count(&self) -> u32 {
+    pub fn total(&self) -> u32 {
         self.count
     }
 
