@@ -146,7 +146,8 @@ fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let shown = folder.path().display();
     let config = format!(
-        "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\nstateDir: {shown}/state\nrunDir: {shown}\n"
+        "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\nstateDir: {shown}/state\nrunDir: {shown}\n\
+         staticPodPath: {shown}/pods\n"
     );
     std::fs::write(folder.path().join("config.yaml"), config).unwrap();
     folder
@@ -164,6 +165,10 @@ struct Viewed {
 
 impl Viewed {
     fn start(folder: &Path, size: (u16, u16), variables: &[(&str, &str)]) -> Self {
+        Self::start_verb(folder, size, variables, &["top", "--interval", "500ms"])
+    }
+
+    fn start_verb(folder: &Path, size: (u16, u16), variables: &[(&str, &str)], verb: &[&str]) -> Self {
         let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&controller).unwrap();
         unlockpt(&controller).unwrap();
@@ -176,7 +181,7 @@ impl Viewed {
         // In a session of its own whose terminal it is.
         let mut command = Command::new("setsid");
         command.arg("--ctty").arg(env!("CARGO_BIN_EXE_enforcer"));
-        command.arg("--config").arg(folder.join("config.yaml")).args(["top", "--interval", "500ms"]);
+        command.arg("--config").arg(folder.join("config.yaml")).args(verb);
         command.env("TERM", "xterm-256color").env_remove("NO_COLOR").envs(variables.iter().copied());
         let view = command.stdin(stdio()).stdout(stdio()).stderr(stdio()).spawn().unwrap();
         let parser = Arc::new(Mutex::new(vt100::Parser::new(size.1, size.0, 100)));
@@ -432,4 +437,17 @@ fn no_daemon_is_told_before_the_terminal_is_taken() {
     assert_eq!(viewed.end().code(), Some(69));
     viewed.until_shown("error: cannot reach the daemon");
     assert!(!String::from_utf8_lossy(&viewed.raw.lock().unwrap()).contains("\x1b[?1049h"));
+}
+
+#[test]
+fn a_daemon_on_a_terminal_logs_in_colour() {
+    let folder = folder();
+    std::fs::create_dir_all(folder.path().join("pods")).unwrap();
+    let run = ["run", "--mode", "dry-run"];
+    let mut viewed = Viewed::start_verb(folder.path(), (200, 50), &[("RUST_LOG", "info")], &run);
+    viewed.until_shown("INFO");
+    viewed.signal(Signal::TERM);
+    assert!(viewed.end().success(), "{}", viewed.screen().contents());
+    let raw = String::from_utf8_lossy(&viewed.raw.lock().unwrap()).into_owned();
+    assert!(raw.contains("\u{1b}[32m") && !raw.contains("crate feature"), "{raw}");
 }

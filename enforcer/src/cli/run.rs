@@ -4,7 +4,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{filter::Targets, layer::SubscriberExt as _};
 
 use super::{Context, Failure, Files};
 use crate::{
@@ -105,12 +105,12 @@ fn log(verbose: u8, color: bool) -> anyhow::Result<()> {
         1 => "info,enforcer=debug,enforcer_ebpf=debug,aya=warn,aya_obj=warn",
         2.. => "trace",
     };
-    let filter = match std::env::var(EnvFilter::DEFAULT_ENV) {
-        Ok(directives) => EnvFilter::try_new(directives).context("RUST_LOG cannot be read")?,
-        Err(_unset) => EnvFilter::try_new(default).context("the default log filter is wrong")?,
+    let filter: Targets = match std::env::var("RUST_LOG") {
+        Ok(directives) => directives.parse().context("RUST_LOG cannot be read")?,
+        Err(_unset) => default.parse().context("the default log filter is wrong")?,
     };
-    let subscriber =
-        tracing_subscriber::fmt().with_writer(io::stderr).with_env_filter(filter).with_ansi(color).finish();
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(color);
+    let subscriber = tracing_subscriber::registry().with(lines).with(filter);
     tracing::subscriber::set_global_default(subscriber).context("logging is set up already")?;
     // What the libraries and the eBPF programs say through `log`.
     tracing_log::LogTracer::init().context("logging is set up already")?;
