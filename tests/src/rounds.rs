@@ -31,12 +31,6 @@ impl Rounds {
         Self { count, started: 0, first: None, last: None }
     }
 
-    /// How many rounds there are.
-    #[must_use]
-    pub fn total(&self) -> u32 {
-        self.count
-    }
-
     /// Notes what the daemon holds now: once in each round, always at the same point of it.
     pub fn note(&mut self, daemon: &Daemon) -> anyhow::Result<()> {
         let descriptors = fs::read_dir(format!("/proc/{}/fd", daemon.pid()))?.count();
