@@ -1,7 +1,6 @@
 //! Runs the guest tests on some kernels.
 mod batch;
 mod environment;
-mod lanes;
 mod tier;
 
 use std::{
@@ -19,7 +18,7 @@ pub(crate) use self::{
     batch::Batch,
     environment::{Environment, assignments},
 };
-use self::{batch::batches, lanes::Lanes, tier::GuestTest};
+use self::{batch::batches, tier::GuestTest};
 use crate::{
     build::{self, Kind, Product},
     ebpf,
@@ -134,8 +133,7 @@ impl Suite {
         Ok(Self { guests, batches, at_once })
     }
 
-    /// Runs the tests, in as many guests side by side as this machine carries. No two that judge a rate or a latency run
-    /// at a time. Answers each batch with what came of it.
+    /// Runs the tests, in as many guests side by side as this machine carries. Answers each batch with what came of it.
     pub(crate) fn run(
         &self,
         environment: Environment,
@@ -143,11 +141,12 @@ impl Suite {
         timeline: &Timeline,
     ) -> Vec<(Batch, Tally)> {
         let Self { guests, batches, at_once } = self;
-        let lanes = Lanes::new(batches.clone());
+        let waiting = Mutex::new(batches.iter());
         let results = Mutex::new(Vec::new());
         let work = || {
-            while let Some(taken) = lanes.take() {
-                let batch = &taken.batch;
+            // A guest that ends makes room for the next batch.
+            let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
+            while let Some(batch) = next() {
                 let boot = Boot { guests, batch, environment, timeout };
                 let tally = timeline.step(&format!("kernel {}", batch.name), || {
                     let tally = boot.run(*at_once > 1);

@@ -4,11 +4,8 @@ use proc_macro::{TokenStream, TokenTree};
 /// What a test is about, and so where it runs.
 const TIERS: [&str; 3] = ["kernel", "daemon", "systemd"];
 
-/// Words that may follow the tier, in this order.
-///
-/// - `exclusive`: the test judges a rate or a latency, and never runs beside another such test.
-/// - `repeats`: a soak runs it, with many more rounds.
-const TRAITS: [&str; 2] = ["exclusive", "repeats"];
+/// May follow the tier: a soak runs the test, with many more rounds.
+const REPEATS: &str = "repeats";
 
 /// Makes a function a test of one tier.
 ///
@@ -16,14 +13,13 @@ const TRAITS: [&str; 2] = ["exclusive", "repeats"];
 /// - `daemon`: it is about the daemon alone, and runs on one kernel.
 /// - `systemd`: it is about systemd's units, and runs on one kernel with systemd as its init.
 ///
-/// After the tier may stand `exclusive`, if the test judges a rate or a latency and never runs beside another such test, and
-/// `repeats`, if a soak runs it with many more rounds.
+/// After the tier may stand `repeats`, if a soak runs the test with many more rounds.
 ///
 /// These words end the test's name, so that they appear in the list of tests:
 ///
 /// ```text
-/// #[guest_test(kernel, exclusive)]
-/// fn stalls_are_counted() {} // stalls_are_counted::kernel::exclusive
+/// #[guest_test(kernel, repeats)]
+/// fn kills_are_seen() {} // kills_are_seen::kernel::repeats
 /// ```
 #[proc_macro_attribute]
 pub fn guest_test(words: TokenStream, function: TokenStream) -> TokenStream {
@@ -48,28 +44,22 @@ fn name(function: &TokenStream) -> Result<String, String> {
     }
 }
 
-/// Modules of these names but for the last, which is a test that calls the function.
+/// The module whose one test calls the function.
 fn test(words: &str, name: &str) -> Result<String, String> {
     let words: Vec<&str> = words.split(',').map(str::trim).collect();
-    let Some((last, modules)) = words.split_last().filter(|_| are_valid(&words)) else {
-        return Err(format!(
-            "`{}` is no tier; write one of {}, and after it {} where they hold, in this order",
+    match words[..] {
+        [tier] if TIERS.contains(&tier) => {
+            Ok(format!("#[cfg(test)] mod {name} {{ #[test] fn {tier}() {{ super::{name}() }} }}"))
+        }
+        [tier, REPEATS] if TIERS.contains(&tier) => Ok(format!(
+            "#[cfg(test)] mod {name} {{ mod {tier} {{ #[test] fn {REPEATS}() {{ super::super::{name}() }} }} }}"
+        )),
+        _ => Err(format!(
+            "`{}` is no tier; write one of {}, followed by `, {REPEATS}` if a soak repeats the test",
             words.join(", "),
-            TIERS.join(", "),
-            TRAITS.join(", ")
-        ));
-    };
-    let up = "super::".repeat(words.len());
-    let test = format!("#[test] fn {last}() {{ {up}{name}() }}");
-    let modules = modules.iter().rev().fold(test, |inner, word| format!("mod {word} {{ {inner} }}"));
-    Ok(format!("#[cfg(test)] mod {name} {{ {modules} }}"))
-}
-
-/// One tier, then some of the traits in their order.
-fn are_valid(words: &[&str]) -> bool {
-    let Some((tier, traits)) = words.split_first() else { return false };
-    let mut known = TRAITS.iter();
-    TIERS.contains(tier) && traits.iter().all(|word| known.any(|one| one == word))
+            TIERS.join(", ")
+        )),
+    }
 }
 
 #[cfg(test)]
@@ -80,22 +70,16 @@ mod tests {
     fn a_tests_name_ends_with_its_tier() {
         let shared = test("kernel", "kills").unwrap();
         assert_eq!(shared, "#[cfg(test)] mod kills { #[test] fn kernel() { super::kills() } }");
-        let exclusive = test("daemon , exclusive", "shares").unwrap();
+        let repeated = test("daemon , repeats", "restarts").unwrap();
         assert!(
-            exclusive.contains("mod shares { mod daemon { #[test] fn exclusive() { super::super::shares() }")
-        );
-        let both = test("kernel, exclusive, repeats", "shares").unwrap();
-        assert!(
-            both.contains(
-                "mod kernel { mod exclusive { #[test] fn repeats() { super::super::super::shares()"
-            )
+            repeated
+                .contains("mod restarts { mod daemon { #[test] fn repeats() { super::super::restarts() }")
         );
     }
 
     #[test]
     fn a_word_that_is_no_tier_is_refused_with_those_that_are() {
-        for words in
-            ["", "kernal", "exclusive", "kernel exclusive", "kernel, daemon", "kernel, repeats, exclusive"]
+        for words in ["", "kernal", "repeats", "kernel repeats", "kernel, daemon", "kernel, repeats, daemon"]
         {
             let refused = test(words, "kills").unwrap_err();
             assert!(refused.contains("kernel, daemon, systemd"), "{refused}");

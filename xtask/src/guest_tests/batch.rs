@@ -14,8 +14,6 @@ const MOST_TESTS: usize = 30;
 pub(crate) struct Batch {
     pub(crate) kernel: KernelName,
     pub(crate) init: Init,
-    /// Its tests judge a rate or a latency, and it never runs beside another such batch.
-    pub(crate) exclusive: bool,
     /// The kernel, and what distinguishes it from that kernel's other batches.
     pub(crate) name: String,
     pub(crate) tests: Vec<String>,
@@ -24,31 +22,31 @@ pub(crate) struct Batch {
 /// The batches in which tests run on some kernels, in the order in which they start. On `whole` kernels every test runs, on
 /// the others only tests of the tier `kernel`.
 pub(crate) fn batches(tests: &[GuestTest], kernels: &[KernelName], whole: &[KernelName]) -> Vec<Batch> {
-    let mut groups: BTreeMap<(KernelName, bool, bool), Vec<&GuestTest>> = BTreeMap::new();
+    let mut groups: BTreeMap<(KernelName, bool), Vec<&GuestTest>> = BTreeMap::new();
     for kernel in kernels {
         for test in tests.iter().filter(|test| test.tier == Tier::Kernel || whole.contains(kernel)) {
             let with_systemd = test.tier == Tier::Systemd;
-            groups.entry((*kernel, with_systemd, test.exclusive)).or_default().push(test);
+            groups.entry((*kernel, with_systemd)).or_default().push(test);
         }
     }
     let mut batches = Vec::new();
-    for ((kernel, with_systemd, exclusive), tests) in groups {
+    for ((kernel, with_systemd), tests) in groups {
         let init = if with_systemd { Init::Systemd } else { Init::Own };
         let shares = shares(&tests);
         let several = shares.len() > 1;
         for (number, tests) in (1..).zip(shares) {
             let mut name = kernel.to_string();
-            for (is_it, word) in [(with_systemd, " systemd"), (exclusive, " exclusive")] {
-                name.push_str(if is_it { word } else { "" });
+            if with_systemd {
+                name.push_str(" systemd");
             }
             if several {
                 name.push_str(&format!(" part {number}"));
             }
-            batches.push(Batch { kernel, init, exclusive, name, tests });
+            batches.push(Batch { kernel, init, name, tests });
         }
     }
-    // Exclusive batches run one after another, so they start first; large batches start before small ones.
-    batches.sort_by_key(|batch| (!batch.exclusive, Reverse(batch.tests.len())));
+    // What takes long starts first, so that no guest runs long after the others have ended.
+    batches.sort_by_key(|batch| Reverse(batch.tests.len()));
     batches
 }
 
@@ -71,18 +69,15 @@ mod tests {
 
     #[test]
     fn tests_run_where_their_tier_says() {
-        let tests = tests(&["a::kernel", "b::daemon", "c::systemd", "d::kernel::exclusive"]);
+        let tests = tests(&["a::kernel", "b::daemon", "c::systemd", "d::kernel::repeats"]);
         let of = |batches: Vec<Batch>| -> Vec<_> {
             batches.into_iter().map(|batch| (batch.name, batch.tests.join(" "))).collect()
         };
         let expected = [
-            ("6.1 exclusive", "d::kernel::exclusive"),
-            ("6.12 exclusive", "d::kernel::exclusive"),
-            ("7.2 exclusive", "d::kernel::exclusive"),
-            ("6.12", "a::kernel b::daemon"),
-            ("6.1", "a::kernel"),
+            ("6.12", "a::kernel b::daemon d::kernel::repeats"),
+            ("6.1", "a::kernel d::kernel::repeats"),
+            ("7.2", "a::kernel d::kernel::repeats"),
             ("6.12 systemd", "c::systemd"),
-            ("7.2", "a::kernel"),
         ]
         .map(|(name, tests)| (name.to_owned(), tests.to_owned()));
         assert_eq!(of(batches(&tests, &KernelName::ALL, ONE)), expected);

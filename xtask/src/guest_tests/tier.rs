@@ -30,8 +30,6 @@ pub(crate) struct GuestTest {
     /// With the words of its tier.
     pub(crate) name: String,
     pub(crate) tier: Tier,
-    /// It judges a rate or a latency, and never runs beside another such test.
-    pub(crate) exclusive: bool,
     /// A soak runs it, with many more rounds.
     pub(crate) repeats: bool,
 }
@@ -39,25 +37,23 @@ pub(crate) struct GuestTest {
 impl GuestTest {
     /// A test by its name; `None` if the name has no tier.
     pub(crate) fn parse(name: &str) -> Option<Self> {
-        let (rest, repeats) = without(name, "::repeats");
-        let (rest, exclusive) = without(rest, "::exclusive");
+        let (rest, repeats) = without_repeats(name);
         let (_, word) = rest.rsplit_once("::")?;
         let tier = Tier::ALL.into_iter().find(|tier| tier.word() == word)?;
-        Some(Self { name: name.to_owned(), tier, exclusive, repeats })
+        Some(Self { name: name.to_owned(), tier, repeats })
     }
 
     /// Whether its name contains the filter. The words of the tier do not count, unless the filter is the whole name.
     pub(crate) fn matches(&self, filter: &str) -> bool {
-        let (name, _) = without(&self.name, "::repeats");
-        let (name, _) = without(name, "::exclusive");
+        let (name, _) = without_repeats(&self.name);
         let path = name.rsplit_once("::").map_or(name, |(path, _)| path);
         path.contains(filter) || self.name == filter
     }
 }
 
-/// The name without that end, and whether it had it.
-fn without<'a>(name: &'a str, end: &str) -> (&'a str, bool) {
-    name.strip_suffix(end).map_or((name, false), |rest| (rest, true))
+/// The name without the word `repeats` at its end, and whether it had it.
+fn without_repeats(name: &str) -> (&str, bool) {
+    name.strip_suffix("::repeats").map_or((name, false), |rest| (rest, true))
 }
 
 #[cfg(test)]
@@ -66,27 +62,24 @@ mod tests {
 
     #[test]
     fn a_name_says_its_tier() {
-        let parse = |name: &str| GuestTest::parse(name).map(|test| (test.tier, test.exclusive));
+        let parse = |name: &str| GuestTest::parse(name).map(|test| (test.tier, test.repeats));
         assert_eq!(parse("ooms::node::that_runs_out::kernel"), Some((Tier::Kernel, false)));
-        assert_eq!(parse("outlook::waves::daemon::exclusive"), Some((Tier::Daemon, true)));
+        assert_eq!(parse("outlook::waves::daemon::repeats"), Some((Tier::Daemon, true)));
         assert_eq!(parse("units::exec::begins::systemd"), Some((Tier::Systemd, false)));
-        let repeating = GuestTest::parse("outlook::waves::daemon::exclusive::repeats").unwrap();
-        assert!(repeating.exclusive && repeating.repeats && repeating.matches("waves"));
-        for name in ["ooms::node::that_runs_out", "kernel", "a::exclusive", "exclusive", "a::kernel::daemons"]
-        {
+        for name in ["ooms::node::that_runs_out", "kernel", "a::repeats", "repeats", "a::kernel::daemons"] {
             assert_eq!(parse(name), None, "{name}");
         }
     }
 
     #[test]
     fn a_filter_matches_names_and_not_tiers() {
-        let test = GuestTest::parse("pins::a_storm::kernel::exclusive").unwrap();
+        let test = GuestTest::parse("pins::a_storm::kernel::repeats").unwrap();
         assert!(
-            ["pins", "storm", "pins::a_storm", "pins::a_storm::kernel::exclusive"]
+            ["pins", "storm", "pins::a_storm", "pins::a_storm::kernel::repeats"]
                 .map(|f| test.matches(f))
                 .iter()
                 .all(|is| *is)
         );
-        assert!(["kernel", "exclusive", "node"].map(|f| test.matches(f)).iter().all(|is| !is));
+        assert!(["kernel", "repeats", "node"].map(|f| test.matches(f)).iter().all(|is| !is));
     }
 }
