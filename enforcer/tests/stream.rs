@@ -105,6 +105,10 @@ impl Scene {
         fs::DirBuilder::new().mode(0o750).create(self.file("run")).unwrap();
         let (journal, _) = Journal::open("n1", "b1", &self.file("state"), &self.file("run")).unwrap();
         for _ in 0..4_000 {
+            // The journal gives events up when the disk is too far behind.
+            while journal.load().unwritten_records > 500 {
+                thread::sleep(Duration::from_millis(1));
+            }
             let data = json!({"pad": "x".repeat(1_000)});
             journal.append(Event { kind: EventType::ConfigLoaded, subject: Subject::Node, data });
         }
