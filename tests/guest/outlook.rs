@@ -1,6 +1,10 @@
 //! A node that fills: the daemon warns before the end, once, names the pods that cause it, and says when it is over.
 
-use std::{path::Path, thread, time::Duration};
+use std::{
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
 
 use enforcer_tests::{
     daemon::Daemon,
@@ -50,16 +54,21 @@ impl Scene {
         add(&self.daemon, &mut self.stream, mark);
     }
 
-    /// Waits until no threshold comes nearer, as far as the daemon sees: its first looks are at a node that has just booted.
-    /// What it warned of until then is over.
+    /// Waits until no threshold comes so near that the daemon would warn of it: its first looks are at a node that has just
+    /// booted. What it warned of until then is over.
     fn settle(&mut self) {
-        const FAR_MS: u64 = 180_000;
-        wait_until("a node at rest", || {
+        const FAR_MS: u64 = 90_000;
+        let start = Instant::now();
+        loop {
             let view = self.look();
             let signals = view["signals"].as_array().unwrap().iter();
             let mut thresholds = signals.flat_map(|signal| signal["thresholds"].as_array().unwrap());
-            thresholds.all(|threshold| threshold["crossedInMs"].as_u64().is_none_or(|left| left > FAR_MS))
-        });
+            if thresholds.all(|threshold| threshold["crossedInMs"].as_u64().is_none_or(|left| left > FAR_MS))
+            {
+                break;
+            }
+            assert!(start.elapsed() < PATIENCE, "the node does not come to rest: {view}");
+        }
         self.catch_up("settled");
         self.wait_for_all_to_clear();
         self.stream.seen.clear();
