@@ -277,7 +277,8 @@ fn process_ids_that_go_are_warned_of_with_the_pod_that_has_them() {
     let _bound = PidMax::leave(300 + 500).unwrap();
     let settings = "evictionHard: {memory.available: 50Mi, pid.available: \"300\"}";
     let mut scene = Scene::open("pids", settings, &["forks", "few"]);
-    let few = scene.start("few", &["fork", "--count", "20"]);
+    // One that has just started processes would be named as well.
+    let few = scene.hold("few", 16);
     scene.settle();
     // One every 20 ms, and so in a quarter of a minute or so as many as there may be.
     let script = "for i in $(seq 3000); do sleep 100000 & usleep 20000; done";

@@ -42,8 +42,8 @@ impl Machine<'_> {
         }
         let Self { kernel, accelerator, memory_mib, cpus } = self;
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
-        // Without the old timer the guest calibrates its clock against the HPET. Against the other, on a busy host, one guest in a
-        // hundred had a clock that ran more than twice as fast.
+        // Calibration of the clock against the i8254 fails on a busy host, and may come out wrong: one guest of a hundred had a
+        // clock that ran more than twice as fast. Without that timer the kernel uses the HPET.
         command.args(["-machine", "q35,memory-backend=ram,vmport=off,pit=off", "-smp", &cpus.to_string()]);
         command.args(["-m", &memory_mib.to_string()]);
         // Resident from the start: a guest's page fault must not be a fault of the host as well.
