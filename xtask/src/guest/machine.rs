@@ -42,8 +42,8 @@ impl Machine<'_> {
         }
         let Self { kernel, accelerator, memory_mib, cpus } = self;
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
-        // Calibration of the clock against the i8254 fails on a busy host, and may come out wrong: one guest of a hundred had a
-        // clock that ran more than twice as fast. Without that timer the kernel uses the HPET.
+        // Without the i8254 the kernel calibrates its clock against the HPET. Against the i8254 calibration fails on a busy host,
+        // which is the likely cause of a clock that ran more than twice as fast in one guest of a hundred.
         command.args(["-machine", "q35,memory-backend=ram,vmport=off,pit=off", "-smp", &cpus.to_string()]);
         command.args(["-m", &memory_mib.to_string()]);
         // Resident from the start: a guest's page fault must not be a fault of the host as well.
