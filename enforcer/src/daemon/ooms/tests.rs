@@ -157,7 +157,8 @@ fn pid(pod: u64) -> u32 {
 #[tokio::test]
 async fn a_storm_of_four_thousand_is_told_whole_and_each_of_its_own_pod() {
     const PODS: u64 = 4_000;
-    let mut reader = Reader::start(PODS, RING_BYTES);
+    // What a full ring holds becomes events at once where the reader runs late: fewer bytes than this journal keeps.
+    let mut reader = Reader::start(PODS, RING_BYTES / 4);
     for pod in 0..PODS {
         let mark = mark(pod, pid(pod));
         reader.put(mark.as_bytes()).await;
