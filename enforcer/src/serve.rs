@@ -33,6 +33,7 @@ pub use self::{
     orders::{Done, No, OrderView, Wish},
     peer::{Peer, Stranger},
     pods::{ContainerView, PodState, PodView, View},
+    query::Query,
     ranking::{ExcludedView, RankedView, Ranker, RankingView, ranked_signal},
     server::{Error, Observe, Sources},
     socket::{Access, Account, Sockets},

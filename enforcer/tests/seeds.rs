@@ -4,7 +4,9 @@
 
 use std::{fs, io, path::Path};
 
-use enforcer_fuzz::{configuration, manifest, quantity, recording, records};
+use enforcer_fuzz::{
+    btf, configuration, intent, journal, kernel_text, manifest, quantity, query, recording, records,
+};
 
 #[path = "../fuzz/src/lib.rs"]
 #[expect(
@@ -50,4 +52,29 @@ fn recordings_hold() -> io::Result<()> {
 #[test]
 fn records_hold() -> io::Result<()> {
     replay("records", records::check)
+}
+
+#[test]
+fn type_descriptions_hold() -> io::Result<()> {
+    replay("btf", btf::check)
+}
+
+#[test]
+fn intent_pages_hold() -> io::Result<()> {
+    replay("intent", intent::check)
+}
+
+#[test]
+fn logs_hold() -> io::Result<()> {
+    replay("journal", journal::check)
+}
+
+#[test]
+fn kernel_texts_hold() -> io::Result<()> {
+    replay("kernel_text", kernel_text::check)
+}
+
+#[test]
+fn queries_hold() -> io::Result<()> {
+    replay("query", query::check)
 }

@@ -29,12 +29,22 @@ const MOST_BYTES: u32 = 16_384;
 /// What is fuzzed.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Target {
+    /// The kernel's description of its types
+    Btf,
     /// Configurations, thresholds and durations
     Configuration,
+    /// The intent page
+    Intent,
+    /// Segments and tail of the log, and their repair
+    Journal,
+    /// The kernel's text files
+    KernelText,
     /// Pod manifests, and their plans
     Manifest,
     /// Quantities
     Quantity,
+    /// The query of the event stream
+    Query,
     /// Recordings of the eviction engine, and their replay
     Recording,
     /// The stream of records into the incidents
@@ -44,9 +54,14 @@ pub(crate) enum Target {
 impl Target {
     fn name(self) -> &'static str {
         match self {
+            Self::Btf => "btf",
             Self::Configuration => "configuration",
+            Self::Intent => "intent",
+            Self::Journal => "journal",
+            Self::KernelText => "kernel_text",
             Self::Manifest => "manifest",
             Self::Quantity => "quantity",
+            Self::Query => "query",
             Self::Recording => "recording",
             Self::Records => "records",
         }
@@ -133,7 +148,7 @@ fn fuzz_one(
         return Ok(Outcome { summary, failed: false });
     }
     let summary = format!(
-        "FAIL {name}: an input broke it ({status}); keep it in enforcer/fuzz/seeds/{name}, and mend the code\n{}",
+        "FAIL {name}: an input broke it ({status}); keep it in enforcer/fuzz/seeds/{name}, and fix the code\n{}",
         said.last.join("\n")
     );
     Ok(Outcome { summary, failed: true })

@@ -16,16 +16,19 @@ const POD_BYTES: usize = 253;
 
 /// What `GET /v1/events` was asked for.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Query {
-    pub(super) after: Option<Cursor>,
-    pub(super) follow: Option<bool>,
-    pub(super) filter: Filter,
+pub struct Query {
+    /// Events behind this one alone.
+    pub after: Option<Cursor>,
+    /// Whether to wait for what comes.
+    pub follow: Option<bool>,
+    /// Which events.
+    pub filter: Filter,
 }
 
 impl Query {
     /// Reads a query string; a parameter that is unknown, wrong or given twice is an error that says what would be
     /// right.
-    pub(super) fn parse(pairs: Vec<(String, String)>) -> Result<Self, String> {
+    pub fn parse(pairs: Vec<(String, String)>) -> Result<Self, String> {
         let mut parsed = Self::default();
         let mut seen: Vec<String> = Vec::new();
         for (name, value) in pairs {
