@@ -20,6 +20,7 @@ use std::{
 
 use self::fields::{Fields, Provenance};
 use crate::{
+    cgroup,
     journal::Limits,
     model::{CgroupPath, NodeComponent},
     policy::{EvictionSettings, Settings, allocatable, engine::Resource, threshold::Threshold},
@@ -47,8 +48,8 @@ pub use crate::{
     serve::{Access, Account, Sockets},
 };
 
-/// What `nodeComponents` is by default: the programs of a Kubernetes node.
-const NODE_COMPONENTS: [&str; 5] = ["kubelet", "containerd", "crio", "dockerd", "kube-proxy"];
+/// What `nodeComponents` names by default beside kubelets and runtimes.
+const KUBE_PROXY: &str = "kube-proxy";
 
 /// The largest configuration file that is read.
 const MAX_BYTES: u64 = 1 << 20;
@@ -137,8 +138,9 @@ impl Default for Config {
             journal: Limits::default(),
             static_pod_path: "/etc/enforcer/pods".into(),
             on_drift: OnDrift::Restore,
-            node_components: NODE_COMPONENTS
+            node_components: cgroup::COMPONENTS
                 .iter()
+                .chain([&KUBE_PROXY])
                 .map(|name| NodeComponent::Executable((*name).to_owned()))
                 .collect(),
             oom_score_policy: OomScorePolicy::Static,

@@ -225,7 +225,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        cgroup::CgroupDir,
+        cgroup::{CgroupDir, Guard},
         policy::{Plan, Settings, admission::Admission, plan_decided, sample},
     };
 
@@ -259,7 +259,8 @@ mod tests {
             stand(&dir(index), used_mib * MIB);
         }
         let root = CgroupDir::unchecked(temp.path()).unwrap();
-        let open = |(index, plan)| Arc::new(Candidate::open(&root, plan).unwrap().protected(index == 2));
+        let guard = Arc::new(Guard::new(Path::new("/proc"), &[]));
+        let open = |(index, plan)| Arc::new(Candidate::open(&root, &guard, plan).unwrap().protected(index == 2));
         let candidates: Vec<_> = plan.pods.iter().enumerate().map(open).collect();
         let settings = Arc::new(Mutex::new(EngineSettings::default()));
         let ranks = Ranks::new(Arc::new(Mutex::new(candidates)), settings, None);

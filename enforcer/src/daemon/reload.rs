@@ -103,11 +103,13 @@ mod tests {
         cgroup::{Absent, OnDrift},
         config::Mode,
         journal::{Batch, Filter},
+        sense::PidNamespace,
     };
 
     fn host() -> Host {
         let node = crate::policy::sample::node();
-        Host { name: "host".into(), boot_id: "boot".into(), node, systemd: Err(Absent::Init) }
+        let pid_namespace = Some(PidNamespace::new(4, 0xEFFF_FFFC));
+        Host { name: "host".into(), boot_id: "boot".into(), node, systemd: Err(Absent::Init), pid_namespace }
     }
 
     #[test]

@@ -19,10 +19,7 @@ use super::{
     turn::now_ns,
 };
 use crate::{
-    cgroup::{
-        self, Forbidden,
-        guard::{self, each_process},
-    },
+    cgroup::{self, Forbidden, guard::each_process},
     policy::engine::{Outcome, Refusal, Resource, Spared},
 };
 
@@ -144,7 +141,7 @@ pub fn end(
 
 fn check(candidate: &Candidate) -> Result<(), EndError> {
     for target in &candidate.targets {
-        match guard::forbidden(&target.dir) {
+        match candidate.guard.forbidden(&target.dir, target.origin) {
             Ok(None) => {}
             Ok(Some(reason)) => return Err(EndError::Forbidden(reason)),
             // It ended by itself.
@@ -194,8 +191,8 @@ fn terminate(target: &Target) -> Result<(), EndError> {
 }
 
 fn list(target: &Target, visit: &mut dyn FnMut(u32)) -> Result<(), EndError> {
-    match each_process(&target.dir, 0, visit) {
+    match each_process(&target.dir, visit) {
         Err(error) if !error.is_gone() => Err(error.into()),
-        Ok(()) | Err(_) => Ok(()),
+        Ok(_) | Err(_) => Ok(()),
     }
 }

@@ -2,6 +2,7 @@
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
+    path::Path,
     sync::Arc,
     thread,
     time::Duration,
@@ -9,16 +10,37 @@ use std::{
 
 use super::{Desired, telling};
 use crate::{
-    cgroup::{self, CgroupDir},
+    cgroup::{self, CgroupDir, Guard},
     daemon::lookout::{Kubepods, Sights, Suspect},
     evict::{self, Candidate, OpenError},
-    model::{CgroupId, CgroupPath, PodUid, QosClass},
+    model::{CgroupId, CgroupPath, NodeComponent, PodUid, QosClass},
     policy::{CgroupPlan, ContainerPlan, Plan, PodPlan, admission::Rejection},
     source::State,
 };
 
-/// Opens a pod with what of it may be killed.
-pub(super) type Open = fn(&CgroupDir, &PodPlan) -> Result<Candidate, OpenError>;
+/// Opens pods with what of them may be killed here.
+pub(super) struct Opening {
+    guard: Arc<Guard>,
+    open: fn(&CgroupDir, &Arc<Guard>, &PodPlan) -> Result<Candidate, OpenError>,
+}
+
+impl Opening {
+    /// Where the kubelet owns the pods' cgroups, their containers alone are killed.
+    pub(super) fn new(kubelets: bool, components: &[NodeComponent]) -> Self {
+        let guard = Arc::new(Guard::new(Path::new("/proc"), components));
+        Self { guard, open: if kubelets { Candidate::open_containers } else { Candidate::open } }
+    }
+
+    /// What judges who must never be killed.
+    pub(super) fn guard(&self) -> Arc<Guard> {
+        Arc::clone(&self.guard)
+    }
+
+    /// Opens a pod.
+    pub(super) fn open(&self, root: &CgroupDir, plan: &PodPlan) -> Result<Candidate, OpenError> {
+        (self.open)(root, &self.guard, plan)
+    }
+}
 
 /// A candidate, and what it was opened for.
 pub(super) struct Standing {
@@ -171,7 +193,7 @@ impl Desired {
     }
 
     fn open(&mut self, root: &CgroupDir, plan: &PodPlan) -> Option<Arc<Candidate>> {
-        match (self.open_candidate)(root, plan) {
+        match self.opening.open(root, plan) {
             Ok(candidate) => Some(Arc::new(candidate.protected(self.protected.contains(&plan.name)))),
             Err(OpenError::Cgroup(error)) if error.is_gone() => None,
             Err(error) => {
