@@ -11,7 +11,7 @@ mod table;
 
 use std::{
     collections::BTreeMap,
-    fmt, fs,
+    fmt,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     io::{self, Read as _},
     net::SocketAddr,
@@ -24,6 +24,7 @@ use crate::{
     journal::Limits,
     model::{CgroupPath, NodeComponent},
     policy::{EvictionSettings, Settings, allocatable, engine::Resource, threshold::Threshold},
+    regular,
     sink::SinkSettings,
 };
 
@@ -69,6 +70,8 @@ pub struct Config {
     pub sockets: Sockets,
     /// `metricsListen`: where metrics are told beside the observe socket; none is nowhere.
     pub metrics_listen: Option<SocketAddr>,
+    /// `metricsHosts`: under which names, beside the node's own, metrics are answered at `metricsListen`.
+    pub metrics_hosts: Vec<String>,
     /// `metricsPodNames`: whether metrics name pods.
     pub metrics_pod_names: bool,
     /// `journalMaxBytes`, `journalMaxAge`: how much is kept of what happened.
@@ -134,6 +137,7 @@ impl Default for Config {
             run_dir: "/run/enforcer".into(),
             sockets: Sockets::default(),
             metrics_listen: None,
+            metrics_hosts: Vec::new(),
             metrics_pod_names: false,
             journal: Limits::default(),
             static_pod_path: "/etc/enforcer/pods".into(),
@@ -328,12 +332,8 @@ fn borrowed((file, text): &(String, String)) -> (&str, &str) {
 fn text(path: &Path) -> Result<String, Error> {
     let failed = |source| Error::Read { path: path.display().to_string(), source };
     let wrong = |message: &str| failed(io::Error::new(io::ErrorKind::InvalidInput, message.to_owned()));
-    let metadata = fs::metadata(path).map_err(failed)?;
-    if !metadata.is_file() {
-        return Err(wrong("it is not a regular file"));
-    }
     let mut bytes = Vec::new();
-    fs::File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes)).map_err(failed)?;
+    regular::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes)).map_err(failed)?;
     if u64::try_from(bytes.len()).is_ok_and(|len| len > MAX_BYTES) {
         return Err(wrong("it is larger than 1 MiB"));
     }

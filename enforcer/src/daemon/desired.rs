@@ -23,6 +23,7 @@ use crate::{
         Reconciler, Report, Systemd, SystemdDriver, Throttled, WatchEvents,
     },
     config::{Config, OomScorePolicy},
+    evict::Endings,
     journal::{Event, EventType, Journal, Slots, Subject},
     model::{CgroupId, CgroupPath, Pod, PodName, PodUid},
     policy::{self, CgroupDriver, Plan, PodPlan, admission::Admission, threshold::NodeCondition},
@@ -47,6 +48,7 @@ use self::{alignment::Aligning, candidates::Standing, components::Looked, guarde
 pub(super) struct Desired {
     config: Config,
     opening: candidates::Opening,
+    endings: Option<Endings>,
     host: Host,
     journal: Journal,
     roster: Roster,
@@ -186,6 +188,7 @@ impl Desired {
         let desired = Self {
             config,
             opening,
+            endings: permit.is_some().then(|| candidates::start_endings(&journal)).flatten(),
             host,
             journal,
             roster: Roster::new(),

@@ -20,6 +20,7 @@ const FIXED: &[&str] = &[
     "adminSocketGroup",
     "staticPodPath",
     "metricsListen",
+    "metricsHosts",
     "memoryAvailableSource",
     "evictionScheduling",
     "cgroupRoot",
