@@ -42,7 +42,7 @@ pub use self::{
     diff::{Diff, diff},
     dir::{CgroupDir, Error},
     drift::{Drift, DriftAction, DriftPolicy, OnDrift},
-    guard::Forbidden,
+    guard::{COMPONENTS, Forbidden, Guard, Origin, Unseen},
     handle::{Handles, Sought},
     index::{Index, Resolved},
     knob::{Knob, PageSize},

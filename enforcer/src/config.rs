@@ -11,7 +11,7 @@ mod table;
 
 use std::{
     collections::BTreeMap,
-    fmt, fs,
+    fmt,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     io::{self, Read as _},
     net::SocketAddr,
@@ -20,9 +20,11 @@ use std::{
 
 use self::fields::{Fields, Provenance};
 use crate::{
+    cgroup,
     journal::Limits,
     model::{CgroupPath, NodeComponent},
     policy::{EvictionSettings, Settings, allocatable, engine::Resource, threshold::Threshold},
+    regular,
     sink::SinkSettings,
 };
 
@@ -47,8 +49,8 @@ pub use crate::{
     serve::{Access, Account, Sockets},
 };
 
-/// What `nodeComponents` is by default: the programs of a Kubernetes node.
-const NODE_COMPONENTS: [&str; 5] = ["kubelet", "containerd", "crio", "dockerd", "kube-proxy"];
+/// What `nodeComponents` names by default beside kubelets and runtimes.
+const KUBE_PROXY: &str = "kube-proxy";
 
 /// The largest configuration file that is read.
 const MAX_BYTES: u64 = 1 << 20;
@@ -68,6 +70,8 @@ pub struct Config {
     pub sockets: Sockets,
     /// `metricsListen`: where metrics are told beside the observe socket; none is nowhere.
     pub metrics_listen: Option<SocketAddr>,
+    /// `metricsHosts`: under which names, beside the node's own, metrics are answered at `metricsListen`.
+    pub metrics_hosts: Vec<String>,
     /// `metricsPodNames`: whether metrics name pods.
     pub metrics_pod_names: bool,
     /// `journalMaxBytes`, `journalMaxAge`: how much is kept of what happened.
@@ -133,12 +137,14 @@ impl Default for Config {
             run_dir: "/run/enforcer".into(),
             sockets: Sockets::default(),
             metrics_listen: None,
+            metrics_hosts: Vec::new(),
             metrics_pod_names: false,
             journal: Limits::default(),
             static_pod_path: "/etc/enforcer/pods".into(),
             on_drift: OnDrift::Restore,
-            node_components: NODE_COMPONENTS
+            node_components: cgroup::COMPONENTS
                 .iter()
+                .chain([&KUBE_PROXY])
                 .map(|name| NodeComponent::Executable((*name).to_owned()))
                 .collect(),
             oom_score_policy: OomScorePolicy::Static,
@@ -326,12 +332,8 @@ fn borrowed((file, text): &(String, String)) -> (&str, &str) {
 fn text(path: &Path) -> Result<String, Error> {
     let failed = |source| Error::Read { path: path.display().to_string(), source };
     let wrong = |message: &str| failed(io::Error::new(io::ErrorKind::InvalidInput, message.to_owned()));
-    let metadata = fs::metadata(path).map_err(failed)?;
-    if !metadata.is_file() {
-        return Err(wrong("it is not a regular file"));
-    }
     let mut bytes = Vec::new();
-    fs::File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes)).map_err(failed)?;
+    regular::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes)).map_err(failed)?;
     if u64::try_from(bytes.len()).is_ok_and(|len| len > MAX_BYTES) {
         return Err(wrong("it is larger than 1 MiB"));
     }

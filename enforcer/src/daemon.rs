@@ -17,6 +17,7 @@ mod backlog;
 mod claim;
 mod desired;
 mod edges;
+mod handover;
 mod hierarchy;
 mod host;
 mod keeper;
@@ -84,7 +85,7 @@ use crate::{
     },
     raw,
     sense::{self, HostFacts, NODE_PRESSURE},
-    serve::{self, Admin, Observe, View},
+    serve::{self, Admin, View},
     source::StaticDir,
 };
 
@@ -131,10 +132,13 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let host = Host::read(&config)?;
     let kubelets = unfit::is_kubelets(&config);
     unfit::check(&config, &host, kubelets)?;
-    let claim = Claim::take(config.mode)?;
-    let observe = Observe::bind(&config.run_dir, &config.sockets).await?;
+    let taken = unless_stopped(&mut signals, Claim::take(config.mode)).await?;
+    let Some(claim) = taken else { return Ok(()) };
+    let bound = unless_stopped(&mut signals, start::bind(&config)).await?;
+    let Some(observe) = bound else { return Ok(()) };
     let admin = Admin::bind(&config.run_dir, &config.sockets)?;
-    let (journal, mut sinks) = Sinks::open(&config, &host)?;
+    let opened = unless_stopped(&mut signals, Sinks::open(&config, &host)).await?;
+    let Some((journal, mut sinks)) = opened else { return Ok(()) };
     let host_facts = HostFacts::gather();
     tell_start(&journal, &config, &host, &host_facts);
     claim.tell(&journal);
@@ -229,6 +233,17 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     stop.send_replace(true);
     desk.close().await;
     farewell(server, sinks, &journal).await
+}
+
+/// What comes of `work`; none if the daemon is to stop before.
+async fn unless_stopped<T, E: Into<anyhow::Error>>(
+    signals: &mut Signals,
+    work: impl Future<Output = Result<T, E>>,
+) -> anyhow::Result<Option<T>> {
+    tokio::select! {
+        done = work => done.map(Some).map_err(Into::into),
+        () = signals.stop() => Ok(None),
+    }
 }
 
 /// Takes in what the reflex did last, and gives back what is not to outlive the daemon.

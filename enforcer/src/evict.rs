@@ -17,6 +17,7 @@ mod brake;
 mod by_hand;
 mod candidate;
 mod core;
+mod endings;
 mod executor;
 mod failure;
 mod gentle;
@@ -45,6 +46,7 @@ pub use self::{
     brake::BrakeBook,
     by_hand::{ByHand, Operator},
     candidate::{Candidate, Identity, OpenError, pod_key},
+    endings::Endings,
     gentle::{EndError, Ending, Sent, end},
     hook::{HookProgram, HookRun, UnsafeProgram, clear as clear_hooks},
     listener::Listener,

@@ -17,6 +17,7 @@ mod nearest;
 pub mod policy;
 mod raw;
 pub mod recorder;
+mod regular;
 mod render;
 pub mod sense;
 pub mod serve;

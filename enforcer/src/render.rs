@@ -1,5 +1,7 @@
 //! What events say, in words: for the command line and for journald.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 
 /// What an event of that type (without its prefix) tells, from its data; empty where the type says it all.
@@ -213,20 +215,52 @@ pub(crate) fn human_bytes(bytes: u64) -> String {
 /// Hostile text made harmless to a terminal: what moves the cursor, breaks the line, turns the direction of writing or is not
 /// seen at all is written out.
 pub(crate) fn escape(text: &str) -> String {
-    let invisible = |character: char| {
-        character.is_control()
-            || matches!(
-                character,
-                '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-                    | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
-            )
-    };
     text.chars().fold(String::new(), |mut safe, character| {
-        if invisible(character) {
+        if is_hidden(character) {
             safe.extend(character.escape_default());
         } else {
             safe.push(character);
         }
         safe
     })
+}
+
+/// The same in JSON, where it stands in strings alone: written as `\u` and four digits it means the same to a parser.
+pub(crate) fn escape_json(json: &str) -> Cow<'_, str> {
+    escape_strings(json, |character, safe| {
+        for unit in character.encode_utf16(&mut [0; 2]) {
+            safe.push_str(&format!("\\u{unit:04x}"));
+        }
+    })
+}
+
+/// The same in YAML whose strings are all within double quotes: there no character is written as two.
+pub(crate) fn escape_yaml(yaml: &str) -> Cow<'_, str> {
+    escape_strings(yaml, |character, safe| safe.push_str(&format!("\\U{:08x}", u32::from(character))))
+}
+
+fn escape_strings(text: &str, write: impl Fn(char, &mut String)) -> Cow<'_, str> {
+    // Outside of strings there are line ends for layout.
+    let is_raw = |character: char| character != '\n' && is_hidden(character);
+    if !text.contains(is_raw) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(text.chars().fold(String::with_capacity(text.len()), |mut safe, character| {
+        if is_raw(character) {
+            write(character, &mut safe);
+        } else {
+            safe.push(character);
+        }
+        safe
+    }))
+}
+
+/// Whether a terminal would obey a character, write in another direction from it on, or show nothing for it.
+fn is_hidden(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+        )
 }

@@ -11,6 +11,7 @@ mod events;
 mod follower;
 mod guarded;
 mod headroom;
+mod hosts;
 mod metrics;
 mod orders;
 mod peer;
@@ -29,6 +30,7 @@ pub use self::{
     containers::{ContainerMemory, Memories, MemoryView, PodMemory, StallView},
     doctor::{Doctor, Programs, Refused},
     headroom::{Foresight, HeadroomView, Headrooms, SignalView, SliceView, ThresholdView},
+    hosts::Hosts,
     metrics::{MetricsListener, Scrape},
     orders::{Done, No, OrderView, Wish},
     peer::{Peer, Stranger},

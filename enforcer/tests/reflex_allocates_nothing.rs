@@ -27,7 +27,7 @@ use std::{
 
 use counting::{COUNT, WATCHED};
 use enforcer::{
-    cgroup::{CgroupDir, Throttled},
+    cgroup::{CgroupDir, Guard, Throttled},
     config::PreKillHook,
     evict::{Alarm, BrakeBook, Candidate, HookProgram, Pledges, Reflex, ReflexConfig, Report, Scheduling},
     journal::Intents,
@@ -232,7 +232,8 @@ impl Scene {
 
     fn set_candidates(&self) {
         let root = CgroupDir::unchecked(&self.cgroups()).unwrap();
-        let open = |plan| Arc::new(Candidate::open(&root, plan).unwrap());
+        let guard = Arc::new(Guard::new(Path::new("/proc"), &[]));
+        let open = |plan| Arc::new(Candidate::open(&root, &guard, plan).unwrap());
         self.reflex.set_candidates(self.plans.iter().map(open).collect());
         std::thread::sleep(Duration::from_millis(500));
     }

@@ -175,6 +175,17 @@ fn another_pid_namespace_is_seen() {
 }
 
 #[guest_test(daemon)]
+fn enforce_in_another_pid_namespace_is_refused_with_the_reason() {
+    let output = Command::new("unshare")
+        .args(["-p", "-f", "--mount-proc", "timeout", "30", "enforcer", "run", "--mode", "enforce"])
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(64), "{error}");
+    assert!(error.contains("the machine's own PID namespace"), "{error}");
+}
+
+#[guest_test(daemon)]
 fn without_privileges_it_says_what_it_could_not_tell() {
     memory_cgroup();
     let output =

@@ -8,7 +8,7 @@ use std::{
 };
 
 use enforcer::{
-    cgroup::CgroupDir,
+    cgroup::{CgroupDir, Guard},
     evict::{Candidate, Reflex, ReflexConfig, Report},
     model::{CgroupPath, PodName, PodUid, QosClass},
     policy::{
@@ -87,7 +87,8 @@ impl Watch {
         let config = ReflexConfig { settings, ..ReflexConfig::default() };
         let reflex = Reflex::spawn(&config, None, Vec::new(), Some(tap), forward).unwrap();
         let root = CgroupDir::mount(Path::new(ROOT)).unwrap();
-        let open = |pod| Arc::new(Candidate::open(&root, pod).unwrap());
+        let guard = Arc::new(Guard::new(Path::new("/proc"), &[]));
+        let open = |pod| Arc::new(Candidate::open(&root, &guard, pod).unwrap());
         reflex.set_candidates(pods.iter().map(open).collect());
         Self { reflex, reports, recorder, _folder: folder }
     }

@@ -27,6 +27,7 @@ mod contain;
 mod disk;
 mod foretold;
 mod hook;
+mod immune;
 mod metrics;
 mod orders;
 mod pids;

@@ -67,6 +67,10 @@ impl Daemon {
         if !folder.join("state").exists() {
             Command::new("enforcer").args(["run", "--unpin"]).output().context("cannot run enforcer")?;
         }
+        Self::spawn(folder, wrapper, options)
+    }
+
+    fn spawn(folder: &Path, wrapper: &[&str], options: &[&str]) -> anyhow::Result<Self> {
         let log = File::create(folder.join("log"))?;
         let child = wrapped(wrapper, folder)
             .arg("run")
@@ -77,6 +81,18 @@ impl Daemon {
             .spawn()
             .context("cannot run enforcer: is it on the PATH?")?;
         Ok(Self { child, folder: folder.to_owned() })
+    }
+
+    /// Kills it, and starts the next one as it was configured at once, while the kernel still ends the killed one; then waits
+    /// until that is gone, and the next one ready. Answers how long the second took after the first.
+    pub fn succeed(&mut self) -> anyhow::Result<Duration> {
+        self.child.kill()?;
+        let next = Self::spawn(&self.folder, &[], &[])?;
+        // It is waited for.
+        drop(std::mem::replace(self, next));
+        let end = Instant::now();
+        self.wait_until_ready()?;
+        Ok(end.elapsed())
     }
 
     /// Waits until it is ready.

@@ -240,7 +240,7 @@ fn enable(dir: &CgroupDir, controllers: &[Controller]) -> Result<(), ApplyError>
         return Ok(());
     };
     if error.is_busy() {
-        let processes = dir.read("cgroup.procs")?.lines().count();
+        let processes = dir.processes()?.len();
         if processes > 0 && !dir.path().is_root() {
             return Err(ApplyError::InternalProcesses { path: dir.path().clone(), processes });
         }

@@ -255,8 +255,8 @@ impl Components {
 
     /// Every process right in a unit's cgroup; or, in a sandbox's, every one that runs the program `pause`.
     fn look_at_cgroup(&mut self, dir: &CgroupDir, only: Option<&str>, pass: &mut Pass<'_>) {
-        let pids = match dir.read("cgroup.procs") {
-            Ok(text) => text.lines().filter_map(|line| line.trim_ascii().parse().ok()).collect::<Vec<u32>>(),
+        let pids = match dir.processes() {
+            Ok(pids) => pids,
             Err(error) if error.is_gone() || error.is_unsupported() => return,
             Err(error) => return pass.report.errors.push(error.into()),
         };

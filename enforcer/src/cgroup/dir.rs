@@ -304,6 +304,18 @@ impl CgroupDir {
         })
     }
 
+    /// The processes that stand right in it, sorted, however many there are; 0 is one of a PID namespace that we cannot see.
+    pub fn processes(&self) -> Result<Vec<u32>, Error> {
+        const FILE: &str = "cgroup.procs";
+        let mut pids = Vec::new();
+        each_number(&self.open_read(FILE)?, &mut |pid| pids.push(pid))
+            .map_err(|errno| self.read_error(FILE, errno))?;
+        // The kernel's list is neither sorted nor free of repetitions.
+        pids.sort_unstable();
+        pids.dedup();
+        Ok(pids)
+    }
+
     /// Writes a value to one of its files, in one system call.
     pub fn write(&self, file: &str, value: &str) -> Result<(), Error> {
         let failed = |source: io::Error| Error::Write {
@@ -351,6 +363,30 @@ impl AsFd for CgroupDir {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// Calls `visit` for each number of a file that has one a line. It keeps none of them, so the file may have any length.
+pub(super) fn each_number(fd: &OwnedFd, visit: &mut dyn FnMut(u32)) -> rustix::io::Result<()> {
+    let mut chunk = [0_u8; 4096];
+    let mut number: Option<u32> = None;
+    loop {
+        let count = rustix::io::retry_on_intr(|| rustix::io::read(fd, &mut chunk))?;
+        if count == 0 {
+            break;
+        }
+        for byte in chunk.iter().take(count) {
+            if byte.is_ascii_digit() {
+                let digit = u32::from(byte - b'0');
+                number = Some(number.unwrap_or(0).saturating_mul(10).saturating_add(digit));
+            } else if let Some(number) = number.take() {
+                visit(number);
+            }
+        }
+    }
+    if let Some(number) = number {
+        visit(number);
+    }
+    Ok(())
 }
 
 fn open_error(path: &CgroupPath, errno: Errno) -> Error {

@@ -1,20 +1,34 @@
+//! What must never be killed: the root, process 1, the daemon, and what the node needs to run pods.
+
 use std::{
-    fs,
-    os::{fd::OwnedFd, unix::fs::MetadataExt as _},
+    collections::BTreeSet,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
 };
 
-use super::{CgroupDir, Error};
-use crate::model::CgroupPath;
+use rustix::io::Errno;
 
-/// Deeper than this nobody nests cgroups below a pod.
+use super::{
+    CgroupDir, Error,
+    dir::each_number,
+    process::{Process, Processes, is_gone},
+};
+use crate::model::{CgroupPath, NodeComponent};
+
+/// Deeper than this below a pod nothing is looked at.
 const MAX_DEPTH: u32 = 16;
 
-/// A process with this score is not to be killed for memory by anybody.
-const OOM_SCORE_ADJ_MIN: i32 = -1000;
+/// A process with this score is killed for memory by nothing (`OOM_SCORE_ADJ_MIN`, `include/uapi/linux/oom.h`).
+const OOM_SCORE_ADJ_MIN: i16 = -1000;
 
-/// The executables of the kubelet and of container runtimes' daemons. Their shims are not among them: those may stand
-/// in a pod's cgroup.
-const COMPONENTS: &[&str] = &["kubelet", "containerd", "crio", "dockerd"];
+/// The executables of kubelets and of container runtimes' daemons, whatever `nodeComponents` says. Their shims are not
+/// among them: those may stand in a pod's cgroup.
+pub const COMPONENTS: [&str; 9] =
+    ["kubelet", "kubelite", "k3s", "k0s", "rke2", "containerd", "crio", "cri-dockerd", "dockerd"];
+
+/// The executables that start containers one by one. They may stand in a pod's cgroup, and end with it; a cgroup that is
+/// adopted must hold none.
+const SUPERVISORS: [&str; 2] = ["podman", "conmon"];
 
 /// Why a cgroup can neither be adopted nor evicted.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -29,13 +43,19 @@ pub enum Forbidden {
     /// It holds process 1.
     #[error("it holds process 1")]
     HoldsInit,
-    /// It holds the kubelet or a container runtime.
+    /// It holds the kubelet, a container runtime or another component of the node.
     #[error("it holds process {pid}, which is {name}")]
     HoldsComponent {
         /// The process.
         pid: u32,
-        /// Its executable.
-        name: &'static str,
+        /// The file name of its executable.
+        name: String,
+    },
+    /// It holds the unit of a component of the node, or is within it.
+    #[error("it is, holds or is within the unit {name}")]
+    HoldsUnit {
+        /// The unit.
+        name: String,
     },
     /// It holds a process that no shortage of memory may kill.
     #[error("it holds process {pid} with an oom_score_adj of -1000")]
@@ -43,138 +63,216 @@ pub enum Forbidden {
         /// The process.
         pid: u32,
     },
+    /// It holds a process of which it cannot be found out who it is.
+    #[error("it holds process {pid}, of which it cannot be found out who it is: {errno}")]
+    HoldsUnknown {
+        /// The process.
+        pid: u32,
+        /// Why not.
+        errno: Errno,
+    },
+    /// Not all that it holds can be seen.
+    #[error("not all that it holds can be seen: {0}")]
+    Unseen(Unseen),
 }
 
-/// Whether the cgroup must never be adopted or evicted, by its place and by every process at or below it.
-///
-/// It is looked at once, when a candidate is opened: a pod's processes do not get into the daemon's ancestors, and
-/// a score of -1000 takes a capability that pods do not have by default. One that is raised later is seen when the
-/// candidate is next opened.
-pub(crate) fn forbidden(dir: &CgroupDir) -> Result<Option<Forbidden>, Error> {
-    if dir.path().is_root() {
-        return Ok(Some(Forbidden::Root));
+/// Why not all processes of a cgroup can be seen.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Unseen {
+    /// The kernel shows it as process 0.
+    #[error("a process is outside this daemon's PID namespace")]
+    Outside,
+    /// There are cgroups below it that are not looked at.
+    #[error("cgroups are nested more than {MAX_DEPTH} deep")]
+    TooDeep,
+    /// It is threaded: its processes are listed further up.
+    #[error("it is a threaded cgroup, which lists no processes")]
+    Threaded,
+    /// The kernel refused.
+    #[error("cannot read cgroup.procs: {0}")]
+    Unread(Errno),
+}
+
+/// How a cgroup came to be a pod's, by which it is decided what must be known of it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Origin {
+    /// It was made for the pod: what is in there came with the pod. What cannot be found out does not spare it, else each pod could
+    /// make itself immune.
+    Made,
+    /// Something else made it, and a pod names it: what cannot be found out may be anything, so it is spared.
+    Adopted,
+}
+
+impl Origin {
+    /// The origin of a cgroup by its plan.
+    #[must_use]
+    pub fn of(is_adopted: bool) -> Self {
+        if is_adopted { Self::Adopted } else { Self::Made }
     }
-    let own = std::process::id();
-    let mut found = None;
-    each_process(dir, 0, &mut |pid| {
-        let reason = match pid {
-            1 => Some(Forbidden::HoldsInit),
-            pid if pid == own => Some(Forbidden::HoldsDaemon),
-            pid if oom_score_adj(pid) == Some(OOM_SCORE_ADJ_MIN) => Some(Forbidden::HoldsUnkillable { pid }),
-            pid => component(pid).map(|name| Forbidden::HoldsComponent { pid, name }),
-        };
-        if found.is_none() {
-            found = reason;
+}
+
+/// Judges which cgroups must never be adopted or evicted.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    proc: PathBuf,
+    /// What must not be killed wherever it stands.
+    executables: BTreeSet<String>,
+    units: BTreeSet<String>,
+}
+
+impl Guard {
+    /// Spares these components of the node, beside those that are always spared. `proc` is where the process file system is
+    /// mounted.
+    #[must_use]
+    pub fn new(proc: &Path, components: &[NodeComponent]) -> Self {
+        let mut executables = BTreeSet::from(COMPONENTS.map(str::to_owned));
+        let mut units = BTreeSet::new();
+        for component in components {
+            match component {
+                NodeComponent::Executable(name) => executables.insert(name.clone()),
+                NodeComponent::Unit(name) => units.insert(name.clone()),
+            };
         }
-    })?;
-    Ok(found)
+        Self { proc: proc.to_owned(), executables, units }
+    }
+
+    /// Whether the cgroup must never be adopted or evicted, by its place and by every process at or below it.
+    ///
+    /// It is looked at once, when a candidate is opened: a pod's processes do not get into the daemon's ancestors.
+    pub(crate) fn forbidden(&self, dir: &CgroupDir, origin: Origin) -> Result<Option<Forbidden>, Error> {
+        if dir.path().is_root() {
+            return Ok(Some(Forbidden::Root));
+        }
+        let mut found = dir.path().names().find_map(|name| self.unit(name, origin));
+        let processes = Processes::open(&self.proc);
+        let mut visit = |visited: Visited<'_>| {
+            if found.is_some() {
+                return;
+            }
+            found = match visited {
+                Visited::Cgroup(name) => self.unit(name, origin),
+                Visited::Process(pid) => match &processes {
+                    Ok(processes) => self.process(processes, pid, origin),
+                    Err(errno) => unknown(pid, *errno, origin),
+                },
+            };
+        };
+        let unseen = walk(dir, 0, &mut visit)?;
+        Ok(found.or_else(|| match origin {
+            Origin::Made => None,
+            Origin::Adopted => unseen.map(Forbidden::Unseen),
+        }))
+    }
+
+    /// A cgroup within a pod may have any name.
+    fn unit(&self, name: &str, origin: Origin) -> Option<Forbidden> {
+        let is_unit = origin == Origin::Adopted && self.units.contains(name);
+        is_unit.then(|| Forbidden::HoldsUnit { name: name.to_owned() })
+    }
+
+    fn process(&self, processes: &Processes, pid: u32, origin: Origin) -> Option<Forbidden> {
+        if pid == 1 {
+            return Some(Forbidden::HoldsInit);
+        }
+        if pid == std::process::id() {
+            return Some(Forbidden::HoldsDaemon);
+        }
+        match self.look(processes, pid, origin) {
+            Ok(found) => found,
+            Err(errno) if is_gone(errno) => None,
+            Err(errno) => unknown(pid, errno, origin),
+        }
+    }
+
+    /// Looks who a process is: by its executable and its user, as its name and its score are its own to choose.
+    fn look(&self, processes: &Processes, pid: u32, origin: Origin) -> rustix::io::Result<Option<Forbidden>> {
+        let process = processes.get(pid)?;
+        // The contract of adoption names the score itself.
+        if origin == Origin::Adopted && process.score()? == OOM_SCORE_ADJ_MIN {
+            return Ok(Some(Forbidden::HoldsUnkillable { pid }));
+        }
+        let Some(name) = process.executable()? else { return Ok(None) };
+        let is_supervisor = origin == Origin::Adopted && SUPERVISORS.contains(&name.as_str());
+        if !is_supervisor && !self.executables.contains(&name) {
+            return Ok(None);
+        }
+        let is_component = is_hosts(&process, &processes.get(1)?)?;
+        Ok(is_component.then_some(Forbidden::HoldsComponent { pid, name }))
+    }
 }
 
-/// Calls `visit` for every process at or below the cgroup that this daemon's pid namespace knows.
-pub(crate) fn each_process(dir: &CgroupDir, depth: u32, visit: &mut dyn FnMut(u32)) -> Result<(), Error> {
-    match dir.open_read("cgroup.procs") {
-        Ok(procs) => each_number(&procs, visit),
-        Err(error) if error.is_gone() => {}
+/// Whether a process is the host's own: root in the user namespace of process 1, and running a file below the root of
+/// process 1. What a container names so is another file.
+fn is_hosts(process: &Process, init: &Process) -> rustix::io::Result<bool> {
+    Ok(process.is_roots()?
+        && process.user_namespace()? == init.user_namespace()?
+        && process.runs_program_of(init)?)
+}
+
+fn unknown(pid: u32, errno: Errno, origin: Origin) -> Option<Forbidden> {
+    match origin {
+        Origin::Made => None,
+        Origin::Adopted => Some(Forbidden::HoldsUnknown { pid, errno }),
+    }
+}
+
+/// Calls `visit` for every process at or below the cgroup that this daemon's PID namespace knows. Answers why there may be
+/// others.
+pub(crate) fn each_process(dir: &CgroupDir, visit: &mut dyn FnMut(u32)) -> Result<Option<Unseen>, Error> {
+    walk(dir, 0, &mut |visited| match visited {
+        Visited::Process(pid) => visit(pid),
+        Visited::Cgroup(_) => {}
+    })
+}
+
+/// What is come by on the way through a cgroup and those below it.
+enum Visited<'a> {
+    Process(u32),
+    /// One below, by its name.
+    Cgroup(&'a str),
+}
+
+fn walk(dir: &CgroupDir, depth: u32, visit: &mut dyn FnMut(Visited<'_>)) -> Result<Option<Unseen>, Error> {
+    let mut unseen = match dir.open_read("cgroup.procs") {
+        Ok(procs) => list(&procs, depth, visit),
+        Err(error) if error.is_gone() => None,
         Err(error) => return Err(error),
-    }
-    if depth >= MAX_DEPTH {
-        return Ok(());
-    }
+    };
     for name in dir.children()? {
+        if depth >= MAX_DEPTH {
+            unseen.get_or_insert(Unseen::TooDeep);
+            break;
+        }
         // What the kernel shows is a name; one that goes meanwhile holds nothing.
         let Ok(path) = CgroupPath::root().child(&name) else { continue };
         match dir.open(&path) {
-            Ok(child) => each_process(&child, depth + 1, visit)?,
+            Ok(child) => {
+                visit(Visited::Cgroup(&name));
+                unseen = walk(&child, depth + 1, visit)?.or(unseen);
+            }
             Err(error) if error.is_gone() => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(())
+    Ok(unseen)
 }
 
-/// Reads numbers line by line, however many there are. A read error ends it: a threaded cgroup has no list
-/// (`EOPNOTSUPP`), and its threaded domain, further up, lists the processes.
-fn each_number(fd: &OwnedFd, visit: &mut dyn FnMut(u32)) {
-    let mut chunk = [0_u8; 4096];
-    let mut number: Option<u32> = None;
-    loop {
-        let count = match rustix::io::retry_on_intr(|| rustix::io::read(fd, &mut chunk)) {
-            Ok(0) | Err(_) => break,
-            Ok(count) => count,
-        };
-        for byte in chunk.iter().take(count) {
-            if byte.is_ascii_digit() {
-                let digit = u32::from(byte - b'0');
-                number = Some(number.unwrap_or(0).saturating_mul(10).saturating_add(digit));
-            } else if let Some(number) = number.take()
-                // 0 stands for a process of another pid namespace.
-                && number != 0
-            {
-                visit(number);
-            }
-        }
+/// Visits the processes that stand right in a cgroup, by its open list of them.
+fn list(procs: &OwnedFd, depth: u32, visit: &mut dyn FnMut(Visited<'_>)) -> Option<Unseen> {
+    let mut outside = None;
+    let read = each_number(procs, &mut |pid| match pid {
+        0 => outside = Some(Unseen::Outside),
+        pid => visit(Visited::Process(pid)),
+    });
+    match read {
+        Ok(()) | Err(Errno::NODEV) => outside,
+        // A threaded cgroup has no list: its domain has, which is not further up than where the walk began, unless it
+        // began here (`cgroup_procs_start`).
+        Err(Errno::OPNOTSUPP) if depth > 0 => outside,
+        Err(Errno::OPNOTSUPP) => Some(Unseen::Threaded),
+        Err(errno) => Some(Unseen::Unread(errno)),
     }
-    if let Some(number) = number.filter(|number| *number != 0) {
-        visit(number);
-    }
-}
-
-/// The component of the node that a process is, by its executable: anybody can give a process another's name.
-fn component(pid: u32) -> Option<&'static str> {
-    let name = host_executable(pid)?;
-    COMPONENTS.iter().copied().find(|component| *component == name)
-}
-
-/// The name of a process's executable, if only the host's root can have made it: in the mount namespace of process 1,
-/// owned by root, and written by nobody else. What a container names so is not believed.
-pub(super) fn host_executable(pid: u32) -> Option<String> {
-    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
-    let exe = format!("/proc/{pid}/exe");
-    let path = fs::read_link(&exe).ok()?;
-    let name = path.file_name()?.to_str()?.to_owned();
-    let is_roots =
-        fs::metadata(&exe).is_ok_and(|metadata| metadata.uid() == 0 && metadata.mode() & 0o022 == 0);
-    (is_roots && namespace("1")? == namespace(&pid.to_string())?).then_some(name)
-}
-
-fn oom_score_adj(pid: u32) -> Option<i32> {
-    fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok()?.trim_ascii().parse().ok()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn check(procs: &str) -> Option<Forbidden> {
-        let temp = tempfile::tempdir().unwrap();
-        fs::create_dir_all(temp.path().join("pod/container")).unwrap();
-        fs::write(temp.path().join("pod/container/cgroup.procs"), procs).unwrap();
-        let root = CgroupDir::unchecked(temp.path()).unwrap();
-        forbidden(&root.open(&CgroupPath::parse("pod").unwrap()).unwrap()).unwrap()
-    }
-
-    #[test]
-    fn what_holds_init_or_the_daemon_further_down_is_spared() {
-        assert_eq!(check(""), None);
-        assert_eq!(check("0\n4194304\n"), None);
-        assert_eq!(check("4194304\n1\n"), Some(Forbidden::HoldsInit));
-        assert_eq!(check(&format!("{}\n", std::process::id())), Some(Forbidden::HoldsDaemon));
-    }
-
-    #[test]
-    fn the_root_is_spared() {
-        let temp = tempfile::tempdir().unwrap();
-        assert_eq!(forbidden(&CgroupDir::unchecked(temp.path()).unwrap()).unwrap(), Some(Forbidden::Root));
-    }
-
-    #[test]
-    fn a_list_longer_than_one_read_is_read_whole() {
-        let temp = tempfile::tempdir().unwrap();
-        let list: Vec<_> = (4_194_305..4_204_305).map(|pid: u32| pid.to_string()).collect();
-        fs::write(temp.path().join("cgroup.procs"), list.join("\n")).unwrap();
-        let mut seen = Vec::new();
-        let root = CgroupDir::unchecked(temp.path()).unwrap();
-        each_process(&root, 0, &mut |pid| seen.push(pid)).unwrap();
-        assert_eq!(seen, (4_194_305..4_204_305).collect::<Vec<_>>());
-    }
-}
+mod tests;

@@ -1,7 +1,7 @@
 use std::{os::fd::OwnedFd, path::Path};
 
 use rustix::{
-    fs::{Mode, OFlags},
+    fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat},
     io::Errno,
 };
 
@@ -105,6 +105,51 @@ impl Process {
             Err(Errno::NOENT) if self.score().is_ok() => Ok(None),
             Err(errno) => Err(errno),
         }
+    }
+
+    /// Whether it runs a program that lies below the root of `init`, which is process 1.
+    pub(super) fn runs_program_of(&self, init: &Self) -> rustix::io::Result<bool> {
+        let path = rustix::fs::readlinkat(&self.dir, "exe", Vec::new())?;
+        let stat = rustix::fs::statat(&self.dir, "exe", AtFlags::empty())?;
+        init.has_program(&path.to_string_lossy(), &stat)
+    }
+
+    /// Whether the file is the one of that path below its own root, by device and inode, and only root can have written it.
+    ///
+    /// The path is what `/proc/<pid>/exe` says, which for a process of another mount namespace is a path there. A file that
+    /// was replaced while it runs has no name any more; then it counts if it was on the device of the folder it was in.
+    pub(super) fn has_program(&self, path: &str, file: &Stat) -> rustix::io::Result<bool> {
+        if file.st_uid != 0 || file.st_mode & 0o022 != 0 {
+            return Ok(false);
+        }
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let root = rustix::fs::openat(&self.dir, "root", flags | OFlags::DIRECTORY, Mode::empty())?;
+        let below = |path: &str| {
+            let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+            match rustix::fs::openat2(&root, path, flags, Mode::empty(), how) {
+                Ok(found) => rustix::fs::fstat(&found).map(Some),
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+                Err(errno) => Err(errno),
+            }
+        };
+        match path.strip_suffix(DELETED) {
+            Some(path) if file.st_nlink == 0 => {
+                let folder = path
+                    .rsplit_once('/')
+                    .map_or("/", |(folder, _)| if folder.is_empty() { "/" } else { folder });
+                Ok(below(folder)?.is_some_and(|folder| folder.st_dev == file.st_dev))
+            }
+            _ => {
+                Ok(below(path)?
+                    .is_some_and(|found| (found.st_dev, found.st_ino) == (file.st_dev, file.st_ino)))
+            }
+        }
+    }
+
+    /// Its user namespace.
+    pub(super) fn user_namespace(&self) -> rustix::io::Result<String> {
+        let name = rustix::fs::readlinkat(&self.dir, "ns/user", Vec::new())?;
+        Ok(name.to_string_lossy().into_owned())
     }
 
     /// Whether it holds a pod's namespaces, and has the score for that: a runtime may have put it into a cgroup that

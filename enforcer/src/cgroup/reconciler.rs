@@ -9,14 +9,15 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     path::Path,
+    sync::Arc,
     time::Instant,
 };
 
 use self::findings::Seen;
 pub use self::guarded::{Guarded, SCORE_FILE, ScoreSeen};
 use super::{
-    CgroupDir, CgroupsRs, Changes, DriftPolicy, Driver, Error, Index, Ledger, Lowering, Making, OnDrift,
-    PageSize, Permit, Report, ScoreKeeper, Sweep, Throttled, Watch,
+    CgroupDir, CgroupsRs, Changes, DriftPolicy, Driver, Error, Guard, Index, Ledger, Lowering, Making,
+    OnDrift, PageSize, Permit, Report, ScoreKeeper, Sweep, Throttled, Watch,
     desired::Desired,
     failing::Failing,
     standing::{Known, Standing},
@@ -44,6 +45,7 @@ pub struct Reconciler {
     drift: DriftPolicy,
     lowering: Lowering,
     making: Making,
+    guard: Arc<Guard>,
     throttled: Throttled,
     /// The cgroups that pods name and must not have: their processes keep their scores too.
     refused: BTreeSet<CgroupPath>,
@@ -105,6 +107,7 @@ impl Reconciler {
             drift: DriftPolicy::default(),
             lowering: Lowering::default(),
             making: Making::default(),
+            guard: Arc::new(Guard::new(proc, &[])),
             throttled: Throttled::default(),
             refused: BTreeSet::new(),
             recalled: None,
@@ -127,6 +130,11 @@ impl Reconciler {
     /// Has it lower limits below usage, step by step. Without, such a limit waits until usage is below it.
     pub fn set_lowering(&mut self, lowering: Lowering) {
         self.lowering = lowering;
+    }
+
+    /// Has it adopt no cgroup that this one spares, beside what is always spared.
+    pub fn set_guard(&mut self, guard: Arc<Guard>) {
+        self.guard = guard;
     }
 
     /// Has it outlive a kill which cgroup is being made.

@@ -236,8 +236,8 @@ impl ScoreKeeper {
         if wrong.is_empty() {
             return left;
         }
-        let still = match dir.read("cgroup.procs") {
-            Ok(content) => parse_pids(&content),
+        let still = match dir.processes() {
+            Ok(pids) => pids,
             Err(error) if error.is_gone() => return left,
             Err(error) => {
                 sweep.errors.push(error.into());
@@ -245,7 +245,7 @@ impl ScoreKeeper {
             }
         };
         for (pid, old, process) in wrong {
-            if !still.contains(&pid) {
+            if still.binary_search(&pid).is_err() {
                 continue;
             }
             match process.set_score(score) {
@@ -302,19 +302,10 @@ fn nested(dir: &CgroupDir) -> Result<Vec<CgroupPath>, Error> {
 
 /// The processes of a cgroup; a threaded one has no list of its own (`EOPNOTSUPP`): its processes stand in the domain above it.
 fn read_pids(dir: &CgroupDir) -> Result<Vec<u32>, Error> {
-    match dir.read("cgroup.procs") {
-        Ok(content) => Ok(parse_pids(&content)),
+    match dir.processes() {
         Err(error) if error.is_unsupported() => Ok(Vec::new()),
-        Err(error) => Err(error),
+        pids => pids,
     }
-}
-
-fn parse_pids(content: &str) -> Vec<u32> {
-    let mut pids: Vec<u32> = content.lines().filter_map(|line| line.trim_ascii().parse().ok()).collect();
-    // The kernel's list is neither sorted nor free of repetitions.
-    pids.sort_unstable();
-    pids.dedup();
-    pids
 }
 
 #[cfg(test)]

@@ -228,7 +228,10 @@ fn print(context: &Context, lines: &[u8]) -> io::Result<()> {
         match context.output {
             // An event is one document, and a stream of them is never one.
             Output::Json | Output::Jsonl => {
-                out.write_all(line)?;
+                match str::from_utf8(line) {
+                    Ok(json) => out.write_all(format::shown(json, format::is_on_terminal()).as_bytes())?,
+                    Err(_) => out.write_all(line)?,
+                }
                 out.write_all(b"\n")?;
             }
             Output::Yaml => {

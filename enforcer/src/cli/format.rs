@@ -1,12 +1,16 @@
 //! What a verb prints, in the format that was asked for.
 
-use std::io::{self, Write as _};
+use std::{
+    borrow::Cow,
+    io::{self, IsTerminal as _, Write as _},
+};
 
 use anyhow::{Context as _, anyhow};
 use clap::ValueEnum;
 use serde::Serialize;
 
 use super::Failure;
+use crate::render;
 
 /// How a verb prints.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
@@ -27,19 +31,42 @@ pub(super) fn print<T: Serialize>(
     document: &T,
     table: impl FnOnce() -> String,
 ) -> Result<(), Failure> {
+    let json = |written: serde_json::Result<String>| -> anyhow::Result<String> {
+        Ok(shown(&written.context("cannot write JSON")?, is_on_terminal()).into_owned() + "\n")
+    };
     let text = match output {
         Output::Table => table(),
-        Output::Json => serde_json::to_string_pretty(document).context("cannot write JSON")? + "\n",
-        Output::Jsonl => serde_json::to_string(document).context("cannot write JSON")? + "\n",
+        Output::Json => json(serde_json::to_string_pretty(document))?,
+        Output::Jsonl => json(serde_json::to_string(document))?,
         Output::Yaml => yaml(document)?,
     };
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::printing)
 }
 
+/// Whether a terminal shows what is printed.
+pub(super) fn is_on_terminal() -> bool {
+    io::stdout().is_terminal()
+}
+
+/// JSON as it is printed: a program gets it as it is, and a terminal nothing that it would obey or hide.
+pub(super) fn shown(json: &str, is_on_terminal: bool) -> Cow<'_, str> {
+    if is_on_terminal { render::escape_json(json) } else { Cow::Borrowed(json) }
+}
+
 /// The document as YAML, with its line's end.
 pub(super) fn yaml<T: Serialize>(document: &T) -> anyhow::Result<String> {
+    yaml_for(document, is_on_terminal())
+}
+
+/// On a terminal, a document with what it would obey or hide is written as JSON is, which is YAML too: in YAML's plain text
+/// nothing can be escaped.
+fn yaml_for<T: Serialize>(document: &T, is_on_terminal: bool) -> anyhow::Result<String> {
     let text = serde_saphyr::to_string(document).map_err(|error| anyhow!("cannot write YAML: {error}"))?;
+    if is_on_terminal && matches!(render::escape_yaml(&text), Cow::Owned(_)) {
+        let json = serde_json::to_string_pretty(document).context("cannot write YAML")?;
+        return Ok(render::escape_yaml(&json).into_owned() + "\n");
+    }
     Ok(if text.ends_with('\n') { text } else { text + "\n" })
 }
 
@@ -47,7 +74,28 @@ pub(super) fn yaml<T: Serialize>(document: &T) -> anyhow::Result<String> {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::yaml;
+    use super::{shown, yaml, yaml_for};
+
+    /// C1 controls, a change of direction, and what is not seen: alone and as a pair of surrogates.
+    const HOSTILE: &str = "a\u{9b}2J\u{7f}\u{202e}b\u{200b}\u{e0041}é";
+
+    #[test]
+    fn a_terminal_gets_nothing_that_it_obeys_or_hides_and_a_program_the_same_document() {
+        let document = json!({"name": HOSTILE, HOSTILE: [1]});
+        for json in [document.to_string(), serde_json::to_string_pretty(&document).unwrap()] {
+            assert_eq!(shown(&json, false), json);
+            let safe = shown(&json, true);
+            assert!(safe.contains("\\u009b2J\\u007f\\u202eb\\u200b\\udb40\\udc41é"), "{safe}");
+            assert_eq!(serde_json::from_str::<Value>(&safe).unwrap(), document);
+        }
+        let safe = yaml_for(&document, true).unwrap();
+        assert!(
+            safe.contains("\\U0000202e") && !safe.contains(['\u{9b}', '\u{202e}', '\u{200b}']),
+            "{safe:?}"
+        );
+        assert_eq!(serde_saphyr::from_str::<Value>(&safe).unwrap(), document);
+        assert_eq!(yaml_for(&json!({"a": "é"}), true).unwrap(), "a: é\n");
+    }
 
     #[test]
     fn what_is_text_stays_text_in_yaml() {

@@ -72,6 +72,7 @@ pub(super) fn read(fields: &mut Fields) -> Config {
         run_dir: fields.text("runDir", absolute).unwrap_or(default.run_dir),
         sockets: sockets(fields),
         metrics_listen: fields.text("metricsListen", address),
+        metrics_hosts: fields.list("metricsHosts", host).unwrap_or(default.metrics_hosts),
         metrics_pod_names: fields.boolean("metricsPodNames").unwrap_or(default.metrics_pod_names),
         journal: Limits {
             max_bytes: fields.text("journalMaxBytes", journal_bytes).unwrap_or(default.journal.max_bytes),
@@ -226,6 +227,18 @@ fn journal_age_ms(text: &str) -> Result<u64, String> {
         .ok()
         .filter(|ms| (3_600_000..=365 * 86_400_000).contains(ms))
         .ok_or_else(|| format!("{text:?} is not how long events are kept: write 1h to 8760h, such as 168h"))
+}
+
+/// A name as DNS has it, without a port.
+fn host(name: &str) -> Result<String, String> {
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
+    if name.len() <= 253 && name.split('.').all(is_label) {
+        return Ok(name.to_owned());
+    }
+    Err(format!("{name:?} is not the name of a host, such as node-1.example.com, without a port"))
 }
 
 fn component(name: &str) -> Result<NodeComponent, String> {

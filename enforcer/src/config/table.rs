@@ -145,6 +145,12 @@ pub const FIELDS: &[Field] = &[
         |config| json!(config.metrics_listen.map(|address| address.to_string())),
     ),
     ours(
+        "metricsHosts",
+        Form::Names,
+        "the names of this node that requests to metricsListen may give as their host, beside its host name, localhost and IP addresses: others are refused, as a page in a browser may make any name lead here",
+        |config| json!(config.metrics_hosts),
+    ),
+    ours(
         "metricsPodNames",
         Form::Boolean,
         "whether the metrics name the three pods that would be evicted next",

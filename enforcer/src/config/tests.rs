@@ -1,3 +1,5 @@
+use std::fs;
+
 use super::*;
 use crate::{
     model::ResourceName,
@@ -118,7 +120,7 @@ fn every_field_of_the_table_is_read_and_no_other() {
 fn what_is_shown_can_be_written() {
     let other = format!(
         "{HEAD}mode: enforce\nownership: kubelet\nstateDir: /s\nrunDir: /r\njournalMaxBytes: 100Mi\njournalMaxAge: 1h30m\nstaticPodPath: /p\n\
-         metricsListen: \"[::1]:9464\"\nmetricsPodNames: true\n\
+         metricsListen: \"[::1]:9464\"\nmetricsHosts: [node-1.example.com]\nmetricsPodNames: true\n\
          onDrift: report\nnodeComponents: [podman.service, k3s]\noomScorePolicy: ranked\nevictionPriorityCeiling: 100\nprotectedMaxShare: 0.25\n\
          memoryAvailableSource: kubelet\nevictionScheduling: rr\nevictionHard: {{memory.available: 1Gi, pid.available: 10%}}\n\
          evictionSoft: {{memory.available: 15%}}\nevictionSoftGracePeriod: {{memory.available: 1m30s}}\n\

@@ -14,7 +14,10 @@ use std::{
 
 use rustix::fs::FlockOperation;
 
-use super::telling;
+use super::{
+    handover::{self, Refusal},
+    telling,
+};
 use crate::{cgroup, config::Mode, journal::Journal};
 
 /// Its lock is the claim.
@@ -23,12 +26,29 @@ const FILE: &str = "memory.reclaim";
 /// Why the claim cannot be had.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "another enforcer evicts on this machine: it holds the lock on {}; stop it, or let this one have mode: dry-run",
-    .path.display()
+    "another enforcer evicts on this machine: {holder} holds the lock on {}, and has not ended within {} s; stop it, or \
+     let this one have mode: dry-run",
+    .path.display(),
+    handover::PATIENCE.as_secs()
 )]
 pub(super) struct Held {
     path: PathBuf,
+    holder: String,
 }
+
+impl Refusal for Locked {
+    fn is_held(&self) -> bool {
+        true
+    }
+
+    fn holder(&self) -> String {
+        handover::holder(&self.0)
+    }
+}
+
+/// Another process has the lock of that file.
+#[derive(Debug)]
+struct Locked(PathBuf);
 
 /// The claim to evict here, as long as it is kept.
 #[derive(Debug)]
@@ -38,11 +58,15 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Claims this machine in mode `enforce`; who only tells needs no claim.
-    pub(super) fn take(mode: Mode) -> Result<Self, Held> {
-        match mode {
-            Mode::Observe | Mode::DryRun => Ok(Self { lock: None }),
-            Mode::Enforce => Ok(Self { lock: Some(lock(&Path::new(cgroup::MOUNT).join(FILE))?) }),
+    /// Claims this machine in mode `enforce`, and waits for a predecessor to end; who only tells needs no claim.
+    pub(super) async fn take(mode: Mode) -> Result<Self, Held> {
+        let path = match mode {
+            Mode::Observe | Mode::DryRun => return Ok(Self { lock: None }),
+            Mode::Enforce => Path::new(cgroup::MOUNT).join(FILE),
+        };
+        match handover::take(handover::PATIENCE, async || lock(&path)).await {
+            Ok(lock) => Ok(Self { lock: Some(lock) }),
+            Err(locked) => Err(Held { holder: locked.holder(), path }),
         }
     }
 
@@ -59,13 +83,13 @@ impl Claim {
 }
 
 /// The file, locked; the inner error is why it cannot be.
-fn lock(path: &Path) -> Result<Result<File, io::Error>, Held> {
+fn lock(path: &Path) -> Result<Result<File, io::Error>, Locked> {
     let locked = OpenOptions::new().write(true).open(path).and_then(|file| {
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         Ok(file)
     });
     match locked {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Held { path: path.to_owned() }),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Locked(path.to_owned())),
         other => Ok(other),
     }
 }
@@ -78,8 +102,9 @@ mod tests {
     fn one_at_a_time_has_it_and_the_next_when_that_one_has_ended() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let first = lock(file.path()).unwrap().unwrap();
-        let held = lock(file.path()).unwrap_err();
-        assert!(held.to_string().contains("mode: dry-run"), "{held}");
+        let locked = lock(file.path()).unwrap_err();
+        let shown = Held { holder: locked.holder(), path: file.path().to_owned() }.to_string();
+        assert!(shown.contains(&format!("process {}", std::process::id())), "{shown}");
         drop(first);
         assert!(lock(file.path()).unwrap().is_ok());
     }
@@ -92,10 +117,10 @@ mod tests {
         assert_eq!(journal.range().newest, 1);
     }
 
-    #[test]
-    fn who_only_tells_claims_nothing() {
+    #[tokio::test]
+    async fn who_only_tells_claims_nothing() {
         for mode in [Mode::Observe, Mode::DryRun] {
-            assert!(Claim::take(mode).unwrap().lock.is_none());
+            assert!(Claim::take(mode).await.unwrap().lock.is_none());
         }
     }
 }

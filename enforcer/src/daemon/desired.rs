@@ -23,6 +23,7 @@ use crate::{
         Reconciler, Report, Systemd, SystemdDriver, Throttled, WatchEvents,
     },
     config::{Config, OomScorePolicy},
+    evict::Endings,
     journal::{Event, EventType, Journal, Slots, Subject},
     model::{CgroupId, CgroupPath, Pod, PodName, PodUid},
     policy::{self, CgroupDriver, Plan, PodPlan, admission::Admission, threshold::NodeCondition},
@@ -46,8 +47,8 @@ use self::{alignment::Aligning, candidates::Standing, components::Looked, guarde
 /// It runs on change, and now and then. What may block is done on a thread that may.
 pub(super) struct Desired {
     config: Config,
-    /// What of a pod may be killed here.
-    open_candidate: candidates::Open,
+    opening: candidates::Opening,
+    endings: Option<Endings>,
     host: Host,
     journal: Journal,
     roster: Roster,
@@ -139,6 +140,7 @@ impl Desired {
         let Permits { all: permit, scores: scores_permit } = permits;
         let mount = Path::new(cgroup::MOUNT);
         let mut events = None;
+        let opening = candidates::Opening::new(kubelets, &config.node_components);
         let hierarchy = match Reconciler::new(mount, index)
             .map_err(anyhow::Error::from)
             .and_then(|reconciler| Ok((reconciler, CgroupDir::mount(mount)?)))
@@ -148,6 +150,7 @@ impl Desired {
                     let systemd = Systemd::new().blocking(tokio::runtime::Handle::current());
                     reconciler.set_driver(Box::new(SystemdDriver::new(systemd)));
                 }
+                reconciler.set_guard(opening.guard());
                 if kubelets {
                     reconciler.set_audit();
                 } else {
@@ -184,11 +187,8 @@ impl Desired {
         let components = Looked::new(&config.node_components, hierarchy.is_some(), &journal);
         let desired = Self {
             config,
-            open_candidate: if kubelets {
-                crate::evict::Candidate::open_containers
-            } else {
-                crate::evict::Candidate::open
-            },
+            opening,
+            endings: permit.is_some().then(|| candidates::start_endings(&journal)).flatten(),
             host,
             journal,
             roster: Roster::new(),

@@ -7,7 +7,7 @@ use crate::{
     config::Config,
     model::{CgroupPath, Node},
     policy::{CgroupDriver, name},
-    sense,
+    sense::{self, PidNamespace},
 };
 
 /// What this host is, read once at the start.
@@ -21,6 +21,8 @@ pub(super) struct Host {
     pub(super) node: Node,
     /// Whether systemd can be asked for slices.
     pub(super) systemd: Result<(), Absent>,
+    /// The PID namespace of this process; none if /proc does not show it.
+    pub(super) pid_namespace: Option<PidNamespace>,
 }
 
 impl Host {
@@ -30,7 +32,8 @@ impl Host {
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let node = Node { pods: config.pods(node.cpu_milli), ..node };
         let boot_id = read("/proc/sys/kernel/random/boot_id")?;
-        Ok(Self { name, boot_id, node, systemd: cgroup::is_there() })
+        let pid_namespace = PidNamespace::of_this_process(Path::new("/proc")).ok();
+        Ok(Self { name, boot_id, node, systemd: cgroup::is_there(), pid_namespace })
     }
 }
 

@@ -25,7 +25,7 @@ use crate::{
     },
     recorder::Asker,
     sense::{Available, PROC_MEMINFO},
-    serve::{Doctor, MetricsListener, Scrape},
+    serve::{Doctor, Hosts, MetricsListener, Scrape},
     sink::{Healths, Kind},
 };
 
@@ -106,7 +106,7 @@ impl Metering {
             slices,
             followed: Mutex::new(Followed::of(config)),
         }));
-        metering.listen(config, stopping.clone());
+        metering.listen(config, &host.name, stopping.clone());
         metering
     }
 
@@ -122,16 +122,17 @@ impl Metering {
     }
 
     /// Where nobody can listen is tried again: the address may come later than the daemon, which has other things to do.
-    fn listen(&self, config: &Config, mut stopping: watch::Receiver<bool>) {
+    fn listen(&self, config: &Config, node: &str, mut stopping: watch::Receiver<bool>) {
         let Some(address) = config.metrics_listen else { return };
         let (scrape, journal) = (self.scrape(), self.0.journal.clone());
+        let hosts = Hosts::new(node, &config.metrics_hosts);
         tokio::spawn(async move {
             let listener = tokio::select! {
                 listener = bound(address, &journal) => listener,
                 _ = stopping.wait_for(|stopping| *stopping) => return,
             };
             tracing::info!(%address, "metrics are told");
-            listener.serve(scrape, stopping).await;
+            listener.serve(scrape, hosts, stopping).await;
         });
     }
 }

@@ -101,6 +101,7 @@ impl Ooms {
         let mut guard = None;
         let mut stalling = None;
         let mut tracing = Tracing::Off;
+        let begin = Instant::now();
         let programs = match load(&choice, journal, &mut backlog) {
             Ok(all) => {
                 if all.mark().is_some() {
@@ -128,7 +129,9 @@ impl Ooms {
                     tell_lost(journal, &failure.lost());
                 }
                 standing.loaded(&attached, &failed, &unpinned);
-                tracing::info!(programs = attached.join(", "), "eBPF programs attached");
+                // Of what a start takes, nothing makes this part shorter.
+                let took_ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
+                tracing::info!(programs = attached.join(", "), took_ms, "eBPF programs attached");
                 edges.push(Box::new(ring));
                 stalling = Some(Stalling::new(journal.clone(), index.clone(), stalls, stall_records));
                 guard = Some(scores_and_files);

@@ -27,6 +27,37 @@ use crate::{
 const SPAN: Duration = Duration::from_millis(250);
 const LONGEST_SPAN_NS: u64 = 10_000_000_000;
 
+/// How long a reading serves whoever asks: each read of `memory.stat` has the kernel sum up its counters under a lock
+/// (`cgroup_rstat_flush`) that the reflex needs for its own.
+const FRESH_NS: u64 = 100_000_000;
+
+/// The last reading beside the reflex, for all that ask.
+#[derive(Debug, Default)]
+pub(super) struct Recent(Mutex<Option<(Vec<CgroupId>, Arc<Readings>)>>);
+
+impl Recent {
+    /// What the candidates use, or used a moment ago. One reads at a time; who asks meanwhile waits for that.
+    pub(super) fn take(&self, candidates: &[Arc<Candidate>]) -> Arc<Readings> {
+        self.take_at(super::lookout::now_ns, candidates)
+    }
+
+    fn take_at(&self, now_ns: impl FnOnce() -> u64, candidates: &[Arc<Candidate>]) -> Arc<Readings> {
+        let mut last = lock(&self.0);
+        let cgroups: Vec<_> = candidates.iter().map(|candidate| candidate.facts().cgroup).collect();
+        // Once nothing else reads.
+        let now_ns = now_ns();
+        if let Some((of, readings)) = &*last
+            && *of == cgroups
+            && now_ns.saturating_sub(readings.at_ns) < FRESH_NS
+        {
+            return Arc::clone(readings);
+        }
+        let readings = Arc::new(Readings::take(now_ns, candidates));
+        *last = Some((cgroups, Arc::clone(&readings)));
+        readings
+    }
+}
+
 /// Readings of before: when, and each working set.
 #[derive(Clone, Debug, Default)]
 struct Before {
@@ -40,6 +71,7 @@ struct Before {
 pub(super) struct Ranks {
     candidates: Arc<Mutex<Vec<Arc<Candidate>>>>,
     settings: Arc<Mutex<EngineSettings>>,
+    recent: Arc<Recent>,
     recorder: Option<Asker>,
 }
 
@@ -47,9 +79,10 @@ impl Ranks {
     pub(super) fn new(
         candidates: Arc<Mutex<Vec<Arc<Candidate>>>>,
         settings: Arc<Mutex<EngineSettings>>,
+        recent: Arc<Recent>,
         recorder: Option<Asker>,
     ) -> Self {
-        Self { candidates, settings, recorder }
+        Self { candidates, settings, recent, recorder }
     }
 
     /// The candidates at present.
@@ -65,11 +98,11 @@ impl Ranks {
             // One at a time, however many ask.
             let mut past = lock(&past);
             let candidates = self.candidates();
-            let mut reading = Readings::take(&candidates);
+            let mut reading = self.recent.take(&candidates);
             if past.at(reading.at_ns).is_none() {
                 past.take_in(reading.before(&candidates));
                 thread::sleep(SPAN);
-                reading = Readings::take(&candidates);
+                reading = self.recent.take(&candidates);
             }
             let standings = self.stand(&candidates, &reading, signal);
             let now = reading.before(&candidates);
@@ -81,7 +114,7 @@ impl Ranks {
 
     /// Those of them who are next when memory runs short, the first one first, no more than that many.
     pub(super) fn next(&self, candidates: &[Arc<Candidate>], most: usize) -> Vec<Arc<Candidate>> {
-        let standings = self.stand(candidates, &Readings::take(candidates), Signal::MemoryAvailable);
+        let standings = self.stand(candidates, &self.recent.take(candidates), Signal::MemoryAvailable);
         let next = standings.order.iter().take(most);
         next.filter_map(|ranked| candidates.get(ranked.index).map(Arc::clone)).collect()
     }
@@ -99,14 +132,15 @@ impl Ranks {
 }
 
 /// What each candidate uses.
-struct Readings {
+#[derive(Debug)]
+pub(super) struct Readings {
     at_ns: u64,
-    readings: Vec<Reading>,
+    /// In the order of the candidates.
+    pub(super) readings: Vec<Reading>,
 }
 
 impl Readings {
-    fn take(candidates: &[Arc<Candidate>]) -> Self {
-        let at_ns = super::lookout::now_ns();
+    fn take(at_ns: u64, candidates: &[Arc<Candidate>]) -> Self {
         Self { at_ns, readings: candidates.iter().map(|candidate| candidate.usage_apart()).collect() }
     }
 
@@ -225,8 +259,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        cgroup::CgroupDir,
-        policy::{Plan, Settings, admission::Admission, plan_decided, sample},
+        cgroup::{CgroupDir, Guard},
+        policy::{Plan, PodPlan, Settings, admission::Admission, plan_decided, sample},
     };
 
     const MIB: u64 = 1 << 20;
@@ -247,6 +281,38 @@ mod tests {
     }
 
     #[test]
+    fn a_reading_serves_all_that_ask_within_a_moment_about_the_same_candidates() {
+        let temp = tempfile::tempdir().unwrap();
+        let pods = ["a", "b"].map(|name| sample::pod(name, vec![sample::app("a", &[], &[])]));
+        let decided: Vec<_> = pods.iter().map(|pod| (pod, Admission::plain())).collect();
+        let plan: Plan = plan_decided(&sample::node(), &Settings::default(), &decided);
+        let root = CgroupDir::unchecked(temp.path()).unwrap();
+        let guard = Arc::new(Guard::new(Path::new("/proc"), &[]));
+        let dir = |plan: &PodPlan| temp.path().join(plan.cgroup.path.as_str().trim_start_matches('/'));
+        let open = |plan: &PodPlan| {
+            stand(&dir(plan), MIB);
+            Arc::new(Candidate::open(&root, &guard, plan).unwrap())
+        };
+        let candidates: Vec<_> = plan.pods.iter().map(open).collect();
+        let recent = Recent::default();
+        let used = |at_ms: u64, candidates: &[Arc<Candidate>]| -> Vec<u64> {
+            let taken = recent.take_at(|| at_ms * 1_000_000, candidates);
+            taken
+                .readings
+                .iter()
+                .filter_map(Reading::usage)
+                .map(|usage| usage.working_set_bytes / MIB)
+                .collect()
+        };
+        assert_eq!(used(1_000, &candidates), [1, 1]);
+        stand(&dir(&plan.pods[0]), 5 * MIB);
+        assert_eq!(used(1_099, &candidates), [1, 1]);
+        assert_eq!(used(1_099, &candidates[..1]), [5]);
+        assert_eq!(used(1_100, &candidates), [5, 1]);
+        assert_eq!(used(1_200, &candidates), [5, 1]);
+    }
+
+    #[test]
     fn candidates_are_ranked_by_what_they_use_now_with_who_is_left_out() {
         let temp = tempfile::tempdir().unwrap();
         let pods: Vec<_> =
@@ -259,10 +325,13 @@ mod tests {
             stand(&dir(index), used_mib * MIB);
         }
         let root = CgroupDir::unchecked(temp.path()).unwrap();
-        let open = |(index, plan)| Arc::new(Candidate::open(&root, plan).unwrap().protected(index == 2));
+        let guard = Arc::new(Guard::new(Path::new("/proc"), &[]));
+        let open =
+            |(index, plan)| Arc::new(Candidate::open(&root, &guard, plan).unwrap().protected(index == 2));
         let candidates: Vec<_> = plan.pods.iter().enumerate().map(open).collect();
         let settings = Arc::new(Mutex::new(EngineSettings::default()));
-        let ranks = Ranks::new(Arc::new(Mutex::new(candidates)), settings, None);
+        let recent = Arc::new(Recent::default());
+        let ranks = Ranks::new(Arc::new(Mutex::new(candidates)), settings, recent, None);
         let next = ranks.next(&ranks.candidates(), 3);
         let next: Vec<_> = next.iter().map(|candidate| candidate.identity().pod.name.as_str()).collect();
         assert_eq!(next, ["hog", "small"]);
@@ -288,11 +357,13 @@ mod tests {
         assert_eq!(first.name, "small");
         let growth = first.growth_bytes_per_second.unwrap();
         assert!((1..=690 * 4 * 1_048_576).contains(&growth), "{growth}");
+        thread::sleep(Duration::from_nanos(FRESH_NS));
         let by_pids = ranker.rank(Signal::PidAvailable);
         assert_eq!(by_pids.order.iter().map(|row| row.process_count).collect::<Vec<_>>(), [Some(3), Some(3)]);
         assert_eq!(by_pids.order[0].decided_by.as_deref(), Some("order"));
         fs::remove_dir_all(dir(0)).unwrap();
         fs::remove_dir_all(dir(1)).unwrap();
+        thread::sleep(Duration::from_nanos(FRESH_NS));
         let alone = ranker.rank(Signal::MemoryAvailable);
         assert!(alone.order.is_empty() && alone.excluded.len() == 3, "{alone:?}");
     }

@@ -4,12 +4,20 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
 
-use super::{host::Host, ranking::Ranks, telling};
+use super::{
+    host::Host,
+    ranking::{Ranks, Recent},
+    telling,
+};
 use crate::{
     config::Config,
     evict::{Candidate, Identity, Report},
     journal::Journal,
-    policy::{engine::EngineSettings, flight::Member, order::Order},
+    policy::{
+        engine::{EngineSettings, Reading},
+        flight::Member,
+        order::Order,
+    },
     recorder::{Asker, Provenance, Recorder, Tap},
     serve::{Doctor, Foresight, Headrooms, Scrape, Sources, UsageView, Usages, View},
 };
@@ -23,6 +31,8 @@ pub(super) struct Recording {
     candidates: Arc<Mutex<Vec<Arc<Candidate>>>>,
     /// What the engine is to do.
     settings: Arc<Mutex<EngineSettings>>,
+    /// What they used a moment ago.
+    recent: Arc<Recent>,
 }
 
 impl Recording {
@@ -33,17 +43,16 @@ impl Recording {
         let told = journal.clone();
         let settings = Arc::new(Mutex::new(super::engine_settings(config)));
         let failed = move |message: &str| telling::degraded(&told, "recorder", message);
-        match Recorder::start(&config.state_dir, provenance, failed) {
-            Ok((recorder, tap)) => {
-                Self { recorder: Some(recorder), tap: Some(tap), candidates: Arc::default(), settings }
-            }
+        let (recorder, tap) = match Recorder::start(&config.state_dir, provenance, failed) {
+            Ok((recorder, tap)) => (Some(recorder), Some(tap)),
             Err(error) => {
                 let message =
                     format!("no decision can be replayed: the flight recorder does not start: {error}");
                 telling::degraded(journal, "recorder", &message);
-                Self { recorder: None, tap: None, candidates: Arc::default(), settings }
+                (None, None)
             }
-        }
+        };
+        Self { recorder, tap, candidates: Arc::default(), settings, recent: Arc::default() }
     }
 
     /// The tap, for the one that feeds the engine.
@@ -73,19 +82,21 @@ impl Recording {
 
     /// Who the candidates are at any time, and who of them is next.
     pub(super) fn ranks(&self) -> Ranks {
-        Ranks::new(Arc::clone(&self.candidates), Arc::clone(&self.settings), self.asker())
+        let (candidates, settings) = (Arc::clone(&self.candidates), Arc::clone(&self.settings));
+        Ranks::new(candidates, settings, Arc::clone(&self.recent), self.asker())
     }
 
     /// Reads what the candidates use.
     fn usages(&self) -> Usages {
-        let candidates = Arc::clone(&self.candidates);
+        let (candidates, recent) = (Arc::clone(&self.candidates), Arc::clone(&self.recent));
         Usages::by(move || {
             // Read without the lock: the daemon does not wait for it.
             let candidates = super::lock(&candidates).clone();
-            let view = |candidate: &Arc<Candidate>| {
-                UsageView::new(candidate.facts().cgroup, &candidate.usage_apart())
+            let taken = recent.take(&candidates);
+            let view = |(candidate, reading): (&Arc<Candidate>, &Reading)| {
+                UsageView::new(candidate.facts().cgroup, reading)
             };
-            candidates.iter().filter_map(view).collect()
+            candidates.iter().zip(&taken.readings).filter_map(view).collect()
         })
     }
 

@@ -20,6 +20,7 @@ const FIXED: &[&str] = &[
     "adminSocketGroup",
     "staticPodPath",
     "metricsListen",
+    "metricsHosts",
     "memoryAvailableSource",
     "evictionScheduling",
     "cgroupRoot",
@@ -103,11 +104,13 @@ mod tests {
         cgroup::{Absent, OnDrift},
         config::Mode,
         journal::{Batch, Filter},
+        sense::PidNamespace,
     };
 
     fn host() -> Host {
         let node = crate::policy::sample::node();
-        Host { name: "host".into(), boot_id: "boot".into(), node, systemd: Err(Absent::Init) }
+        let pid_namespace = Some(PidNamespace::new(4, 0xEFFF_FFFC));
+        Host { name: "host".into(), boot_id: "boot".into(), node, systemd: Err(Absent::Init), pid_namespace }
     }
 
     #[test]

@@ -30,6 +30,14 @@ impl Signals {
         })
     }
 
+    /// Waits for the first that asks it to end; those that ask for something else wait. Safe to cancel.
+    pub(super) async fn stop(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+
     /// The next one. Safe to cancel.
     pub(super) async fn next(&mut self) -> Asked {
         tokio::select! {

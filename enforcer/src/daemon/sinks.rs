@@ -25,8 +25,8 @@ pub(super) struct Sinks {
 
 impl Sinks {
     /// Opens the log, and starts what is configured. One that is new begins with what this daemon tells.
-    pub(super) fn open(config: &Config, host: &Host) -> anyhow::Result<(Journal, Self)> {
-        let journal = start::open_journal(config, host)?;
+    pub(super) async fn open(config: &Config, host: &Host) -> anyhow::Result<(Journal, Self)> {
+        let journal = start::open_journal(config, host).await?;
         let ground = Ground {
             journal: journal.clone(),
             state_dir: config.state_dir.clone(),

@@ -2,26 +2,49 @@
 
 use serde_json::json;
 
-use super::{NICE, desired::Permits, host::Host, open_files, telling};
+use super::{
+    NICE,
+    desired::Permits,
+    handover::{self, Refusal},
+    host::Host,
+    open_files, telling,
+};
 use crate::{
     cgroup::Permit,
     config::{Config, Mode},
     journal::{Event, EventType, Journal, StoreError, Subject},
     policy::threshold::Signal,
     sense::{self, HostFacts},
+    serve::{self, Observe},
 };
 
-/// The log in the state directory; in memory alone where there can be none.
-pub(super) fn open_journal(config: &Config, host: &Host) -> anyhow::Result<Journal> {
-    let (journal, recovered) = match Journal::open_with(
-        &host.name,
-        &host.boot_id,
-        &config.state_dir,
-        &config.run_dir,
-        config.journal,
-    ) {
+impl Refusal for StoreError {
+    fn is_held(&self) -> bool {
+        matches!(self, Self::Locked { .. })
+    }
+
+    fn holder(&self) -> String {
+        match self {
+            Self::Locked { path: _, lock } => handover::holder(lock),
+            Self::Io { .. } | Self::Unsafe { .. } => String::new(),
+        }
+    }
+}
+
+/// The log in the state directory, taken over from a predecessor that is still ending; in memory alone where there can be
+/// none.
+pub(super) async fn open_journal(config: &Config, host: &Host) -> anyhow::Result<Journal> {
+    let open = async || {
+        let Config { state_dir, run_dir, journal, .. } = config;
+        Journal::open_with(&host.name, &host.boot_id, state_dir, run_dir, *journal)
+    };
+    let (journal, recovered) = match handover::take(handover::PATIENCE, open).await {
         Ok(opened) => opened,
-        Err(error @ (StoreError::Locked { .. } | StoreError::Unsafe { .. })) => return Err(error.into()),
+        Err(error @ StoreError::Unsafe { .. }) => return Err(error.into()),
+        Err(error @ StoreError::Locked { .. }) => {
+            let message = handover::not_ended(&error);
+            return Err(anyhow::Error::from(error).context(message));
+        }
         Err(error) => {
             let journal = Journal::new(&host.name, &host.boot_id);
             let message = format!(
@@ -52,6 +75,33 @@ pub(super) fn open_journal(config: &Config, host: &Host) -> anyhow::Result<Journ
         telling::degraded(&journal, "journal", &message);
     }
     Ok(journal)
+}
+
+impl Refusal for serve::Error {
+    fn is_held(&self) -> bool {
+        matches!(self, Self::Taken { .. })
+    }
+
+    fn holder(&self) -> String {
+        if let Self::Taken { path: _, pid: Some(pid) } = self {
+            format!("process {pid}")
+        } else {
+            String::from("a process that is not visible here")
+        }
+    }
+}
+
+/// The observe socket, taken over from a predecessor that is still ending: until it has ended, its socket takes connections.
+pub(super) async fn bind(config: &Config) -> anyhow::Result<Observe> {
+    let bind = async || Observe::bind(&config.run_dir, &config.sockets).await;
+    handover::take(handover::PATIENCE, bind).await.map_err(|error| {
+        let message = error.is_held().then(|| handover::not_ended(&error));
+        let error = anyhow::Error::from(error);
+        match message {
+            Some(message) => error.context(message),
+            None => error,
+        }
+    })
 }
 
 pub(super) fn tell_start(journal: &Journal, config: &Config, host: &Host, facts: &HostFacts) {

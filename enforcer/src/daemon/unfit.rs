@@ -2,6 +2,7 @@ use super::host::{self, Host};
 use crate::{
     config::{Config, Mode, Ownership, PreKillHook},
     policy::{CgroupDriver, SettingsError, allocatable},
+    sense::PidNamespace,
 };
 
 /// Why the configuration cannot be followed on this host: everything at once, and nothing was started.
@@ -38,6 +39,13 @@ pub(super) fn check(config: &Config, host: &Host, kubelets: bool) -> Result<(), 
              cgroupDriver: cgroupfs"
         ));
     }
+    if config.mode == Mode::Enforce && !host.pid_namespace.is_some_and(PidNamespace::is_initial) {
+        problems.push(String::from(
+            "mode: enforce needs the machine's own PID namespace: elsewhere the kubelet and the container runtime may be \
+             invisible among the processes of a cgroup, and would be killed with it; run it there (hostPID: true, \
+             --pid=host), or write mode: dry-run",
+        ));
+    }
     if let Some(PreKillHook { program, .. }) = &config.pre_kill_hook
         && let Err(error) = program.check()
     {
@@ -60,7 +68,17 @@ mod tests {
     fn host() -> Host {
         let node = crate::policy::sample::node();
         let systemd = Err(Absent::Init);
-        Host { name: String::from("host"), boot_id: String::from("boot"), node, systemd }
+        let pid_namespace = Some(PidNamespace::new(4, 0xEFFF_FFFC));
+        Host { name: String::from("host"), boot_id: String::from("boot"), node, systemd, pid_namespace }
+    }
+
+    #[test]
+    fn who_cannot_see_all_processes_may_report_and_not_evict() {
+        for pid_namespace in [Some(PidNamespace::new(4, 7)), None] {
+            let host = Host { pid_namespace, ..host() };
+            let fits = |mode| check(&Config { mode, ..Config::default() }, &host, true).is_ok();
+            assert_eq!([Mode::Observe, Mode::DryRun, Mode::Enforce].map(fits), [true, true, false]);
+        }
     }
 
     #[rstest]

@@ -9,7 +9,7 @@ use rustix::{fs::OFlags, io::Errno, time::ClockId};
 
 use super::{candidate::Candidate, queue::Receiver, turn::now_ns};
 use crate::{
-    cgroup::{Knob, PageSize, Throttled, guard},
+    cgroup::{Knob, PageSize, Throttled},
     journal::{Intent, Slot, Slots},
     model::Limit,
     policy::engine::{BrakeRefusal, Outcome},
@@ -94,7 +94,7 @@ fn hold(
     book: &mut BrakeBook,
 ) -> Result<Held, BrakeRefusal> {
     let dir = &candidate.dir;
-    match guard::forbidden(dir) {
+    match candidate.guard.forbidden(dir, candidate.origin) {
         Ok(None) => {}
         Ok(Some(_)) => return Err(BrakeRefusal::Forbidden),
         Err(error) => return Err(refusal(&error, BrakeRefusal::Gone)),

@@ -3,14 +3,14 @@ mod apart;
 use std::{
     hash::{BuildHasher as _, RandomState},
     os::fd::OwnedFd,
-    sync::LazyLock,
+    sync::{Arc, LazyLock},
 };
 
 use rustix::io::Errno;
 
 use super::{executor, stat};
 use crate::{
-    cgroup::{self, CgroupDir, Forbidden, guard},
+    cgroup::{self, CgroupDir, Forbidden, Guard, Origin},
     model::{CgroupId, CgroupPath, ContainerKind, PodName, PodUid, QosClass, ResourceName},
     policy::{
         ContainerPlan, PodPlan,
@@ -43,6 +43,10 @@ pub struct Candidate {
     pub(super) label: String,
     pub(super) facts: CandidateFacts,
     pub(super) dir: CgroupDir,
+    /// Whether its own cgroup was made for it.
+    pub(super) origin: Origin,
+    /// Judges it again before it is asked to end or held back.
+    pub(super) guard: Arc<Guard>,
     /// Where its memory is charged: its own cgroup, and those that its containers took elsewhere.
     pub(super) charged: Vec<BranchFiles>,
     /// `pids.current` of the same cgroups, as far as it is there.
@@ -81,6 +85,7 @@ pub(super) struct Owner {
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) dir: CgroupDir,
+    pub(super) origin: Origin,
     pub(super) kill: OwnedFd,
     pub(super) events: OwnedFd,
 }
@@ -104,8 +109,8 @@ pub enum OpenError {
 
 impl Candidate {
     /// Opens a pod whose own cgroup is killed, and those that its containers took elsewhere. `root` is the root of the
-    /// hierarchy, which the plan's paths begin at.
-    pub fn open(root: &CgroupDir, plan: &PodPlan) -> Result<Self, OpenError> {
+    /// hierarchy, which the plan's paths begin at; what `guard` spares is refused.
+    pub fn open(root: &CgroupDir, guard: &Arc<Guard>, plan: &PodPlan) -> Result<Self, OpenError> {
         let below = format!("{}/", plan.cgroup.path);
         let elsewhere = plan
             .containers
@@ -116,33 +121,35 @@ impl Candidate {
             // One that nobody made holds nobody.
             .filter(|path| !root.open(path).is_err_and(|error| error.is_gone()));
         let targets: Vec<_> = std::iter::once(&plan.cgroup.path).chain(elsewhere).cloned().collect();
-        Self::open_with_targets(root, plan, &targets)
+        Self::open_with_targets(root, guard, plan, &targets)
     }
 
     /// The same beside a kubelet: its containers alone are killed, and not the sandbox, whose cgroup lies in the pod's too.
     ///
     /// Where not each of them is found under the name that the plan has for it, all of the pod: runtimes name containers
     /// by ids that no plan knows. Who could not be evicted, or not all of it, would cost another its life.
-    pub fn open_containers(root: &CgroupDir, plan: &PodPlan) -> Result<Self, OpenError> {
+    pub fn open_containers(root: &CgroupDir, guard: &Arc<Guard>, plan: &PodPlan) -> Result<Self, OpenError> {
         let is_there = |container: &&ContainerPlan| {
             !root.open(&container.cgroup.path).is_err_and(|error| error.is_gone())
         };
         let (there, missing): (Vec<_>, Vec<_>) = plan.containers.iter().partition(is_there);
         // Those end before the others begin.
         if there.is_empty() || missing.iter().any(|container| container.kind != ContainerKind::Init) {
-            return Self::open(root, plan);
+            return Self::open(root, guard, plan);
         }
         let paths: Vec<_> = there.into_iter().map(|container| container.cgroup.path.clone()).collect();
-        Self::open_with_targets(root, plan, &paths)
+        Self::open_with_targets(root, guard, plan, &paths)
     }
 
     /// Opens a pod of which only `targets` are killed.
     pub fn open_with_targets(
         root: &CgroupDir,
+        guard: &Arc<Guard>,
         plan: &PodPlan,
         targets: &[CgroupPath],
     ) -> Result<Self, OpenError> {
-        let dir = open_allowed(root, &plan.cgroup.path)?;
+        let origin = Origin::of(plan.adopted);
+        let dir = open_allowed(root, guard, &plan.cgroup.path, origin)?;
         let is_killed = targets.contains(&plan.cgroup.path);
         let mut brakes = Vec::new();
         // It holds its containers back, also where it outlives them.
@@ -161,10 +168,14 @@ impl Candidate {
             Err(error) => return Err(error.into()),
         };
         let open_target = |path: &CgroupPath| {
-            let dir = open_allowed(root, path)?;
+            let adopts = |container: &ContainerPlan| container.adopted && container.cgroup.path == *path;
+            let is_own = *path == plan.cgroup.path;
+            let origin =
+                if is_own { origin } else { Origin::of(plan.adopted || plan.containers.iter().any(adopts)) };
+            let dir = open_allowed(root, guard, path, origin)?;
             let kill = dir.open_write("cgroup.kill")?;
             let events = dir.open_read("cgroup.events")?;
-            Ok(Target { dir, kill, events })
+            Ok(Target { dir, origin, kill, events })
         };
         let targets = targets.iter().map(open_target).collect::<Result<Vec<_>, OpenError>>()?;
         let mut charged = vec![BranchFiles::open(&dir)?];
@@ -184,6 +195,8 @@ impl Candidate {
             label: plan.name.to_string(),
             facts: facts(plan, dir.id()),
             dir,
+            origin,
+            guard: Arc::clone(guard),
             charged,
             counted,
             brakes,
@@ -316,9 +329,14 @@ fn count(counted: &[OwnedFd], buffer: &mut [u8]) -> Option<u64> {
     whole
 }
 
-fn open_allowed(root: &CgroupDir, path: &CgroupPath) -> Result<CgroupDir, OpenError> {
+fn open_allowed(
+    root: &CgroupDir,
+    guard: &Guard,
+    path: &CgroupPath,
+    origin: Origin,
+) -> Result<CgroupDir, OpenError> {
     let dir = root.open(path)?;
-    match guard::forbidden(&dir)? {
+    match guard.forbidden(&dir, origin)? {
         None => Ok(dir),
         Some(reason) => Err(OpenError::Forbidden { path: path.to_string(), reason }),
     }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    ops::Deref,
     os::fd::OwnedFd,
     thread,
     time::{Duration, Instant},
@@ -19,15 +20,12 @@ use super::{
     turn::now_ns,
 };
 use crate::{
-    cgroup::{
-        self, Forbidden,
-        guard::{self, each_process},
-    },
+    cgroup::{self, Forbidden, guard::each_process},
     policy::engine::{Outcome, Refusal, Resource, Spared},
 };
 
 /// How often it is looked whether the pod has ended.
-const LOOK: Duration = Duration::from_millis(50);
+pub(super) const LOOK: Duration = Duration::from_millis(50);
 /// How long a killed pod may take to be gone.
 const DEATH: Duration = Duration::from_secs(10);
 /// How much of the kernel's counters is read at a time.
@@ -115,36 +113,103 @@ pub fn end(
     spared: impl Fn() -> Option<Spared>,
     mut sent: impl FnMut(Sent),
 ) -> Result<Ending, EndError> {
-    let mut buffer = vec![0; BUFFER_BYTES];
-    let mut is_empty = || !executor::progress(candidate, Resource::Memory, &mut buffer).populated;
-    check(candidate)?;
-    match executor::check(candidate) {
-        Ok(()) => {}
-        Err(Refusal::Empty | Refusal::Gone) => return Ok(Ending::OnTerm),
-        Err(refusal) => return Err(EndError::Refused(refusal)),
+    let mut course = Course::begin(candidate, grace, &mut sent)?;
+    loop {
+        if let Some(ended) = course.step(Instant::now(), &spared, &mut sent) {
+            return ended;
+        }
+        thread::sleep(LOOK);
     }
-    for target in &candidate.targets {
-        terminate(target)?;
+}
+
+/// A pod on its way to its end.
+#[derive(Debug)]
+pub(super) struct Course<C> {
+    candidate: C,
+    grace: Duration,
+    stage: Stage,
+    /// When that stage began.
+    since: Instant,
+    buffer: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// It had ended before it was asked to.
+    Empty,
+    /// It was asked to end.
+    Asked,
+    /// It was killed.
+    Killed,
+}
+
+impl<C: Deref<Target = Candidate>> Course<C> {
+    /// Asks it to end: SIGTERM to each of its processes.
+    pub(super) fn begin(
+        candidate: C,
+        grace: Duration,
+        sent: &mut impl FnMut(Sent),
+    ) -> Result<Self, EndError> {
+        check(&candidate)?;
+        let stage = match executor::check(&candidate) {
+            Ok(()) => {
+                for target in &candidate.targets {
+                    terminate(target)?;
+                }
+                sent(Sent::Term);
+                Stage::Asked
+            }
+            Err(Refusal::Empty | Refusal::Gone) => Stage::Empty,
+            Err(refusal) => return Err(EndError::Refused(refusal)),
+        };
+        Ok(Self { candidate, grace, stage, since: Instant::now(), buffer: vec![0; BUFFER_BYTES] })
     }
-    sent(Sent::Term);
-    if wait_until(grace, &mut is_empty) {
-        return Ok(Ending::OnTerm);
+
+    /// Takes the next step, if it is time; then what came of it, none while it goes on.
+    pub(super) fn step(
+        &mut self,
+        now: Instant,
+        spared: &impl Fn() -> Option<Spared>,
+        sent: &mut impl FnMut(Sent),
+    ) -> Option<Result<Ending, EndError>> {
+        let has_lasted = now.saturating_duration_since(self.since);
+        let stage = self.stage;
+        match stage {
+            Stage::Empty => Some(Ok(Ending::OnTerm)),
+            Stage::Asked if self.is_empty() => Some(Ok(Ending::OnTerm)),
+            Stage::Asked if has_lasted < self.grace => None,
+            Stage::Asked => self.kill(spared, sent).transpose(),
+            Stage::Killed if self.is_empty() => Some(Ok(Ending::OnKill)),
+            Stage::Killed => (has_lasted >= DEATH).then_some(Err(EndError::Undead)),
+        }
     }
-    check(candidate)?;
-    if let Some(spared) = spared() {
-        return Err(EndError::Spared(spared));
+
+    fn kill(
+        &mut self,
+        spared: &impl Fn() -> Option<Spared>,
+        sent: &mut impl FnMut(Sent),
+    ) -> Result<Option<Ending>, EndError> {
+        check(&self.candidate)?;
+        if let Some(spared) = spared() {
+            return Err(EndError::Spared(spared));
+        }
+        match executor::signal(&self.candidate) {
+            Ok(_) => sent(Sent::Kill),
+            Err(Refusal::Empty | Refusal::Gone) => return Ok(Some(Ending::OnTerm)),
+            Err(refusal) => return Err(EndError::Refused(refusal)),
+        }
+        (self.stage, self.since) = (Stage::Killed, Instant::now());
+        Ok(None)
     }
-    match executor::signal(candidate) {
-        Ok(_) => sent(Sent::Kill),
-        Err(Refusal::Empty | Refusal::Gone) => return Ok(Ending::OnTerm),
-        Err(refusal) => return Err(EndError::Refused(refusal)),
+
+    fn is_empty(&mut self) -> bool {
+        !executor::progress(&self.candidate, Resource::Memory, &mut self.buffer).populated
     }
-    if wait_until(DEATH, &mut is_empty) { Ok(Ending::OnKill) } else { Err(EndError::Undead) }
 }
 
 fn check(candidate: &Candidate) -> Result<(), EndError> {
     for target in &candidate.targets {
-        match guard::forbidden(&target.dir) {
+        match candidate.guard.forbidden(&target.dir, target.origin) {
             Ok(None) => {}
             Ok(Some(reason)) => return Err(EndError::Forbidden(reason)),
             // It ended by itself.
@@ -153,19 +218,6 @@ fn check(candidate: &Candidate) -> Result<(), EndError> {
         }
     }
     Ok(())
-}
-
-fn wait_until(patience: Duration, holds: &mut impl FnMut() -> bool) -> bool {
-    let start = Instant::now();
-    loop {
-        if holds() {
-            return true;
-        }
-        let Some(left) = patience.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) else {
-            return false;
-        };
-        thread::sleep(left.min(LOOK));
-    }
 }
 
 /// Sends SIGTERM to every process of the cgroup, and to nobody else.
@@ -194,8 +246,8 @@ fn terminate(target: &Target) -> Result<(), EndError> {
 }
 
 fn list(target: &Target, visit: &mut dyn FnMut(u32)) -> Result<(), EndError> {
-    match each_process(&target.dir, 0, visit) {
+    match each_process(&target.dir, visit) {
         Err(error) if !error.is_gone() => Err(error.into()),
-        Ok(()) | Err(_) => Ok(()),
+        Ok(_) | Err(_) => Ok(()),
     }
 }

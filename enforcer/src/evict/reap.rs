@@ -111,7 +111,7 @@ fn page_bytes() -> u64 {
 fn largest_process(candidate: &Candidate) -> Option<(u64, Pid)> {
     let mut largest: Option<(u64, Pid)> = None;
     for target in &candidate.targets {
-        let visited = each_process(&target.dir, 0, &mut |number| {
+        let visited = each_process(&target.dir, &mut |number| {
             let pid = i32::try_from(number).ok().and_then(Pid::from_raw);
             if let (Some(pid), Some(pages)) = (pid, resident_pages(number))
                 && largest.is_none_or(|(most, _)| pages > most)

@@ -25,7 +25,7 @@ use super::{
     turn::{Turn, Wiring},
 };
 use crate::{
-    cgroup::CgroupDir,
+    cgroup::{CgroupDir, Guard, Origin},
     model::{CgroupPath, PodName, PodUid, QosClass},
     policy::{
         engine::{CandidateFacts, EngineSettings, Mode, PodKey},
@@ -134,6 +134,8 @@ fn decoy() -> io::Result<Candidate> {
     let dir = open()?;
     let uid = PodUid::new("rehearsal").ok_or(io::ErrorKind::InvalidInput)?;
     Ok(Candidate {
+        origin: Origin::Made,
+        guard: Arc::new(Guard::new(Path::new("/proc"), &[])),
         identity: Identity {
             pod: PodName { namespace: String::new(), name: String::from("rehearsal") },
             uid,
@@ -159,7 +161,7 @@ fn decoy() -> io::Result<Candidate> {
         counted: vec![file("1\n")?],
         brakes: vec![Brake { fd: file("")?, owner: None }],
         weight: Some(file("")?),
-        targets: vec![Target { dir: open()?, kill: file("")?, events: file("populated 1\n")? }],
+        targets: vec![Target { dir: open()?, origin: Origin::Made, kill: file("")?, events: file("populated 1\n")? }],
         elsewhere: Vec::new(),
         requested: Requests::default(),
         containers: Vec::new(),

@@ -16,7 +16,7 @@ use super::{
     medium::{Folder, Medium},
     record::Kept,
     retention::{Clock, Limits},
-    store::{Recovered, Segments, Store, StoreError, Unsynced},
+    store::{self, Recovered, Segments, Store, StoreError, Unsynced},
     tail::{self, Left, Tail},
     writer,
 };
@@ -143,6 +143,8 @@ pub(super) fn open(
     clock: Clock,
     half_bytes: u64,
 ) -> Result<Opened, StoreError> {
+    // What another process still writes is not to be read: the tail is whole when that process has ended.
+    store::check_unlocked(&**state)?;
     let (mut tail, left) = match Tail::open(run, boot_id, half_bytes) {
         Ok((tail, left)) => (Some(tail), left),
         Err(error) => {

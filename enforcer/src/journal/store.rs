@@ -23,7 +23,7 @@ mod opening;
 #[cfg(test)]
 mod tests;
 
-pub(super) use self::opening::{Hint, is_foreign, set_aside};
+pub(super) use self::opening::{Hint, check_unlocked, is_foreign, set_aside};
 
 /// Says that the writer before came to its end in order, and with which event.
 const CLEAN: &str = "clean";
@@ -51,6 +51,8 @@ pub enum StoreError {
     Locked {
         /// The folder.
         path: PathBuf,
+        /// The file in it that is locked.
+        lock: PathBuf,
     },
     /// Others may change what is there.
     #[error("{} {why}, so the journal cannot be kept there: {remedy}, or name another stateDir", path.display())]

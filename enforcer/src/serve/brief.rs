@@ -18,13 +18,13 @@ use tokio::{
 const HEAD_BYTES: usize = 8 * 1_024;
 
 /// How long a request's head may take.
-const HEAD: Duration = Duration::from_secs(2);
+pub(super) const HEAD: Duration = Duration::from_secs(2);
 
 /// How long a whole connection with its one request may take. The disk may take some of it.
 pub(super) const WHOLE: Duration = Duration::from_secs(15);
 
 /// How long nobody is let in after the kernel refused to.
-const NO_PEER: Duration = Duration::from_millis(100);
+pub(super) const NO_PEER: Duration = Duration::from_millis(100);
 
 /// Where those connections come from.
 pub(super) trait Door: Sync {
@@ -70,7 +70,8 @@ pub(super) async fn serve<D: Door>(door: &D, stopping: &mut watch::Receiver<bool
     }
 }
 
-async fn answer<S>(name: &'static str, stream: S, router: Router)
+/// Answers the one request of a connection.
+pub(super) async fn answer<S>(name: &'static str, stream: S, router: Router)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {

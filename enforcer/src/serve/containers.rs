@@ -1,4 +1,7 @@
-use std::path::Path;
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use axum::{
     Json,
@@ -8,7 +11,7 @@ use axum::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tokio::sync::Semaphore;
+use tokio::sync::Mutex;
 
 use super::{PodView, View, server::Shared};
 use crate::{
@@ -26,8 +29,13 @@ const MAX_CGROUPS: usize = 4_096;
 /// How many pods may be asked for by name.
 const MAX_UIDS: usize = 256;
 
-/// One answer is made at a time: whoever asks often waits for others, and never takes more than a thread.
-static READING: Semaphore = Semaphore::const_new(1);
+/// How long an answer serves whoever asks for the same: each read of `memory.stat` has the kernel sum up its counters under
+/// a lock (`cgroup_rstat_flush`) that the daemon needs to decide whom to evict.
+const FRESH: Duration = Duration::from_millis(100);
+
+/// The last answer, to what, and when. One is made at a time: whoever asks often waits for others, and never takes more than
+/// a thread.
+static LAST: Mutex<Option<(Instant, Vec<String>, Memories)>> = Mutex::const_new(None);
 
 /// The memory of pods and their containers right now: the answer to `GET /v1/containers`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -126,15 +134,26 @@ pub(super) async fn containers(
         Ok(uids) => uids,
         Err(message) => return (StatusCode::BAD_REQUEST, Json(json!({"error": message}))).into_response(),
     };
-    // It is never closed.
-    let _turn = READING.acquire().await.ok();
+    let mut last = LAST.lock().await;
+    if let Some((at, of, memories)) = &*last
+        && *of == uids
+        && at.elapsed() < FRESH
+    {
+        return Json(memories).into_response();
+    }
     let view = shared.view.borrow().clone();
+    let asked = uids.clone();
     let read = move || {
         let root = CgroupDir::mount(Path::new(cgroup::MOUNT))?;
         Ok::<_, cgroup::Error>(read(&root, &view, &uids))
     };
     match tokio::task::spawn_blocking(read).await {
-        Ok(Ok(memories)) => Json(Memories { node_stall: node_stall(), ..memories }).into_response(),
+        Ok(Ok(memories)) => {
+            let memories = Memories { node_stall: node_stall(), ..memories };
+            let answer = Json(&memories).into_response();
+            *last = Some((Instant::now(), asked, memories));
+            answer
+        }
         Ok(Err(error)) => {
             let error = crate::chain(&error);
             (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"error": error}))).into_response()

@@ -1,20 +1,28 @@
 //! `GET /metrics`: on the observe socket, and on a TCP address where one is configured.
 
-use std::{fmt, io, net::SocketAddr, sync::Arc};
+use std::{
+    cmp::Reverse,
+    fmt, io,
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use axum::{
     Router,
-    extract::State,
-    http::{StatusCode, header},
+    http::{HeaderMap, StatusCode, Uri, Version, header},
     response::{IntoResponse as _, Response},
     routing::get,
 };
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     sync::{Semaphore, watch},
+    task::{AbortHandle, JoinSet},
 };
 
-use super::brief::{self, Door};
+use super::{brief, hosts::Hosts};
 use crate::metrics::CONTENT_TYPE;
 
 /// Writes the metrics; may take some milliseconds.
@@ -24,21 +32,25 @@ pub struct Scrape(Arc<Writer>);
 struct Writer {
     write: Box<dyn Fn() -> Result<String, fmt::Error> + Send + Sync>,
     /// One at a time: the threads that may block are few, and others need them.
-    turn: Semaphore,
+    turn: Arc<Semaphore>,
 }
 
 impl Scrape {
     /// By that function, which may block.
     pub fn by(write: impl Fn() -> Result<String, fmt::Error> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Writer { write: Box::new(write), turn: Semaphore::new(1) }))
+        Self(Arc::new(Writer { write: Box::new(write), turn: Arc::new(Semaphore::new(1)) }))
     }
 
     /// The answer to a request for them.
     pub(super) async fn answer(&self) -> Response {
         let writer = Arc::clone(&self.0);
-        let turn = self.0.turn.acquire().await;
-        let written = tokio::task::spawn_blocking(move || (writer.write)()).await;
-        drop(turn);
+        // Held until it is written, also where nothing waits for that any more. It is never closed.
+        let turn = Arc::clone(&self.0.turn).acquire_owned().await.ok();
+        let written = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            (writer.write)()
+        });
+        let written = written.await;
         match written {
             Ok(Ok(text)) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
             Ok(Err(error)) => failed(&error),
@@ -58,6 +70,9 @@ impl fmt::Debug for Scrape {
     }
 }
 
+/// How many may be connected to the TCP address at once: who comes then takes the place of another.
+const PLACES: usize = 32;
+
 /// A TCP address where nothing but metrics is answered: bound, and served by [`MetricsListener::serve`].
 #[derive(Debug)]
 pub struct MetricsListener(TcpListener);
@@ -68,29 +83,161 @@ impl MetricsListener {
         TcpListener::bind(address).await.map(Self)
     }
 
-    /// Answers until `stopping` becomes true.
-    pub async fn serve(self, scrape: Scrape, mut stopping: watch::Receiver<bool>) {
-        let router = Router::new()
-            .route("/metrics", get(|State(scrape): State<Scrape>| async move { scrape.answer().await }))
-            .with_state(scrape);
-        let door = Scrapes { listener: self.0, router };
-        // Who scrapes asks again: nobody waits for an answer that is under way.
-        drop(brief::serve(&door, &mut stopping).await);
+    /// Answers requests for these hosts until `stopping` becomes true; who scrapes asks again, so answers that are under way
+    /// then end.
+    ///
+    /// Who connects and asks nothing, or reads nothing, cannot keep others out: where all places are taken, the next one has
+    /// the place of the oldest such connection from whichever network has most of them.
+    pub async fn serve(self, scrape: Scrape, hosts: Hosts, mut stopping: watch::Receiver<bool>) {
+        let mut guests: Vec<Guest> = Vec::with_capacity(PLACES);
+        let mut talks = JoinSet::new();
+        loop {
+            let accepted = tokio::select! {
+                _ = stopping.wait_for(|stopping| *stopping) => return,
+                Some(_ended) = talks.join_next() => continue,
+                accepted = self.0.accept() => accepted,
+            };
+            let (stream, address) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "no connection can be accepted on metricsListen");
+                    tokio::time::sleep(brief::NO_PEER).await;
+                    continue;
+                }
+            };
+            guests.retain(|guest| !guest.talk.is_finished());
+            if guests.len() >= PLACES {
+                let seen: Vec<_> = guests.iter().map(Guest::seen).collect();
+                if let Some(displaced) = displaced(&seen) {
+                    guests.remove(displaced).talk.abort();
+                }
+            }
+            let asked = Arc::new(AtomicBool::new(false));
+            let router = router(scrape.clone(), hosts.clone(), Arc::clone(&asked));
+            let talk = talks.spawn(brief::answer("metricsListen", stream, router));
+            guests.push(Guest { network: network(address.ip()), asked, talk });
+        }
     }
 }
 
-struct Scrapes {
-    listener: TcpListener,
-    router: Router,
+fn router(scrape: Scrape, hosts: Hosts, asked: Arc<AtomicBool>) -> Router {
+    let metrics = move |version: Version, uri: Uri, headers: HeaderMap| async move {
+        asked.store(true, Ordering::Relaxed);
+        match hosts.check(version, &uri, &headers) {
+            Ok(()) => scrape.answer().await,
+            Err(error) => {
+                tracing::debug!(%error, "a request for metrics is refused");
+                (StatusCode::MISDIRECTED_REQUEST, format!("{error}\n")).into_response()
+            }
+        }
+    };
+    Router::new().route("/metrics", get(metrics))
 }
 
-impl Door for Scrapes {
-    type Stream = TcpStream;
-    const NAME: &'static str = "metricsListen";
-    const PLACES: usize = 4;
+/// A connection that is open.
+struct Guest {
+    network: IpAddr,
+    /// Whether its request has come.
+    asked: Arc<AtomicBool>,
+    talk: AbortHandle,
+}
 
-    async fn accept(&self) -> io::Result<(TcpStream, Router)> {
-        let (stream, _address) = self.listener.accept().await?;
-        Ok((stream, self.router.clone()))
+impl Guest {
+    fn seen(&self) -> (IpAddr, bool) {
+        (self.network, self.asked.load(Ordering::Relaxed))
+    }
+}
+
+/// What is one peer's: an IPv4 address, or the 64 bits of an IPv6 address that its network has.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(address) => IpAddr::V4(address),
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() & (u128::MAX << 64)).into()),
+    }
+}
+
+/// Which connection has to go: of the network that has most, the oldest that has not asked, or else the oldest. They are in
+/// the order in which they came.
+fn displaced(guests: &[(IpAddr, bool)]) -> Option<usize> {
+    let of_network = |network: &IpAddr| guests.iter().filter(|(other, _)| other == network).count();
+    let places = guests.iter().enumerate();
+    places
+        .min_by_key(|(place, (network, asked))| (Reverse(of_network(network)), *asked, *place))
+        .map(|(place, _)| place)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpStream,
+    };
+
+    use super::*;
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn who_has_most_connections_loses_the_oldest_that_asks_nothing() {
+        let [many, few] = [address("10.0.0.1"), address("10.0.0.2")];
+        assert_eq!(displaced(&[(few, false), (many, true), (many, false), (many, false)]), Some(2));
+        assert_eq!(displaced(&[(few, false), (many, true), (many, true)]), Some(1));
+        assert_eq!(displaced(&[(few, true), (many, false)]), Some(1));
+        assert_eq!(displaced(&[]), None);
+    }
+
+    #[test]
+    fn a_network_is_an_address_or_the_64_bits_that_a_peer_has_of_its_own() {
+        assert_eq!(network(address("::ffff:10.0.0.1")), address("10.0.0.1"));
+        assert_eq!(network(address("2001:db8:1:2:3:4:5:6")), address("2001:db8:1:2::"));
+    }
+
+    struct Server {
+        address: SocketAddr,
+        _stop: watch::Sender<bool>,
+    }
+
+    async fn serve() -> Server {
+        let listener = MetricsListener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = listener.0.local_addr().unwrap();
+        let (stop, stopping) = watch::channel(false);
+        let scrape = Scrape::by(|| Ok(String::from("enforcer_up 1\n")));
+        tokio::spawn(listener.serve(scrape, Hosts::new("node", &[]), stopping));
+        Server { address, _stop: stop }
+    }
+
+    async fn ask(address: SocketAddr, host: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn clients_that_ask_nothing_keep_nobody_out() {
+        let Server { address, _stop } = serve().await;
+        let mut slow = Vec::new();
+        for count in [4, PLACES, PLACES] {
+            for _ in 0..count {
+                let mut stream = TcpStream::connect(address).await.unwrap();
+                stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: ").await.unwrap();
+                slow.push(stream);
+            }
+            // Sooner than any of them is hung up on.
+            let answer = tokio::time::timeout(brief::HEAD / 2, ask(address, "node")).await.unwrap();
+            assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("enforcer_up 1\n"), "{answer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_under_a_name_of_another_host_is_refused() {
+        let Server { address, _stop } = serve().await;
+        let answer = ask(address, "evil.example:9464").await;
+        assert!(answer.starts_with("HTTP/1.1 421") && answer.contains("metricsHosts"), "{answer}");
+        assert!(ask(address, &address.to_string()).await.starts_with("HTTP/1.1 200"));
     }
 }

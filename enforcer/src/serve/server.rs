@@ -86,6 +86,8 @@ pub enum Error {
     Taken {
         /// The socket.
         path: String,
+        /// The process that listens on it, as far as it is visible here.
+        pid: Option<i32>,
     },
     /// Serving ended.
     #[error("cannot serve {path}")]
@@ -159,8 +161,9 @@ impl Observe {
     pub async fn bind(run_dir: &Path, sockets: &Sockets) -> Result<Self, Error> {
         let path = Self::path(run_dir);
         socket::prepare(run_dir, sockets)?;
-        if tokio::net::UnixStream::connect(&path).await.is_ok() {
-            return Err(Error::Taken { path: path.display().to_string() });
+        if let Ok(stream) = tokio::net::UnixStream::connect(&path).await {
+            let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
+            return Err(Error::Taken { path: path.display().to_string(), pid });
         }
         let listener = socket::bind(run_dir, OBSERVE_SOCKET, 0o660, &sockets.observe)?;
         let listener = listener.into_std();

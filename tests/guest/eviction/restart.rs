@@ -5,6 +5,8 @@ use std::path::Path;
 use enforcer_tests::{
     daemon::Daemon,
     kernel,
+    random::Random,
+    rounds::Rounds,
     stream::is,
     wait::{PATIENCE, wait_until},
 };
@@ -110,11 +112,57 @@ fn who_is_protected_within_its_grace_is_not_killed_at_its_end() {
     scene.daemon.stop().unwrap();
 }
 
+#[guest_test(daemon, repeats)]
+fn a_start_while_the_predecessor_is_dying_evicts_the_right_pod() {
+    let settings = format!(
+        "evictionHard: {{memory.available: {}Mi}}\nbreaker: {{maxKills: 50, maxShare: 1}}",
+        THRESHOLD_BYTES / MIB
+    );
+    let mut scene = Scene::open_with("restart-at-once", &settings);
+    let killed_by_kernel = kernel::vmstat("oom_kill").unwrap();
+    let mut random = Random::of_this_run();
+    // Shown if it fails.
+    println!("{}", random.seed());
+    let mut rounds = Rounds::new(2, 20);
+    while let Some(round) = rounds.next() {
+        let mut filler = scene.fill(&to_leave(THRESHOLD_BYTES + 200 * MIB));
+        let name = format!("hog-{round}");
+        let mut hog = scene.ramp(&name, "200Mi", LEFT_BYTES);
+        // By chance a little before the crossing, at it, or with the decision made and the signal not sent.
+        let moment_bytes = THRESHOLD_BYTES + random.below(16 * MIB);
+        while kernel::meminfo_bytes("MemAvailable").unwrap() > moment_bytes {}
+        let armed = scene.daemon.succeed().unwrap();
+        let attached =
+            scene.daemon.log().lines().find(|line| line.contains("took_ms")).map(str::to_owned).unwrap();
+        println!("round {round}: ready {armed:?} after the end of the predecessor; {attached}");
+        scene.stream = scene.daemon.follow().unwrap();
+        scene.wait("eviction.decided", &name);
+        hog.wait_for_end(PATIENCE).unwrap();
+        wait_until("room for the next", || {
+            kernel::meminfo_bytes("MemAvailable").unwrap() > THRESHOLD_BYTES + 100 * MIB
+        });
+        scene.catch_up();
+        let is_hog = |event: &Value| event["subject"].as_str().unwrap().starts_with("default/hog-");
+        assert!(scene.stream.of("eviction.decided").all(is_hog), "round {round}: {:?}", scene.stream.seen);
+        assert!(filler.lives().unwrap(), "round {round}");
+        drop(filler);
+        scene.clear(&[&name, "filler"]);
+        rounds.note(&scene.daemon).unwrap();
+    }
+    assert_eq!(
+        kernel::vmstat("oom_kill").unwrap(),
+        killed_by_kernel,
+        "the kernel's OOM killer killed as well"
+    );
+    scene.daemon.stop().unwrap();
+}
+
 #[guest_test(daemon)]
 fn a_second_daemon_may_report_and_not_evict() {
     let first = Daemon::start(Path::new("/tmp/restart-first"), "mode: enforce").unwrap();
     let second = Daemon::launch(Path::new("/tmp/restart-second"), "mode: enforce", &[]).unwrap();
-    wait_until("its refusal", || second.log().contains("another enforcer evicts on this machine"));
+    let refusal = format!("another enforcer evicts on this machine: process {} holds the lock", first.pid());
+    wait_until("its refusal", || second.log().contains(&refusal));
     assert!(!second.is_ready().unwrap_or(false));
     drop(second);
     Daemon::start(Path::new("/tmp/restart-third"), "mode: dry-run").unwrap().stop().unwrap();

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Desired, Known, Reconciler, runtime::RUNTIME};
 use crate::{
     cgroup::{
-        Diff, Drift, DriftAction, Error, Failure, Fate, Mark, Outcome, Permit, Problem, Reason, Report,
-        Snapshot, Step, Withheld, Write, apply, desired::Target, diff, guard, lowering::HIGH, observe,
+        Diff, Drift, DriftAction, Error, Failure, Fate, Mark, Origin, Outcome, Permit, Problem, Reason,
+        Report, Snapshot, Step, Withheld, Write, apply, desired::Target, diff, lowering::HIGH, observe,
     },
     model::{CgroupId, CgroupPath, OwnerLevel},
     policy::CgroupPlan,
@@ -155,7 +155,7 @@ impl Reconciler {
             return true;
         }
         self.refused.insert(path.clone());
-        let error = match self.root.open(path).and_then(|dir| guard::forbidden(&dir)) {
+        let error = match self.root.open(path).and_then(|dir| self.guard.forbidden(&dir, Origin::Adopted)) {
             Ok(None) => {
                 self.refused.remove(path);
                 return true;

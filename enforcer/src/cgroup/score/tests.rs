@@ -137,3 +137,17 @@ fn who_is_left_is_not_swept_until_it_has_the_right_score() {
     write("950");
     assert_eq!(full_sweep(&mut keeper), 1, "it is kept as before");
 }
+
+/// A list of more than 64 KiB: some 9,300 processes.
+#[test]
+fn a_container_of_many_processes_is_swept_whole() {
+    let sleeper = Sleeper::start();
+    // Above every process id that there is.
+    let mut procs: String = (4_194_305..4_214_305).map(|pid| format!("{pid}\n")).collect();
+    procs.push_str(&format!("{}\n", sleeper.id()));
+    let (_temp, root) = tree(&procs);
+    let mut keeper = ScoreKeeper::new(Path::new("/proc")).unwrap();
+    let sweep = keeper.sweep(&root, &path("/pod/app"), 988, &Permit::for_enforce_mode());
+    assert!(sweep.errors.is_empty(), "{:?}", sweep.errors);
+    assert_eq!(sleeper.score(), "988");
+}

@@ -1,12 +1,12 @@
 //! `enforcer plan --live`: what would be written to this machine's cgroups now, writing nothing.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use anyhow::Context as _;
 use serde::Serialize;
 
 use crate::{
-    cgroup::{self, Index, Reconciler, Report, Step, Write},
+    cgroup::{self, Guard, Index, Reconciler, Report, Step, Write},
     cli::{Context, Failure, client, render},
     model::{Node, Pod, PodUid},
     policy::{
@@ -72,6 +72,8 @@ impl Document {
             .collect();
         let mut reconciler = Reconciler::new(Path::new(cgroup::MOUNT), Index::new())
             .context("cannot look at this machine's cgroups")?;
+        let guard = Guard::new(Path::new("/proc"), &context.config.node_components);
+        reconciler.set_guard(Arc::new(guard));
         let report = reconciler.reconcile(&plan, &retired, None);
         let problems = reconciler.problems().into_iter().map(|problem| problem.message).collect();
         Ok(Self { problems, ..Self::from(report) })

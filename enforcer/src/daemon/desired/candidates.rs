@@ -2,23 +2,45 @@
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
+    path::Path,
     sync::Arc,
-    thread,
     time::Duration,
 };
 
 use super::{Desired, telling};
 use crate::{
-    cgroup::{self, CgroupDir},
+    cgroup::{self, CgroupDir, Guard},
     daemon::lookout::{Kubepods, Sights, Suspect},
-    evict::{self, Candidate, OpenError},
-    model::{CgroupId, CgroupPath, PodUid, QosClass},
+    evict::{Candidate, EndError, Ending, Endings, OpenError},
+    journal::Journal,
+    model::{CgroupId, CgroupPath, NodeComponent, PodUid, QosClass},
     policy::{CgroupPlan, ContainerPlan, Plan, PodPlan, admission::Rejection},
     source::State,
 };
 
-/// Opens a pod with what of it may be killed.
-pub(super) type Open = fn(&CgroupDir, &PodPlan) -> Result<Candidate, OpenError>;
+/// Opens pods with what of them may be killed here.
+pub(super) struct Opening {
+    guard: Arc<Guard>,
+    open: fn(&CgroupDir, &Arc<Guard>, &PodPlan) -> Result<Candidate, OpenError>,
+}
+
+impl Opening {
+    /// Where the kubelet owns the pods' cgroups, their containers alone are killed.
+    pub(super) fn new(kubelets: bool, components: &[NodeComponent]) -> Self {
+        let guard = Arc::new(Guard::new(Path::new("/proc"), components));
+        Self { guard, open: if kubelets { Candidate::open_containers } else { Candidate::open } }
+    }
+
+    /// What judges who must never be killed.
+    pub(super) fn guard(&self) -> Arc<Guard> {
+        Arc::clone(&self.guard)
+    }
+
+    /// Opens a pod.
+    pub(super) fn open(&self, root: &CgroupDir, plan: &PodPlan) -> Result<Candidate, OpenError> {
+        (self.open)(root, &self.guard, plan)
+    }
+}
 
 /// A candidate, and what it was opened for.
 pub(super) struct Standing {
@@ -171,7 +193,7 @@ impl Desired {
     }
 
     fn open(&mut self, root: &CgroupDir, plan: &PodPlan) -> Option<Arc<Candidate>> {
-        match (self.open_candidate)(root, plan) {
+        match self.opening.open(root, plan) {
             Ok(candidate) => Some(Arc::new(candidate.protected(self.protected.contains(&plan.name)))),
             Err(OpenError::Cgroup(error)) if error.is_gone() => None,
             Err(error) => {
@@ -185,7 +207,7 @@ impl Desired {
         }
     }
 
-    /// Ends a pod that a critical one preempts, on a thread of its own; told by the emptying of its cgroup.
+    /// Ends a pod that a critical one preempts, on the thread for that; told by the emptying of its cgroup.
     pub(super) fn end(&mut self, uid: &PodUid) {
         if self.permit.is_none() {
             return;
@@ -202,7 +224,7 @@ impl Desired {
         let Some(entry) = self.roster.get(uid) else { return };
         let grace = Duration::from_secs(entry.pod.termination_grace_period_seconds);
         let (name, journal) = (entry.pod.name.clone(), self.journal.clone());
-        let work = move || match evict::end(&candidate, grace, || None, |_| ()) {
+        let done = move |ended: Result<Ending, EndError>| match ended {
             Ok(ending) => tracing::info!(pod = %name, ?ending, "made way for a critical pod"),
             Err(error) => {
                 let message =
@@ -210,12 +232,28 @@ impl Desired {
                 telling::degraded(&journal, "preemption", &message);
             }
         };
-        if let Err(error) = thread::Builder::new().name(String::from("preemption")).spawn(work) {
-            let message =
-                format!("pod {} does not make way for a critical one: no thread: {error}", entry.pod.name);
-            telling::degraded(&self.journal, "preemption", &message);
+        match &self.endings {
+            Some(endings) => endings.end(candidate, grace, done),
+            None => {
+                let message = format!(
+                    "pod {} does not make way for a critical one: there is no thread",
+                    entry.pod.name
+                );
+                telling::degraded(&self.journal, "preemption", &message);
+            }
         }
     }
+}
+
+/// What ends preempted pods, from the start: when one has to make way there may be no thread to be had.
+pub(super) fn start_endings(journal: &Journal) -> Option<Endings> {
+    let started = Endings::start();
+    started
+        .inspect_err(|error| {
+            let message = format!("no pod makes way for a critical one: no thread: {error}");
+            telling::degraded(journal, "preemption", &message);
+        })
+        .ok()
 }
 
 #[cfg(test)]

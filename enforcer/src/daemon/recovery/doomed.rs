@@ -30,12 +30,12 @@ pub(super) fn look(dir: &CgroupDir) -> Holding {
         Err(_) => return Holding::Living,
     }
     let (mut any, mut all) = (false, true);
-    let listed = each_process(dir, 0, &mut |pid| {
+    let listed = each_process(dir, &mut |pid| {
         any = true;
         all = all && is_dying(Path::new("/proc"), pid);
     });
-    // Some are of another pid namespace, or are listed further up.
-    if any && all && listed.is_ok() { Holding::Doomed } else { Holding::Living }
+    // Those that cannot be seen may live.
+    if any && all && listed.is_ok_and(|unseen| unseen.is_none()) { Holding::Doomed } else { Holding::Living }
 }
 
 /// Whether every thread of the process is on its way out, or to be at once.

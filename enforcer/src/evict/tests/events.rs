@@ -3,7 +3,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde_json::{Value, json};
 use ulid::Ulid;
 
-use super::node::{MIB, Node, Pod};
+use super::node::{MIB, Node, Pod, guard};
 use crate::{
     evict::{Blindness, Candidate, Report, Teller},
     journal::{Event, Journal},
@@ -134,7 +134,7 @@ fn of_several_containers_those_are_blamed_that_use_more_than_they_request() {
     let requests = BTreeMap::from([(ResourceName::new(ResourceName::MEMORY), request)]);
     let requested = [("app", requests.clone()), ("side", requests), ("idle", BTreeMap::new())];
     plan.requested.containers = requested.map(|(name, list)| (name.to_owned(), list)).into();
-    let candidate = Arc::new(Candidate::open(&node.root(), &plan).unwrap());
+    let candidate = Arc::new(Candidate::open(&node.root(), &guard(), &plan).unwrap());
     let told = teller().event(&decided(vec![candidate].into())).unwrap().data;
     let blamed = "available: 199Mi. Container app was using 900Mi, request is 300Mi, has larger consumption of memory. ";
     assert!(told["message"].as_str().unwrap().ends_with(blamed), "{told:#}");

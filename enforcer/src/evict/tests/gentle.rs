@@ -9,7 +9,7 @@ use std::{
 use super::node::{MIB, Node, Pod};
 use crate::{
     cgroup::Forbidden,
-    evict::{EndError, Ending, Sent, end},
+    evict::{EndError, Ending, Endings, Sent, end},
     policy::engine::Spared,
 };
 
@@ -69,6 +69,41 @@ fn an_empty_pod_has_ended_already() {
     node.write("a", "cgroup.events", "populated 0\nfrozen 0\n");
     assert_eq!(end(&node.open(&pod).unwrap(), LONG, || None, |_| ()).unwrap(), Ending::OnTerm);
     assert!(!node.killed("a"));
+}
+
+#[test]
+fn one_thread_ends_many_pods_and_each_has_its_own_grace() {
+    let endings = Endings::start().unwrap();
+    let (sender, ended) = std::sync::mpsc::channel();
+    let node = Node::new(0);
+    let begin = |name: &'static str, grace: Duration| {
+        let pod = Pod::new(name);
+        node.add(&pod, MIB);
+        let sender = sender.clone();
+        endings.end(node.candidate(&pod), grace, move |ending| {
+            sender.send((name, ending.unwrap(), thread::current().id())).unwrap();
+        });
+    };
+    begin("patient", LONG);
+    begin("first", SHORT);
+    begin("second", SHORT);
+    for name in ["first", "second"] {
+        while !node.killed(name) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        node.write(name, "cgroup.events", "populated 0\nfrozen 0\n");
+    }
+    let mut over = [ended.recv().unwrap(), ended.recv().unwrap()];
+    over.sort_by_key(|(name, ..)| *name);
+    assert_eq!(
+        over.map(|(name, ending, _)| (name, ending)),
+        [("first", Ending::OnKill), ("second", Ending::OnKill)]
+    );
+    node.write("patient", "cgroup.events", "populated 0\nfrozen 0\n");
+    let (name, ending, of) = ended.recv().unwrap();
+    assert_eq!((name, ending), ("patient", Ending::OnTerm));
+    assert!(!node.killed("patient"));
+    assert!(over.iter().all(|(_, _, thread)| *thread == of && *thread != thread::current().id()));
 }
 
 /// What must never be killed may have come in since the candidate was opened.

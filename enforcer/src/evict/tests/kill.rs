@@ -1,5 +1,5 @@
 //! A kill: what is written where, and what is refused.
-use super::node::{MIB, Node, Pod};
+use super::node::{MIB, Node, Pod, guard};
 use crate::{
     evict::{Candidate, executor, stat},
     model::{CgroupId, CgroupPath},
@@ -66,7 +66,7 @@ fn beside_a_kubelet_only_the_targets_are_killed() {
     node.write("a", "app/cgroup.kill", "");
     node.write("a", "app/cgroup.events", "populated 1\n");
     let app = CgroupPath::parse("kubepods/besteffort/poda/app").unwrap();
-    let candidate = Candidate::open_with_targets(&node.root(), &pod.plan(), &[app]).unwrap();
+    let candidate = Candidate::open_with_targets(&node.root(), &guard(), &pod.plan(), &[app]).unwrap();
     executor::signal(&candidate).unwrap();
     assert_eq!(node.read("a", "app/cgroup.kill"), "1");
     assert!(!node.killed("a"));

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     events::{candidates, decided, shortage},
-    node::{MIB, Node, Pod},
+    node::{MIB, Node, Pod, guard},
 };
 use crate::{
     evict::{Listener, Report, listener, queue::queue},
@@ -104,7 +104,7 @@ fn a_soft_threshold_and_a_victim_that_is_still_to_be_read_do_not_wait() {
     node.add(&pod, 1250 * MIB);
     let mut plan = pod.plan();
     plan.containers.push(plan.containers[0].clone());
-    let candidate = Arc::new(crate::evict::Candidate::open(&node.root(), &plan).unwrap());
+    let candidate = Arc::new(crate::evict::Candidate::open(&node.root(), &guard(), &plan).unwrap());
     let members: Arc<[_]> = vec![candidate].into();
     let several = noted(Duration::from_hours(1), vec![decided(Arc::clone(&members)), decided(members)], 2);
     assert_eq!(several[1], ("told", "decided"));

@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    cgroup::CgroupDir,
+    cgroup::{CgroupDir, Guard},
     evict::{Candidate, OpenError},
     model::{CgroupPath, ContainerKind, PodName, PodUid, QosClass},
     policy::{CgroupPlan, ContainerPlan, PodPlan, admission::Admission, message::Requests},
@@ -71,6 +71,11 @@ fn exchange(path: &Path, text: &str) {
     use std::os::unix::fs::FileExt as _;
     let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(path).unwrap();
     file.write_all_at(text.as_bytes(), 0).unwrap();
+}
+
+/// What spares what is always spared.
+pub(in crate::evict) fn guard() -> Arc<Guard> {
+    Arc::new(Guard::new(Path::new("/proc"), &[]))
 }
 
 impl Node {
@@ -168,7 +173,7 @@ impl Node {
     }
 
     pub(in crate::evict) fn open(&self, pod: &Pod) -> Result<Candidate, OpenError> {
-        Candidate::open(&self.root(), &pod.plan())
+        Candidate::open(&self.root(), &guard(), &pod.plan())
     }
 
     pub(in crate::evict) fn candidate(&self, pod: &Pod) -> Arc<Candidate> {

@@ -1,7 +1,7 @@
 //! Opening a candidate, and who must never be one.
 use std::fs;
 
-use super::node::{MIB, Node, Pod};
+use super::node::{MIB, Node, Pod, guard};
 use crate::{
     cgroup::Forbidden,
     evict::{Candidate, OpenError, stat},
@@ -55,7 +55,7 @@ fn its_containers_alone_are_killed_if_they_are_known_and_else_all_of_it() {
     node.write("a", "app/cgroup.kill", "");
     node.write("a", "app/cgroup.events", "populated 1\n");
     let targets = |plan: &PodPlan| -> Vec<String> {
-        let candidate = Candidate::open_containers(&node.root(), plan).unwrap();
+        let candidate = Candidate::open_containers(&node.root(), &guard(), plan).unwrap();
         candidate.targets.iter().map(|target| target.dir.path().to_string()).collect()
     };
     let (own, app) = ("/kubepods/besteffort/poda", "/kubepods/besteffort/poda/app");
@@ -79,7 +79,7 @@ fn no_target_is_ever_the_root() {
     let node = Node::new(0);
     let pod = Pod::new("a");
     node.add(&pod, MIB);
-    let opened = Candidate::open_with_targets(&node.root(), &pod.plan(), &[CgroupPath::root()]);
+    let opened = Candidate::open_with_targets(&node.root(), &guard(), &pod.plan(), &[CgroupPath::root()]);
     assert!(matches!(opened, Err(OpenError::Forbidden { reason: Forbidden::Root, .. })));
 }
 

@@ -13,7 +13,7 @@ use std::{
 
 use rustix::time::ClockId;
 
-use super::node::{MIB, Node, Pod};
+use super::node::{MIB, Node, Pod, guard};
 use crate::{
     evict::{Candidate, Pledges, Reflex, ReflexConfig, Report, Scheduling, Teller, turn::now_ns},
     journal::{Intent, Intents},
@@ -388,7 +388,7 @@ fn lent(dies: bool) {
     let reflex =
         Reflex::spawn(&config(&node, Mode::Enforce), Some(pledges), Vec::new(), None, forward).unwrap();
     let adopted = PodPlan { adopted: true, ..pod.plan() };
-    reflex.set_candidates(vec![Arc::new(Candidate::open(&node.root(), &adopted).unwrap())]);
+    reflex.set_candidates(vec![Arc::new(Candidate::open(&node.root(), &guard(), &adopted).unwrap())]);
     node.set_available(199 * MIB);
     signalled(&reports);
     let begin = Instant::now();

@@ -385,9 +385,17 @@ pub(super) fn lock(medium: &dyn Medium) -> Result<Box<dyn MediumFile>, StoreErro
         medium.lock(LOCK)
     });
     locked.map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock => StoreError::Locked { path: medium.path("") },
+        io::ErrorKind::WouldBlock => StoreError::Locked { path: medium.path(""), lock: medium.path(LOCK) },
         _ => failed("lock", medium, LOCK)(error),
     })
+}
+
+/// Whether no other process writes there.
+pub(in crate::journal) fn check_unlocked(medium: &dyn Medium) -> Result<(), StoreError> {
+    match lock(medium) {
+        Err(error @ StoreError::Locked { .. }) => Err(error),
+        Ok(_) | Err(_) => Ok(()),
+    }
 }
 
 /// In which epoch, and with which event, the process before came to its end in order.

@@ -16,7 +16,7 @@ pub struct PidNamespace {
 
 impl PidNamespace {
     /// Our own.
-    pub(in crate::sense) fn of_this_process(proc: &Path) -> io::Result<Self> {
+    pub(crate) fn of_this_process(proc: &Path) -> io::Result<Self> {
         let stat = stat(proc.join("self/ns/pid"))?;
         // Within the kernel, the minor number has 20 bits (`linux/kdev_t.h`).
         let dev = (u64::from(major(stat.st_dev)) << 20) | u64::from(minor(stat.st_dev));
@@ -36,7 +36,7 @@ impl PidNamespace {
 
     /// A namespace, for tests of the rules.
     #[cfg(test)]
-    pub(in crate::sense) const fn new(dev: u64, ino: u64) -> Self {
+    pub(crate) const fn new(dev: u64, ino: u64) -> Self {
         Self { dev, ino }
     }
 }

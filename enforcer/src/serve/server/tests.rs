@@ -119,7 +119,9 @@ async fn the_socket_is_for_owner_and_group_and_one_daemon() {
     let run_dir = served.temp.path().join("run");
     let mode = fs::metadata(Observe::path(&run_dir)).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o660);
-    assert!(matches!(Observe::bind(&run_dir, &Sockets::default()).await, Err(Error::Taken { .. })));
+    let taken = Observe::bind(&run_dir, &Sockets::default()).await;
+    let own = i32::try_from(std::process::id()).unwrap();
+    assert!(matches!(taken, Err(Error::Taken { path: _, pid: Some(pid) }) if pid == own));
     served.stop.send_replace(true);
     served.task.await.unwrap().unwrap();
     Observe::bind(&run_dir, &Sockets::default()).await.unwrap();

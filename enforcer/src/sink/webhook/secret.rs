@@ -2,7 +2,6 @@
 //! replacing its file.
 
 use std::{
-    fs::File,
     io::{self, Read as _},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
@@ -10,6 +9,8 @@ use std::{
 
 use hyper::header::{HeaderValue, InvalidHeaderValue};
 use ring::hmac;
+
+use crate::regular;
 
 /// The largest file that is read.
 const MAX_BYTES: u64 = 4 << 10;
@@ -55,7 +56,7 @@ pub(super) enum SecretError {
 /// The secrets of a file.
 pub(super) fn read(path: &Path) -> Result<Vec<Vec<u8>>, SecretError> {
     let failed = |source| SecretError::Read { path: path.to_owned(), source };
-    let file = File::open(path).map_err(failed)?;
+    let file = regular::open_unwaiting(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
     let own = rustix::process::geteuid().as_raw();
@@ -158,6 +159,10 @@ mod tests {
             assert!(matches!(error, SecretError::Content { .. }), "{error}");
         }
         assert!(matches!(read(dir.path()), Err(SecretError::Open { .. })));
+        let pipe = dir.path().join("pipe");
+        let mode = rustix::fs::Mode::RUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        assert!(matches!(read(&pipe), Err(SecretError::Open { .. })));
         assert!(matches!(read(&dir.path().join("none")), Err(SecretError::Read { .. })));
         set("0123456789abc\u{1}def", 0o600).unwrap();
         assert!(matches!(bearer(&path), Err(SecretError::Header { .. })));

@@ -1,7 +1,6 @@
 //! TLS to a receiver: rustls with the certificates of a file or of the system. Nothing of it is there without `https`.
 
 use std::{
-    fs::File,
     io::{self, Read as _},
     path::{Path, PathBuf},
     sync::Arc,
@@ -14,6 +13,8 @@ use rustls::{
 };
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
+
+use crate::regular;
 
 /// Where systems keep the certificates that they trust, in one file.
 const SYSTEM: &[&str] = &[
@@ -96,7 +97,7 @@ fn config(ca_file: Option<&Path>) -> Result<ClientConfig, TlsError> {
 fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
     let failed = |source| TlsError::Read { path: path.to_owned(), source };
     let mut bytes = Vec::new();
-    File::open(path).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes)).map_err(failed)?;
+    regular::open(path).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes)).map_err(failed)?;
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(&bytes) {
         let certificate = certificate.map_err(|source| TlsError::Pem { path: path.to_owned(), source })?;
