@@ -9,7 +9,7 @@
 //! | `Stalling` | the task of `Ooms` | records of stalls, what came together of them | pressure events |
 //! | `Desk` | the runtime; a thread that writes | wishes, its clock | orders in force: settings, protected pods |
 //! | `Sinks` | a thread for each sink | the journal | deliveries, events about them |
-//! | `serve::Observe` | a thread of its own, and one that waits for the disk | journal, view | answers |
+//! | `serve::Observe` | a thread of its own, and two that may block | journal, view | answers |
 //! | `serve::{Admin, View}` | tasks | wishes | answers |
 //! | `Metering` | a blocking thread, when asked | what the journal counted, candidates, kernel files | metrics |
 
@@ -32,6 +32,7 @@ mod recording;
 mod recovery;
 mod reload;
 mod reports;
+mod reserve;
 mod schedule;
 mod signals;
 mod sinks;
@@ -66,6 +67,7 @@ use self::{
     orders::{Desk, Evictions},
     recording::Recording,
     reports::{Telling, lock, start_reflex},
+    reserve::Reserve,
     signals::{Asked, Signals},
     sinks::Sinks,
     start::{permits, tell_start},
@@ -86,6 +88,7 @@ use crate::{
     sense::{self, HostFacts, NODE_PRESSURE},
     serve::{self, Admin, Observe, View},
     source::StaticDir,
+    threads::Workers,
 };
 
 /// How long a soft eviction waits for its decision to be on the disk.
@@ -93,6 +96,13 @@ const RECORDING: Duration = Duration::from_secs(2);
 
 /// The daemon's nice value: it sleeps nearly always, and what wakes it should not wait behind those who fill the node.
 const NICE: i32 = -10;
+
+/// How many threads see pods to their end that an operator or a critical pod has go. More are made while there are more
+/// such pods, as far as the kernel makes them.
+const ENDING_THREADS: usize = 4;
+
+/// How many such pods may wait for one of them.
+const ENDING_WAITING: usize = 1_024;
 
 /// How long open connections may take to end.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -110,6 +120,14 @@ enum Reflexion {
 pub fn fits(config: &Config) -> anyhow::Result<()> {
     let host = Host::read(config)?;
     Ok(unfit::check(config, &host, unfit::is_kubelets(config))?)
+}
+
+/// Has the kernel prefer the calling thread as it does the daemon's other ones. Where it may not, the daemon says so at its
+/// start.
+pub fn prefer_thread() {
+    if let Err(error) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE) {
+        tracing::debug!(%error, "a thread has no preference");
+    }
 }
 
 /// What becomes of values, scores and cgroups when the daemon is stopped. When it is killed, they stay.
@@ -138,6 +156,9 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let host_facts = HostFacts::gather();
     tell_start(&journal, &config, &host, &host_facts);
     claim.tell(&journal);
+    // They have the priority that the daemon has given itself now.
+    let workers = Workers::start("ending", ENDING_THREADS, ENDING_WAITING).context("cannot start threads")?;
+    let workers = Arc::new(workers);
 
     let index = Index::new();
     let being_evicted = BeingEvicted::default();
@@ -146,15 +167,22 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let doctor = ooms.doctor(&host_facts);
 
     let permits = permits(&config, kubelets, &journal);
-    let (mut desired, watched) =
-        Desired::new(config.clone(), host.clone(), journal.clone(), index, permits, kubelets);
+    let (mut desired, watched) = Desired::new(
+        config.clone(),
+        host.clone(),
+        journal.clone(),
+        index,
+        permits,
+        kubelets,
+        workers.clone(),
+    );
     let recorded = Arc::new(AtomicU64::new(0));
     let pledges = recovery::take_up(&config, &host, &journal, &recorded, &mut desired);
     let (sender, mut reflexions) = mpsc::unbounded_channel();
     let teller = Arc::new(Mutex::new(Teller::new(config.hash()).with_pressure(Path::new(NODE_PRESSURE))));
     let mut recording = Recording::start(&config, &host, &journal);
     let mut desk = Desk::open(&config.state_dir, &host.boot_id, &journal);
-    let evictions = Evictions::new(&journal, &being_evicted, desk.view(), &sender);
+    let evictions = Evictions::new(&journal, &being_evicted, desk.view(), &sender, &workers);
     let (lookout, alarm) = Lookout::start(&config, host.node.max_pids, &journal);
     let telling = Telling { teller: teller.clone(), journal: journal.clone(), being_evicted, sender, alarm };
     let reflex =
@@ -178,7 +206,10 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let mut guarded = Guarded(guard);
     desired.set_sight(guarded.sight());
     let (woken, stirred) = (desired.woken(), lookout.stirred());
+    let mut reserve = Reserve::default();
     loop {
+        reserve.settle(&journal);
+        sinks.retry();
         let due = desired.due().min(edges.due());
         tokio::select! {
             asked = signals.next() => {
@@ -260,7 +291,7 @@ async fn farewell(
     // A disk that takes nothing any more does not keep us for ever: the writer gives up on the first refusal.
     journal.close();
     match ended {
-        Ok(outcome) => outcome.context("the server panicked")?.context("the observe socket failed"),
+        Ok(outcome) => outcome.context("the server ended early")?.context("the observe socket failed"),
         // A reader that does not read does not keep us.
         Err(_elapsed) => Ok(()),
     }

@@ -22,7 +22,9 @@ pub mod sense;
 pub mod serve;
 pub mod sink;
 pub mod source;
+mod threads;
 mod trust;
 mod yaml;
 
 use chain::chain;
+pub use raw::Heap;

@@ -5,6 +5,10 @@ use std::{
     process::{self, ExitCode},
 };
 
+/// An allocator that has something left where the kernel gives no more.
+#[global_allocator]
+static HEAP: enforcer::Heap = enforcer::Heap;
+
 fn main() -> ExitCode {
     abort_on_panic();
     enforcer::cli::main(std::env::args_os())

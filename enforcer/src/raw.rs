@@ -1,6 +1,8 @@
 //! System interfaces that no safe crate offers.
 #![expect(unsafe_code, reason = "the one userspace module that may; rustix covers everything else")]
 
+mod heap;
+
 use std::{
     ffi::{CStr, CString},
     fs::File,
@@ -17,6 +19,9 @@ use rustix::{
     process::{WaitId, WaitIdOptions},
 };
 use tokio::io::{Interest, unix::AsyncFd};
+
+pub use self::heap::Heap;
+pub(crate) use self::heap::hold_back;
 
 /// Has host names looked up in /etc/hosts and by DNS alone, where this program carries its own libc: what else
 /// /etc/nsswitch.conf names would be loaded from the host's libc, which may be another version.

@@ -21,6 +21,7 @@ mod ranking;
 mod routes;
 mod server;
 mod socket;
+mod spare;
 mod usages;
 
 pub(crate) use self::orders::{now, rfc3339};

@@ -15,6 +15,7 @@ use super::{
     keeper::Keeper,
     problems::Problems,
     schedule::{Due, LOOK_UNTOLD, Schedule},
+    start::Permits,
     telling::{self, Writers},
 };
 use crate::{
@@ -29,6 +30,7 @@ use crate::{
     sense::GuardEvent,
     serve::View,
     source::{Change, Decisions, EndedPod, Grounds, Loaded, Roster, SourceError, State},
+    threads::Workers,
 };
 
 mod alignment;
@@ -94,6 +96,8 @@ pub(super) struct Desired {
     going: BTreeMap<CgroupPath, CgroupId>,
     /// What pods are that no source names any longer.
     leaving: BTreeMap<PodUid, PodPlan>,
+    /// Who sees a preempted pod to its end.
+    workers: Arc<Workers>,
 }
 
 /// What the plan follows from.
@@ -103,15 +107,6 @@ enum Decided {
     All,
     /// Not the latest evictions or conditions: it is still to be decided what follows from them.
     NotLatest,
-}
-
-/// What may be written.
-#[derive(Debug, Default)]
-pub(super) struct Permits {
-    /// Everything, as the cgroups are ours.
-    pub(super) all: Option<Permit>,
-    /// Scores that follow the ranking, whosever the cgroups are.
-    pub(super) scores: Option<Permit>,
 }
 
 /// What came of working on the cgroups.
@@ -135,6 +130,7 @@ impl Desired {
         index: Index,
         permits: Permits,
         kubelets: bool,
+        workers: Arc<Workers>,
     ) -> (Self, Option<WatchEvents>) {
         let Permits { all: permit, scores: scores_permit } = permits;
         let mount = Path::new(cgroup::MOUNT);
@@ -218,6 +214,7 @@ impl Desired {
             ids: BTreeMap::new(),
             going: BTreeMap::new(),
             leaving: BTreeMap::new(),
+            workers,
         };
         (desired, events)
     }

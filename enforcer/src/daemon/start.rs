@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{NICE, desired::Permits, host::Host, open_files, telling};
+use super::{NICE, host::Host, open_files, telling};
 use crate::{
     cgroup::Permit,
     config::{Config, Mode},
@@ -10,6 +10,15 @@ use crate::{
     policy::threshold::Signal,
     sense::{self, HostFacts},
 };
+
+/// What may be written.
+#[derive(Debug, Default)]
+pub(super) struct Permits {
+    /// Everything, as the cgroups are ours.
+    pub(super) all: Option<Permit>,
+    /// Scores that follow the ranking, whosever the cgroups are.
+    pub(super) scores: Option<Permit>,
+}
 
 /// The log in the state directory; in memory alone where there can be none.
 pub(super) fn open_journal(config: &Config, host: &Host) -> anyhow::Result<Journal> {

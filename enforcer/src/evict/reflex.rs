@@ -411,22 +411,20 @@ impl Reflex {
         self.hooks.cut(u64::MAX);
         let mut threads = std::mem::take(&mut self.threads).into_iter().rev();
         // The reflex itself, which gives the others their work; then the hook's.
-        threads.next().into_iter().for_each(join);
+        if let Some(reflex) = threads.next() {
+            crate::threads::join(reflex);
+        }
         if let Some((thread, ended)) = self.hook_thread.take() {
             if ended.recv_timeout(HOOK_FAREWELL) == Err(RecvTimeoutError::Disconnected) {
-                join(thread);
+                crate::threads::join(thread);
             } else {
                 tracing::error!("preKillHook does not come to its end, and is not waited for");
             }
         }
         self.hooks.silence();
-        threads.for_each(join);
-    }
-}
-
-fn join(thread: JoinHandle<()>) {
-    if thread.join().is_err() {
-        tracing::error!("an eviction thread panicked");
+        for thread in threads {
+            crate::threads::join(thread);
+        }
     }
 }
 

@@ -133,15 +133,11 @@ pub(super) async fn containers(
         let root = CgroupDir::mount(Path::new(cgroup::MOUNT))?;
         Ok::<_, cgroup::Error>(read(&root, &view, &uids))
     };
-    match tokio::task::spawn_blocking(read).await {
-        Ok(Ok(memories)) => Json(Memories { node_stall: node_stall(), ..memories }).into_response(),
-        Ok(Err(error)) => {
+    match crate::threads::blocking(read).await {
+        Ok(memories) => Json(Memories { node_stall: node_stall(), ..memories }).into_response(),
+        Err(error) => {
             let error = crate::chain(&error);
             (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"error": error}))).into_response()
-        }
-        Err(error) => {
-            tracing::error!(%error, "the containers could not be read");
-            StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
     }
 }

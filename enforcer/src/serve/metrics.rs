@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::brief::{self, Door};
-use crate::metrics::CONTENT_TYPE;
+use crate::{metrics::CONTENT_TYPE, threads};
 
 /// Writes the metrics; may take some milliseconds.
 #[derive(Clone)]
@@ -37,17 +37,16 @@ impl Scrape {
     pub(super) async fn answer(&self) -> Response {
         let writer = Arc::clone(&self.0);
         let turn = self.0.turn.acquire().await;
-        let written = tokio::task::spawn_blocking(move || (writer.write)()).await;
+        let written = threads::blocking(move || (writer.write)()).await;
         drop(turn);
         match written {
-            Ok(Ok(text)) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
-            Ok(Err(error)) => failed(&error),
-            Err(error) => failed(&error),
+            Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
+            Err(error) => failed(error),
         }
     }
 }
 
-fn failed(error: &impl fmt::Display) -> Response {
+fn failed(error: fmt::Error) -> Response {
     tracing::error!(%error, "the metrics could not be written");
     StatusCode::INTERNAL_SERVER_ERROR.into_response()
 }

@@ -3,7 +3,6 @@ use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    thread,
     time::Duration,
 };
 
@@ -185,7 +184,7 @@ impl Desired {
         }
     }
 
-    /// Ends a pod that a critical one preempts, on a thread of its own; told by the emptying of its cgroup.
+    /// Ends a pod that a critical one preempts, on another thread; told by the emptying of its cgroup.
     pub(super) fn end(&mut self, uid: &PodUid) {
         if self.permit.is_none() {
             return;
@@ -210,9 +209,8 @@ impl Desired {
                 telling::degraded(&journal, "preemption", &message);
             }
         };
-        if let Err(error) = thread::Builder::new().name(String::from("preemption")).spawn(work) {
-            let message =
-                format!("pod {} does not make way for a critical one: no thread: {error}", entry.pod.name);
+        if let Err(busy) = self.workers.run(work) {
+            let message = format!("pod {} does not make way for a critical one: {busy}", entry.pod.name);
             telling::degraded(&self.journal, "preemption", &message);
         }
     }
