@@ -41,6 +41,7 @@ mod standing;
 mod start;
 mod telling;
 mod unfit;
+mod watchdog;
 mod watching;
 
 use std::{
@@ -71,6 +72,7 @@ use self::{
     signals::{Asked, Signals},
     sinks::Sinks,
     start::{permits, tell_start},
+    watchdog::Watchdog,
     watching::{Guarded, Watched},
 };
 pub use self::{reload::Load, unfit::Unfit};
@@ -86,7 +88,7 @@ use crate::{
     },
     raw,
     sense::{self, HostFacts, NODE_PRESSURE},
-    serve::{self, Admin, Observe, View},
+    serve::{self, Admin, Observe, View, Vital},
     source::StaticDir,
     threads::Workers,
 };
@@ -197,9 +199,11 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     desk.serve(admin, desired.kubepods(), view.clone(), stopping.clone());
     let telling = (&journal, sinks.healths());
     let metering = Metering::start(&config, (&host, &doctor), telling, (&reflex, &recording), &stopping);
-    let sources =
-        recording.sources(journal.clone(), doctor, lookout.headrooms(), view, desk.view(), metering.scrape());
-    let server = tokio::spawn(observe.serve(sources, readiness, stopping));
+    let observer = reflex.observer();
+    let answers = (metering.scrape(), Vital::by(move || observer.is_alive()));
+    let sources = recording.sources(journal.clone(), doctor, lookout.headrooms(), view, desk.view(), answers);
+    let mut server = tokio::spawn(observe.serve(sources, readiness, stopping));
+    Watchdog::start(reflex.observer(), &journal);
 
     let mut pods = StaticDir::new(config.static_pod_path.clone());
     let mut watched = Watched(watched);
@@ -235,6 +239,10 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
             events = guarded.next() => {
                 desired.guarded(events).await?;
                 desired.set_sight(guarded.sight());
+            }
+            ended = &mut server => {
+                ended.context("the server ended early")?.context("the observe socket failed")?;
+                anyhow::bail!("the observe socket is served no more, and nobody asked for that");
             }
             () = woken.notified() => desired.reconcile().await?,
             () = stirred.notified() => desired.stir(),

@@ -35,7 +35,7 @@ pub use self::{
     peer::{Peer, Stranger},
     pods::{ContainerView, PodState, PodView, View},
     ranking::{ExcludedView, RankedView, Ranker, RankingView, ranked_signal},
-    server::{Error, Observe, Sources},
+    server::{Error, Observe, Sources, Vital},
     socket::{Access, Account, Sockets},
     usages::{UsageView, Usages},
 };

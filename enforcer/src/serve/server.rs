@@ -1,5 +1,5 @@
 use std::{
-    io,
+    fmt, io,
     os::unix::net::UnixListener,
     path::{Path, PathBuf},
     sync::Arc,
@@ -120,6 +120,25 @@ pub struct Sources {
     pub orders: watch::Receiver<Vec<Order>>,
     /// The metrics.
     pub metrics: Scrape,
+    /// Whether the thread that evicts does its work.
+    pub evictor: Vital,
+}
+
+/// Says whether a thread of the daemon's does its work.
+#[derive(Clone)]
+pub struct Vital(Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl Vital {
+    /// By that function, which may not block.
+    pub fn by(is_alive: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(is_alive))
+    }
+}
+
+impl fmt::Debug for Vital {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Vital")
+    }
 }
 
 /// What every request needs.
@@ -133,6 +152,7 @@ pub(super) struct Shared {
     pub(super) view: watch::Receiver<View>,
     pub(super) orders: watch::Receiver<Vec<Order>>,
     pub(super) metrics: Scrape,
+    pub(super) evictor: Vital,
     pub(super) ready: watch::Receiver<bool>,
     pub(super) stopping: watch::Receiver<bool>,
     /// When there is something to send.
@@ -192,7 +212,8 @@ impl Observe {
     ) -> Result<(), Error> {
         let Self { listener, path } = self;
         let failed = |source| Error::Serve { path: path.display().to_string(), source };
-        let Sources { journal, doctor, recorder, usages, foresight, view, orders, metrics } = sources;
+        let Sources { journal, doctor, recorder, usages, foresight, view, orders, metrics, evictor } =
+            sources;
         let pulse = Pulse::new(&journal);
         let shared = Shared {
             journal: journal.clone(),
@@ -203,6 +224,7 @@ impl Observe {
             view,
             orders,
             metrics,
+            evictor,
             ready,
             stopping: stopping.clone(),
             pulse: pulse.beats(),
@@ -260,8 +282,11 @@ fn router(shared: Shared) -> Router {
         .with_state(shared)
 }
 
-/// Whether the daemon's own thread does its work, and not only this one.
+/// Whether the daemon's own thread and the one that evicts do their work, and not only this one.
 async fn livez(State(shared): State<Shared>) -> Response {
+    if !(shared.evictor.0)() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the eviction thread is stuck\n").into_response();
+    }
     match tokio::time::timeout(LIVE, shared.daemon.spawn(async {})).await {
         Ok(Ok(())) => "ok\n".into_response(),
         Ok(Err(_)) => (StatusCode::SERVICE_UNAVAILABLE, "the daemon is stopping\n").into_response(),
