@@ -361,10 +361,33 @@ impl SharedWords {
         let address = unsafe {
             rustix::mm::mmap(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)
         }?;
+        Self::locked(address, words)
+    }
+
+    /// As many words that no file backs: they are zero, and go with the process.
+    pub(crate) fn anonymous(words: usize) -> io::Result<Self> {
+        let bytes = words.checked_mul(size_of::<AtomicU64>()).ok_or(io::ErrorKind::InvalidInput)?;
+        if words == 0 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // SAFETY: a new mapping at a place of the kernel's choosing takes no memory that is in use.
+        let address = unsafe {
+            rustix::mm::mmap_anonymous(
+                null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        }?;
+        Self::locked(address, words)
+    }
+
+    /// The words of a mapping, which from now on stay in memory.
+    fn locked(address: *mut libc::c_void, words: usize) -> io::Result<Self> {
         let first = NonNull::new(address.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let mapped = Self { first, words };
         // SAFETY: the range is the mapping's own.
-        unsafe { rustix::mm::mlock(address, bytes) }?;
+        unsafe { rustix::mm::mlock(address, words * size_of::<AtomicU64>()) }?;
         Ok(mapped)
     }
 
