@@ -28,3 +28,4 @@ mod yaml;
 
 use chain::chain;
 pub use raw::Heap;
+pub use threads::abort_on_panic;

@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    fmt, io,
+    fmt, io, panic, process,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
     time::Duration,
@@ -48,13 +48,23 @@ pub(crate) fn runtime(builder: &mut Builder, blocking: usize) -> io::Result<Runt
 }
 
 /// Waits for the end of a thread. A panic of its goes on here; none if the present thread panics already. In the daemon none
-/// gets so far, as the first panic aborts it (`main.rs`); a test that lost a thread fails.
+/// gets so far, as the first panic aborts it; a test that lost a thread fails.
 pub(crate) fn join<T>(thread: thread::JoinHandle<T>) -> Option<T> {
     match thread.join() {
         Ok(result) => Some(result),
         Err(_) if thread::panicking() => None,
-        Err(panic) => std::panic::resume_unwind(panic),
+        Err(panic) => panic::resume_unwind(panic),
     }
+}
+
+/// Has the whole process end with the first panic of any of its threads, in whichever profile it was built: a daemon that
+/// lost a thread would seem to live. It is started again.
+pub fn abort_on_panic() {
+    let report = panic::take_hook();
+    panic::set_hook(Box::new(move |panicked| {
+        report(panicked);
+        process::abort();
+    }));
 }
 
 /// Does work that may block on one of the present runtime's threads for that. A panic of its goes on here.
@@ -62,7 +72,7 @@ pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send 
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
+            Ok(panic) => panic::resume_unwind(panic),
             // The runtime is going, and whoever waits here with it.
             Err(_cancelled) => std::future::pending().await,
         },
@@ -202,7 +212,7 @@ impl Drop for Workers {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeSet, fs};
+    use std::{collections::BTreeSet, env, fs, os::unix::process::ExitStatusExt as _};
 
     use super::*;
 
@@ -214,6 +224,24 @@ mod tests {
             format!("{} {}", name.trim(), folder.display())
         };
         tasks.map(comm).filter(|task| task.starts_with("made-at-start")).collect()
+    }
+
+    /// Runs this test alone in a process of its own, where it is to panic on another thread.
+    #[test]
+    fn the_first_panic_ends_the_process() {
+        const VARIABLE: &str = "ENFORCER_TEST_PANICS";
+        if env::var_os(VARIABLE).is_some() {
+            abort_on_panic();
+            // Its end is not waited for by unwinding.
+            join(thread::spawn(|| panic!("on purpose")));
+            process::exit(0);
+        }
+        let mut again = process::Command::new(env::current_exe().unwrap());
+        again.args(["--exact", "threads::tests::the_first_panic_ends_the_process", "--nocapture"]);
+        let ended = again.env(VARIABLE, "1").output().unwrap();
+        let error = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.signal(), Some(libc::SIGABRT), "{}: {error}", ended.status);
+        assert!(error.contains("on purpose"), "{error}");
     }
 
     #[test]

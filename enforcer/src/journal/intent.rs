@@ -468,7 +468,11 @@ mod tests {
         third.forget_left();
         assert_eq!(third.left, []);
         drop(third);
-        assert_eq!(Intents::open_lasting(dir.path(), "b1").unwrap().left, [], "the next start has taken them over");
+        assert_eq!(
+            Intents::open_lasting(dir.path(), "b1").unwrap().left,
+            [],
+            "the next start has taken them over"
+        );
     }
 
     #[test]
