@@ -33,8 +33,15 @@ pub(super) struct Sinks {
     begin: u64,
     running: BTreeMap<String, (Wanted, Sink)>,
     /// Those that could not be started, and when it is tried again.
-    waiting: BTreeMap<String, Wanted>,
+    waiting: BTreeMap<String, Waiting>,
     again: Instant,
+}
+
+/// A sink that waits for its thread, and where it begins.
+#[derive(Debug)]
+struct Waiting {
+    wanted: Wanted,
+    begin: u64,
 }
 
 impl Sinks {
@@ -67,13 +74,14 @@ impl Sinks {
                 }
                 other => other.map(|(_, sink)| sink),
             };
-            if let Err(error) = self.start(&name, &wanted, replaced) {
+            let begin = self.begin;
+            if let Err(error) = self.start(&name, &wanted, begin, replaced) {
                 let message = format!(
                     "the sink {name} does not start, and is tried again every {} s: {error}",
                     RETRY.as_secs()
                 );
                 telling::degraded(&self.ground.journal, SINK, &message);
-                self.waiting.insert(name, wanted);
+                self.waiting.insert(name, Waiting { wanted, begin });
             }
         }
         self.again = Instant::now() + RETRY;
@@ -81,8 +89,8 @@ impl Sinks {
         self.begin = self.ground.journal.range().newest;
     }
 
-    fn start(&mut self, name: &str, wanted: &Wanted, replaced: Option<Sink>) -> io::Result<()> {
-        let sink = Sink::start(&self.ground, wanted, self.begin, replaced)?;
+    fn start(&mut self, name: &str, wanted: &Wanted, begin: u64, replaced: Option<Sink>) -> io::Result<()> {
+        let sink = Sink::start(&self.ground, wanted, begin, replaced)?;
         self.running.insert(name.to_owned(), (wanted.clone(), sink));
         Ok(())
     }
@@ -94,8 +102,8 @@ impl Sinks {
             return;
         }
         self.again = now + RETRY;
-        for (name, wanted) in std::mem::take(&mut self.waiting) {
-            match self.start(&name, &wanted, None) {
+        for (name, Waiting { wanted, begin }) in std::mem::take(&mut self.waiting) {
+            match self.start(&name, &wanted, begin, None) {
                 Ok(()) => {
                     let data =
                         json!({"what": SINK, "sink": name, "message": format!("the sink {name} runs")});
@@ -104,7 +112,7 @@ impl Sinks {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the sink {name} does not start");
-                    self.waiting.insert(name, wanted);
+                    self.waiting.insert(name, Waiting { wanted, begin });
                 }
             }
         }

@@ -18,7 +18,7 @@ const STEPS: usize = 16;
 static HELD: [AtomicPtr<u8>; STEPS] = [const { AtomicPtr::new(null_mut()) }; STEPS];
 
 /// The system's allocator. Where it can get no memory from the kernel (`RLIMIT_AS`, `vm.overcommit_memory=2`), what
-/// [`hold_back`] holds is given up for it, step by step: without that, the first allocation that fails ends the daemon.
+/// `hold_back` holds is given up for it, step by step: without that, the first allocation that fails ends the daemon.
 #[derive(Clone, Copy, Debug)]
 pub struct Heap;
 

@@ -1,13 +1,12 @@
 //! No thread, no descriptor and no address space is to be had: the daemon answers, and evicts the right pod. Killed for the
 //! memory that it takes itself, it loses nothing.
 
-use std::{fs, os::unix::process::ExitStatusExt as _, path::Path};
+use std::{any::Any, fs, os::unix::process::ExitStatusExt as _, path::Path, process::Command};
 
 use enforcer_tests::{
     cgroup::Cgroup,
     daemon::Daemon,
     host::PidMax,
-    process::Process,
     stream::is,
     wait::{PATIENCE, wait_until},
 };
@@ -71,14 +70,15 @@ struct Limited(Pid, Resource, Rlimit);
 impl Limited {
     fn set(daemon: &Daemon, resource: Resource, most: u64) -> Self {
         let pid = Pid::from_raw(daemon.pid().try_into().unwrap()).unwrap();
-        let before = prlimit(Some(pid), resource, Rlimit { current: Some(most), maximum: None }).unwrap();
+        let limit = Rlimit { current: Some(most), maximum: Some(most) };
+        let before = prlimit(Some(pid), resource, limit).unwrap();
         Self(pid, resource, before)
     }
 }
 
 impl Drop for Limited {
     fn drop(&mut self) {
-        prlimit(Some(self.0), self.1, self.2.clone()).unwrap();
+        prlimit(Some(self.0), self.1, self.2).unwrap();
     }
 }
 
@@ -98,8 +98,7 @@ fn address_space_bytes(daemon: &Daemon) -> u64 {
 fn ask(daemon: &Daemon, want: Want) {
     for path in ["/livez", "/metrics", "/v1/ranking", "/v1/pods", "/v1/headroom", "/v1/usages"] {
         let answer = daemon.get(path).unwrap_or_else(|error| panic!("{want:?}: {path}: {error}"));
-        let log = daemon.log();
-        assert!(answer.starts_with("HTTP/1.0 200"), "{want:?}: {path}: {answer:?}\n{log}");
+        assert!(answer.starts_with("HTTP/1.0 200"), "{want:?}: {path}: {answer:?}\n{}", daemon.log());
     }
 }
 
@@ -132,7 +131,7 @@ fn what_cannot_be_had_keeps_nobody_from_being_evicted() {
         wait_until("its place in the ranking", || scene.daemon.get("/v1/ranking").unwrap().contains(&hog));
         let mut ballast: Vec<u8> = Vec::with_capacity(BALLAST_BYTES);
         let mut bomb = None;
-        let relief: Vec<Box<dyn std::any::Any>> = match want {
+        let relief: Vec<Box<dyn Any>> = match want {
             Want::TasksOfTheDaemon => {
                 cgroup.write("pids.max", &cgroup.read("pids.current").unwrap()).unwrap();
                 Vec::new()
@@ -141,14 +140,21 @@ fn what_cannot_be_had_keeps_nobody_from_being_evicted() {
                 let most = PidMax::set(600).unwrap();
                 bomb = Some(scene.start("bomb", &["workload", "fork", "--count", "3000"]));
                 wait_until("the last process id", || {
-                    std::process::Command::new("true").spawn().is_ok_and(|mut child| child.wait().is_err())
-                        || std::process::Command::new("true").spawn().is_err()
+                    Command::new("true").spawn().and_then(|mut child| child.wait()).is_err()
                 });
                 vec![Box::new(most)]
             }
             Want::Descriptors => {
-                let most = first_free_descriptor(&scene.daemon);
-                vec![Box::new(Limited::set(&scene.daemon, Resource::Nofile, most))]
+                let mut limited = None;
+                // One that it opens and closes again may be counted at first.
+                wait_until("the last descriptor", || {
+                    drop(limited.take());
+                    let most = first_free_descriptor(&scene.daemon);
+                    limited = Some(Limited::set(&scene.daemon, Resource::Nofile, most));
+                    ask(&scene.daemon, want);
+                    scene.daemon.log().contains("no ordinary connection can be let in on the observe socket")
+                });
+                vec![Box::new(limited)]
             }
             Want::OpenFiles => vec![Box::new(Sysctl::set("/proc/sys/fs/file-max", "1"))],
             Want::AddressSpace => {
@@ -177,10 +183,8 @@ fn what_cannot_be_had_keeps_nobody_from_being_evicted() {
         drop(ballast);
         scene.wait_for_end_of_shortage();
         assert_eq!(scene.stream.of("eviction.decided").count(), 1, "{want:?}");
-        let killed = scene.stream.of("oom.incident").count();
-        assert_eq!(killed, 0, "{want:?}");
-        let bombed: Option<Process> = bomb;
-        if bombed.is_some() {
+        assert_eq!(scene.stream.of("oom.incident").count(), 0, "{want:?}");
+        if bomb.is_some() {
             scene.clear(&["bomb"]);
         }
         scene.clear(&[&hog]);
