@@ -9,7 +9,7 @@
 //! | `Stalling` | the task of `Ooms` | records of stalls, what came together of them | pressure events |
 //! | `Desk` | the runtime; a thread that writes | wishes, its clock | orders in force: settings, protected pods |
 //! | `Sinks` | a thread for each sink | the journal | deliveries, events about them |
-//! | `serve::Observe` | a thread of its own, and one that waits for the disk | journal, view | answers |
+//! | `serve::Observe` | a thread of its own, and two that may block | journal, view | answers |
 //! | `serve::{Admin, View}` | tasks | wishes | answers |
 //! | `Metering` | a blocking thread, when asked | what the journal counted, candidates, kernel files | metrics |
 
@@ -33,6 +33,7 @@ mod recording;
 mod recovery;
 mod reload;
 mod reports;
+mod reserve;
 mod schedule;
 mod signals;
 mod sinks;
@@ -41,6 +42,7 @@ mod standing;
 mod start;
 mod telling;
 mod unfit;
+mod watchdog;
 mod watching;
 
 use std::{
@@ -67,9 +69,11 @@ use self::{
     orders::{Desk, Evictions},
     recording::Recording,
     reports::{Telling, lock, start_reflex},
+    reserve::Reserve,
     signals::{Asked, Signals},
     sinks::Sinks,
     start::{permits, tell_start},
+    watchdog::Watchdog,
     watching::{Guarded, Watched},
 };
 pub use self::{reload::Load, unfit::Unfit};
@@ -85,8 +89,9 @@ use crate::{
     },
     raw,
     sense::{self, HostFacts, NODE_PRESSURE},
-    serve::{self, Admin, View},
+    serve::{self, Admin, View, Vital},
     source::StaticDir,
+    threads::Workers,
 };
 
 /// How long a soft eviction waits for its decision to be on the disk.
@@ -94,6 +99,13 @@ const RECORDING: Duration = Duration::from_secs(2);
 
 /// The daemon's nice value: it sleeps nearly always, and what wakes it should not wait behind those who fill the node.
 const NICE: i32 = -10;
+
+/// How many threads see pods to their end that an operator has evicted. More are made while there are more such pods, as far
+/// as the kernel makes them.
+const ENDING_THREADS: usize = 4;
+
+/// How many such pods may wait for one of them.
+const ENDING_WAITING: usize = 1_024;
 
 /// How long open connections may take to end.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -111,6 +123,14 @@ enum Reflexion {
 pub fn fits(config: &Config) -> anyhow::Result<()> {
     let host = Host::read(config)?;
     Ok(unfit::check(config, &host, unfit::is_kubelets(config))?)
+}
+
+/// Has the kernel prefer the calling thread as it does the daemon's other ones. Where it may not, the daemon says so at its
+/// start.
+pub fn prefer_thread() {
+    if let Err(error) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE) {
+        tracing::debug!(%error, "a thread has no preference");
+    }
 }
 
 /// What becomes of values, scores and cgroups when the daemon is stopped. When it is killed, they stay.
@@ -142,6 +162,9 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let host_facts = HostFacts::gather();
     tell_start(&journal, &config, &host, &host_facts);
     claim.tell(&journal);
+    // They have the priority that the daemon has given itself now.
+    let workers = Workers::start("ending", ENDING_THREADS, ENDING_WAITING).context("cannot start threads")?;
+    let workers = Arc::new(workers);
 
     let index = Index::new();
     let being_evicted = BeingEvicted::default();
@@ -158,7 +181,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let teller = Arc::new(Mutex::new(Teller::new(config.hash()).with_pressure(Path::new(NODE_PRESSURE))));
     let mut recording = Recording::start(&config, &host, &journal);
     let mut desk = Desk::open(&config.state_dir, &host.boot_id, &journal);
-    let evictions = Evictions::new(&journal, &being_evicted, desk.view(), &sender);
+    let evictions = Evictions::new(&journal, &being_evicted, desk.view(), &sender, &workers);
     let (lookout, alarm) = Lookout::start(&config, host.node.max_pids, &journal);
     let telling = Telling { teller: teller.clone(), journal: journal.clone(), being_evicted, sender, alarm };
     let reflex =
@@ -173,16 +196,21 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     desk.serve(admin, desired.kubepods(), view.clone(), stopping.clone());
     let telling = (&journal, sinks.healths());
     let metering = Metering::start(&config, (&host, &doctor), telling, (&reflex, &recording), &stopping);
-    let sources =
-        recording.sources(journal.clone(), doctor, lookout.headrooms(), view, desk.view(), metering.scrape());
-    let server = tokio::spawn(observe.serve(sources, readiness, stopping));
+    let observer = reflex.observer();
+    let answers = (metering.scrape(), Vital::by(move || observer.is_alive()));
+    let sources = recording.sources(journal.clone(), doctor, lookout.headrooms(), view, desk.view(), answers);
+    let mut server = tokio::spawn(observe.serve(sources, readiness, stopping));
+    Watchdog::start(reflex.observer(), &journal);
 
     let mut pods = StaticDir::new(config.static_pod_path.clone());
     let mut watched = Watched(watched);
     let mut guarded = Guarded(guard);
     desired.set_sight(guarded.sight());
     let (woken, stirred) = (desired.woken(), lookout.stirred());
+    let mut reserve = Reserve::default();
     loop {
+        reserve.settle(&journal);
+        sinks.retry();
         let due = desired.due().min(edges.due());
         tokio::select! {
             asked = signals.next() => {
@@ -208,6 +236,10 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
             events = guarded.next() => {
                 desired.guarded(events).await?;
                 desired.set_sight(guarded.sight());
+            }
+            ended = &mut server => {
+                ended.context("the server ended early")?.context("the observe socket failed")?;
+                anyhow::bail!("the observe socket is served no more, and nobody asked for that");
             }
             () = woken.notified() => desired.reconcile().await?,
             () = stirred.notified() => desired.stir(),
@@ -275,7 +307,7 @@ async fn farewell(
     // A disk that takes nothing any more does not keep us for ever: the writer gives up on the first refusal.
     journal.close();
     match ended {
-        Ok(outcome) => outcome.context("the server panicked")?.context("the observe socket failed"),
+        Ok(outcome) => outcome.context("the server ended early")?.context("the observe socket failed"),
         // A reader that does not read does not keep us.
         Err(_elapsed) => Ok(()),
     }

@@ -23,7 +23,10 @@ pub mod sense;
 pub mod serve;
 pub mod sink;
 pub mod source;
+mod threads;
 mod trust;
 mod yaml;
 
 use chain::chain;
+pub use raw::Heap;
+pub use threads::abort_on_panic;

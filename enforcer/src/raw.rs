@@ -1,6 +1,8 @@
 //! System interfaces that no safe crate offers.
 #![expect(unsafe_code, reason = "the one userspace module that may; rustix covers everything else")]
 
+mod heap;
+
 use std::{
     ffi::{CStr, CString},
     fs::File,
@@ -17,6 +19,9 @@ use rustix::{
     process::{WaitId, WaitIdOptions},
 };
 use tokio::io::{Interest, unix::AsyncFd};
+
+pub use self::heap::Heap;
+pub(crate) use self::heap::hold_back;
 
 /// Has host names looked up in /etc/hosts and by DNS alone, where this program carries its own libc: what else
 /// /etc/nsswitch.conf names would be loaded from the host's libc, which may be another version.
@@ -356,10 +361,33 @@ impl SharedWords {
         let address = unsafe {
             rustix::mm::mmap(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)
         }?;
+        Self::locked(address, words)
+    }
+
+    /// As many words that no file backs: they are zero, and go with the process.
+    pub(crate) fn anonymous(words: usize) -> io::Result<Self> {
+        let bytes = words.checked_mul(size_of::<AtomicU64>()).ok_or(io::ErrorKind::InvalidInput)?;
+        if words == 0 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // SAFETY: a new mapping at a place of the kernel's choosing takes no memory that is in use.
+        let address = unsafe {
+            rustix::mm::mmap_anonymous(
+                null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        }?;
+        Self::locked(address, words)
+    }
+
+    /// The words of a mapping, which from now on stay in memory.
+    fn locked(address: *mut libc::c_void, words: usize) -> io::Result<Self> {
         let first = NonNull::new(address.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let mapped = Self { first, words };
         // SAFETY: the range is the mapping's own.
-        unsafe { rustix::mm::mlock(address, bytes) }?;
+        unsafe { rustix::mm::mlock(address, words * size_of::<AtomicU64>()) }?;
         Ok(mapped)
     }
 

@@ -158,8 +158,8 @@ impl Drop for Recorder {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.bell.ring();
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the recorder's thread panicked");
+        if let Some(thread) = self.thread.take() {
+            crate::threads::join(thread);
         }
     }
 }

@@ -22,6 +22,7 @@ mod ranking;
 mod routes;
 mod server;
 mod socket;
+mod spare;
 mod usages;
 
 pub(crate) use self::orders::{now, rfc3339};
@@ -37,7 +38,7 @@ pub use self::{
     pods::{ContainerView, PodState, PodView, View},
     query::Query,
     ranking::{ExcludedView, RankedView, Ranker, RankingView, ranked_signal},
-    server::{Error, Observe, Sources},
+    server::{Error, Observe, Sources, Vital},
     socket::{Access, Account, Sockets},
     usages::{UsageView, Usages},
 };

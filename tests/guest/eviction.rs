@@ -25,6 +25,7 @@ mod cache;
 mod calm;
 mod contain;
 mod disk;
+mod exhausted;
 mod foretold;
 mod hook;
 mod immune;

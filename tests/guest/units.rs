@@ -4,6 +4,7 @@ mod evict;
 mod exec;
 mod journald;
 mod values;
+mod watchdog;
 
 use std::{
     fs,

@@ -4,7 +4,7 @@ use std::{
     fs::{self, File},
     io::{self, BufRead as _, BufReader},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -258,6 +258,11 @@ impl Daemon {
     /// Follows the event stream from its beginning.
     pub fn follow(&self) -> anyhow::Result<Stream> {
         Stream::follow(self.verb(&["-o", "jsonl", "events", "-f"]))
+    }
+
+    /// Waits until it has ended by itself, or by another.
+    pub fn wait_for_end(&mut self) -> anyhow::Result<ExitStatus> {
+        wait_for_end(&mut self.child, PATIENCE).with_context(|| format!("the daemon lives:\n{}", self.log()))
     }
 
     /// The process's id.

@@ -22,6 +22,8 @@ const OBJECT_VARIABLE: &str = "ENFORCER_BPF_OBJECT";
 pub(crate) enum Kind {
     /// What is shipped and measured.
     Release,
+    /// What is shipped, as far as it behaves otherwise than in development, and quicker to build.
+    ReleaseQuick,
     /// Quick to build and to build again: for tests, in guests and on the host.
     Development,
     /// The same, with the eBPF programs' own diagnostics.
@@ -32,6 +34,7 @@ impl Kind {
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Release => &["--release"],
+            Self::ReleaseQuick => &["--profile", "release-quick"],
             // All examples, of which there are none: with them cargo chooses the features that tests have, so that programs and
             // tests are built from one set of dependencies.
             Self::Development => &["--examples"],

@@ -127,7 +127,8 @@ impl Suite {
             bail!("no guest test has a name that contains `{}`", choice.filter.unwrap_or_default());
         }
         if batches.iter().any(|batch| batch.init == Init::Systemd) {
-            guests = guests.with_init(Init::Systemd, steps)?;
+            // One pass of what users run.
+            guests = guests.with_init(Init::Systemd, steps)?.with_release(object, steps)?;
         }
         let at_once = at_once()?.min(batches.len());
         Ok(Self { guests, batches, at_once })

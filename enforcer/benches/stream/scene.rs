@@ -11,6 +11,7 @@ use enforcer::{
     model::PodName,
     serve::{
         Doctor, Foresight, Headrooms, Observe, Ranker, RankingView, Scrape, Sockets, Sources, Usages, View,
+        Vital,
     },
 };
 use serde_json::json;
@@ -56,6 +57,7 @@ impl Scene {
             view: watch::channel(View::default()).1,
             orders: watch::channel(Vec::new()).1,
             metrics: Scrape::by(|| Ok(String::new())),
+            evictor: Vital::by(|| true),
         };
         let server = runtime.spawn(observe.serve(sources, watch::channel(true).1, stopping));
         Self { journal, runtime, server, stop, run_dir, _state_dir: state_dir }

@@ -266,11 +266,7 @@ impl Running {
     /// Stops it, and waits for what the kernel is about to reclaim.
     fn end(mut self) -> Result<Option<Lowered>, Error> {
         self.stop.store(true, Ordering::Release);
-        match self.thread.take().map(JoinHandle::join) {
-            Some(Ok(lowered)) => lowered.map(Some),
-            // A panic: what it held was given back while it unwound.
-            Some(Err(_)) | None => Ok(None),
-        }
+        self.thread.take().and_then(crate::threads::join).transpose()
     }
 }
 

@@ -12,7 +12,12 @@ use crate::{
     daemon::{self, OnExit},
     metrics,
     sense::{self, Unpinned},
+    threads,
 };
+
+/// Reconciling is one thing at a time, and waits for another of these threads where it connects to systemd; names and sockets
+/// need none.
+const BLOCKING_THREADS: usize = 2;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -69,14 +74,14 @@ pub(super) fn run(context: Context, files: Files, args: Args) -> Result<(), Fail
         Ok(args.over(Effective::load(config.as_deref(), kubelet_config.as_deref())?.config))
     };
     log(verbose, color)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder
         .enable_all()
-        // Reconciling is one thing at a time; names and sockets need none of these threads.
-        .max_blocking_threads(2)
+        .thread_name("desired")
+        .on_thread_start(daemon::prefer_thread)
         .on_thread_unpark(|| metrics::turns().wakes())
-        .on_thread_park(|| metrics::turns().sleeps())
-        .build()
-        .context("cannot start the runtime")?;
+        .on_thread_park(|| metrics::turns().sleeps());
+    let runtime = threads::runtime(&mut builder, BLOCKING_THREADS).context("cannot start the runtime")?;
     runtime
         .block_on(daemon::run(config, on_exit, Box::new(load)))
         .map_err(|error| if error.is::<daemon::Unfit>() { Failure::usage(error) } else { error.into() })

@@ -15,6 +15,7 @@ use super::{
     keeper::Keeper,
     problems::Problems,
     schedule::{Due, LOOK_UNTOLD, Schedule},
+    start::Permits,
     telling::{self, Writers},
 };
 use crate::{
@@ -104,15 +105,6 @@ enum Decided {
     All,
     /// Not the latest evictions or conditions: it is still to be decided what follows from them.
     NotLatest,
-}
-
-/// What may be written.
-#[derive(Debug, Default)]
-pub(super) struct Permits {
-    /// Everything, as the cgroups are ours.
-    pub(super) all: Option<Permit>,
-    /// Scores that follow the ranking, whosever the cgroups are.
-    pub(super) scores: Option<Permit>,
 }
 
 /// What came of working on the cgroups.

@@ -1,8 +1,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::Context as _;
-
-use crate::cgroup::{CgroupDir, Reconciler};
+use crate::{
+    cgroup::{CgroupDir, Reconciler},
+    threads,
+};
 
 /// The cgroups, shared with the threads that may block.
 #[derive(Clone)]
@@ -22,12 +23,8 @@ impl Hierarchy {
         work: impl FnOnce(&mut Reconciler) -> T + Send + 'static,
     ) -> anyhow::Result<T> {
         let reconciler = Arc::clone(&self.reconciler);
-        tokio::task::spawn_blocking(move || {
-            // What a panic left half done is done by the next reconciliation, which starts from what it finds.
-            work(&mut reconciler.lock().unwrap_or_else(PoisonError::into_inner))
-        })
-        .await
-        .context("the reconciler panicked")
+        let work = move || work(&mut reconciler.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok(threads::blocking(work).await)
     }
 
     /// Sets it up, before anything runs.

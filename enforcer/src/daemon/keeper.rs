@@ -97,8 +97,8 @@ impl Drop for Keeper {
         let (desk, bell) = &*self.desk;
         desk.lock().unwrap_or_else(PoisonError::into_inner).closing = true;
         bell.notify_one();
-        if self.writer.take().is_some_and(|writer| writer.join().is_err()) {
-            tracing::error!("the thread that keeps evictions panicked");
+        if let Some(thread) = self.writer.take() {
+            crate::threads::join(thread);
         }
     }
 }

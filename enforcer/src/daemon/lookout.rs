@@ -185,8 +185,8 @@ impl Drop for Lookout {
     fn drop(&mut self) {
         drop(self.sender.take());
         self.wake();
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread that looks ahead panicked");
+        if let Some(thread) = self.thread.take() {
+            crate::threads::join(thread);
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::{
         order::Order,
     },
     recorder::{Asker, Provenance, Recorder, Tap},
-    serve::{Doctor, Foresight, Headrooms, Scrape, Sources, UsageView, Usages, View},
+    serve::{Doctor, Foresight, Headrooms, Scrape, Sources, UsageView, Usages, View, Vital},
 };
 
 /// The recorder, if there is one.
@@ -73,11 +73,11 @@ impl Recording {
         headrooms: Headrooms,
         view: watch::Receiver<View>,
         orders: watch::Receiver<Vec<Order>>,
-        metrics: Scrape,
+        (metrics, evictor): (Scrape, Vital),
     ) -> Sources {
         let foresight = Foresight { ranker: self.ranks().ranker(), headrooms };
         let (recorder, usages) = (self.asker(), self.usages());
-        Sources { journal, doctor, recorder, usages, foresight, view, orders, metrics }
+        Sources { journal, doctor, recorder, usages, foresight, view, orders, metrics, evictor }
     }
 
     /// Who the candidates are at any time, and who of them is next.

@@ -63,6 +63,14 @@ pub(super) fn take_up(
             None
         }
     };
+    if intents.as_ref().is_some_and(|intents| !intents.lasts) {
+        let message = format!(
+            "runDir {} is on a disk, for which an eviction must not wait: an eviction, and a limit that is held for a while, are \
+             forgotten if the daemon is killed within it; have a tmpfs there",
+            config.run_dir.display()
+        );
+        telling::degraded(journal, "intents", &message);
+    }
     let left = intents.as_ref().map_or(&[][..], |intents| &intents.left);
     let stuck = knobs(left, journal);
     unmarked(left, journal);
@@ -86,7 +94,7 @@ pub(super) fn take_up(
     desired.remember(ended.clone());
     let intents = intents.map(|mut intents| {
         intents.forget_left();
-        let Intents { reflex, brakes, mut limits, making, left: _ } = intents;
+        let Intents { reflex, brakes, mut limits, making, .. } = intents;
         for intent in &stuck {
             // Never released: the next start tries again.
             let _kept = limits.hold(intent);

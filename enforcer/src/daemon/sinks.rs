@@ -1,18 +1,29 @@
 //! The sinks in the daemon: started, changed by SIGHUP, and stopped.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io,
+    time::{Duration, Instant},
+};
 
+use serde_json::json;
 use tokio::time::timeout;
 
 use super::{host::Host, start, telling};
 use crate::{
     config::Config,
-    journal::Journal,
+    journal::{Event, EventType, Journal, Subject},
     sink::{Ground, Healths, Kind, Sink, Wanted},
 };
 
 /// How long the sinks may take to end.
 const GOODBYE: Duration = Duration::from_secs(2);
+
+/// How soon it is tried again to start one.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// The degradation that says that one does not run.
+const SINK: &str = "sink";
 
 /// Those that run, by their names.
 #[derive(Debug)]
@@ -21,6 +32,16 @@ pub(super) struct Sinks {
     /// Behind which sequence a sink begins that has no cursor.
     begin: u64,
     running: BTreeMap<String, (Wanted, Sink)>,
+    /// Those that could not be started, and when it is tried again.
+    waiting: BTreeMap<String, Waiting>,
+    again: Instant,
+}
+
+/// A sink that waits for its thread, and where it begins.
+#[derive(Debug)]
+struct Waiting {
+    wanted: Wanted,
+    begin: u64,
 }
 
 impl Sinks {
@@ -34,7 +55,8 @@ impl Sinks {
             healths: Healths::default(),
         };
         let begin = journal.range().newest;
-        let mut sinks = Self { ground, begin, running: BTreeMap::new() };
+        let mut sinks =
+            Self { ground, begin, running: BTreeMap::new(), waiting: BTreeMap::new(), again: Instant::now() };
         sinks.configure(config);
         Ok((journal, sinks))
     }
@@ -42,6 +64,7 @@ impl Sinks {
     /// Follows another configuration. A sink that is configured as before goes on, or stays stopped.
     pub(super) fn configure(&mut self, config: &Config) {
         let mut before = std::mem::take(&mut self.running);
+        self.waiting.clear();
         for wanted in Wanted::all(&config.sinks) {
             let name = wanted.name();
             let replaced = match before.remove(&name) {
@@ -51,18 +74,48 @@ impl Sinks {
                 }
                 other => other.map(|(_, sink)| sink),
             };
-            match Sink::start(&self.ground, &wanted, self.begin, replaced) {
-                Ok(sink) => {
-                    self.running.insert(name, (wanted, sink));
+            let begin = self.begin;
+            if let Err(error) = self.start(&name, &wanted, begin, replaced) {
+                let message = format!(
+                    "the sink {name} does not start, and is tried again every {} s: {error}",
+                    RETRY.as_secs()
+                );
+                telling::degraded(&self.ground.journal, SINK, &message);
+                self.waiting.insert(name, Waiting { wanted, begin });
+            }
+        }
+        self.again = Instant::now() + RETRY;
+        // One that is added later begins with what is told from then on.
+        self.begin = self.ground.journal.range().newest;
+    }
+
+    fn start(&mut self, name: &str, wanted: &Wanted, begin: u64, replaced: Option<Sink>) -> io::Result<()> {
+        let sink = Sink::start(&self.ground, wanted, begin, replaced)?;
+        self.running.insert(name.to_owned(), (wanted.clone(), sink));
+        Ok(())
+    }
+
+    /// Tries again to start those that could not be started, if it is time: the kernel may have refused a thread.
+    pub(super) fn retry(&mut self) {
+        let now = Instant::now();
+        if self.waiting.is_empty() || now < self.again {
+            return;
+        }
+        self.again = now + RETRY;
+        for (name, Waiting { wanted, begin }) in std::mem::take(&mut self.waiting) {
+            match self.start(&name, &wanted, begin, None) {
+                Ok(()) => {
+                    let data =
+                        json!({"what": SINK, "sink": name, "message": format!("the sink {name} runs")});
+                    let event = Event { kind: EventType::DegradedLeft, subject: Subject::Node, data };
+                    self.ground.journal.append(event);
                 }
                 Err(error) => {
-                    let message = format!("the sink {name} does not start: {error}");
-                    telling::degraded(&self.ground.journal, "sink", &message);
+                    tracing::warn!(%error, "the sink {name} does not start");
+                    self.waiting.insert(name, Waiting { wanted, begin });
                 }
             }
         }
-        // One that is added later begins with what is told from then on.
-        self.begin = self.ground.journal.range().newest;
     }
 
     /// How they are.

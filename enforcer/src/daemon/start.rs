@@ -4,7 +4,6 @@ use serde_json::json;
 
 use super::{
     NICE,
-    desired::Permits,
     handover::{self, Refusal},
     host::Host,
     open_files, telling,
@@ -29,6 +28,15 @@ impl Refusal for StoreError {
             Self::Io { .. } | Self::Unsafe { .. } => String::new(),
         }
     }
+}
+
+/// What may be written.
+#[derive(Debug, Default)]
+pub(super) struct Permits {
+    /// Everything, as the cgroups are ours.
+    pub(super) all: Option<Permit>,
+    /// Scores that follow the ranking, whosever the cgroups are.
+    pub(super) scores: Option<Permit>,
 }
 
 /// The log in the state directory, taken over from a predecessor that is still ending; in memory alone where there can be

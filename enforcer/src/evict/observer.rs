@@ -1,10 +1,15 @@
 //! What the reflex has done so far, counted.
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
-use super::{hook::Hooks, queue::Depth, reflex::Shared};
+use rustix::time::ClockId;
+
+use super::{hook::Hooks, queue::Depth, reflex::Shared, turn::now_ns};
 use crate::sense::{WakeStats, Wakes};
 
 /// What the reflex has done so far. All but what waits only grow.
@@ -66,8 +71,38 @@ impl Queues {
     }
 }
 
+/// How long the eviction thread may give no sign before it counts as stuck. It looks at the node once a second at least.
+const ALIVE: Duration = Duration::from_secs(5);
+
+/// The eviction thread's sign of life: when it last woke or went to sleep, by `CLOCK_MONOTONIC`, which stands still with it
+/// while the machine is suspended.
+#[derive(Debug)]
+pub(super) struct Heartbeat(AtomicU64);
+
+impl Heartbeat {
+    fn at(beat_ns: u64) -> Self {
+        Self(AtomicU64::new(beat_ns))
+    }
+
+    pub(super) fn beat(&self) {
+        self.0.store(now_ns(ClockId::Monotonic), Ordering::Relaxed);
+    }
+
+    fn is_alive(&self, now_ns: u64) -> bool {
+        Duration::from_nanos(now_ns.saturating_sub(self.0.load(Ordering::Relaxed))) < ALIVE
+    }
+}
+
+/// A thread that is about to start is alive.
+impl Default for Heartbeat {
+    fn default() -> Self {
+        Self::at(now_ns(ClockId::Monotonic))
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Counters {
+    pub(super) heartbeat: Heartbeat,
     pub(super) samples: AtomicU64,
     pub(super) samples_failed: AtomicU64,
     pub(super) usage_failures: AtomicU64,
@@ -92,10 +127,18 @@ impl Observer {
         Self { shared: Arc::clone(shared), hooks: Arc::clone(hooks), queues: queues.clone() }
     }
 
+    /// Whether the eviction thread does its work, or was asked to end.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.shared.stop.load(Ordering::Acquire)
+            || self.shared.counters.heartbeat.is_alive(now_ns(ClockId::Monotonic))
+    }
+
     /// What it has done so far.
     #[must_use]
     pub fn stats(&self) -> ReflexStats {
         let Counters {
+            heartbeat: _,
             samples,
             samples_failed,
             usage_failures,
@@ -119,5 +162,20 @@ impl Observer {
             reports_dropped: get(reports_dropped).saturating_add(self.hooks.dropped()),
             waiting: self.queues.waiting(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_alive_as_long_as_it_gives_a_sign() {
+        let heartbeat = Heartbeat::at(1_000);
+        let after = |time: Duration| 1_000 + u64::try_from(time.as_nanos()).unwrap();
+        assert!(heartbeat.is_alive(after(ALIVE / 2)) && heartbeat.is_alive(0));
+        assert!(!heartbeat.is_alive(after(ALIVE)));
+        heartbeat.beat();
+        assert!(heartbeat.is_alive(now_ns(ClockId::Monotonic)));
     }
 }

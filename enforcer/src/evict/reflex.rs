@@ -399,8 +399,13 @@ impl Reflex {
         self.halt();
     }
 
-    fn start(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), ReflexError> {
+    fn start(&mut self, name: &'static str, run: impl FnOnce() + Send + 'static) -> Result<(), ReflexError> {
         let builder = thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
+        let shared = Arc::clone(&self.shared);
+        let run = move || {
+            run();
+            ended(name, &shared.stop);
+        };
         self.threads.push(builder.spawn(run).map_err(ReflexError::Setup)?);
         Ok(())
     }
@@ -411,22 +416,29 @@ impl Reflex {
         self.hooks.cut(u64::MAX);
         let mut threads = std::mem::take(&mut self.threads).into_iter().rev();
         // The reflex itself, which gives the others their work; then the hook's.
-        threads.next().into_iter().for_each(join);
+        if let Some(reflex) = threads.next() {
+            crate::threads::join(reflex);
+        }
         if let Some((thread, ended)) = self.hook_thread.take() {
             if ended.recv_timeout(HOOK_FAREWELL) == Err(RecvTimeoutError::Disconnected) {
-                join(thread);
+                crate::threads::join(thread);
             } else {
                 tracing::error!("preKillHook does not come to its end, and is not waited for");
             }
         }
         self.hooks.silence();
-        threads.for_each(join);
+        for thread in threads {
+            crate::threads::join(thread);
+        }
     }
 }
 
-fn join(thread: JoinHandle<()>) {
-    if thread.join().is_err() {
-        tracing::error!("an eviction thread panicked");
+/// A daemon without one of these threads would seem to live, and evict nobody: it ends with the first of them that ends, and
+/// is started again.
+#[expect(clippy::panic, reason = "in the daemon a panic of any thread ends the process")]
+fn ended(name: &str, stop: &AtomicBool) {
+    if !stop.load(Ordering::Acquire) {
+        panic!("the thread {name} ended, and nobody asked it to");
     }
 }
 
@@ -455,3 +467,17 @@ pub(super) type Teller = queue::Sender<Report>;
 pub(super) type Reaper = queue::Sender<Work>;
 pub(super) type Braker = queue::Sender<Braking>;
 pub(super) type Hooker = queue::Sender<Job>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "the thread enforcer-reflex ended, and nobody asked it to")]
+    fn a_thread_that_ends_by_itself_ends_the_daemon() {
+        let stop = AtomicBool::new(true);
+        ended("enforcer-reflex", &stop);
+        stop.store(false, Ordering::Release);
+        ended("enforcer-reflex", &stop);
+    }
+}

@@ -161,7 +161,12 @@ fn decoy() -> io::Result<Candidate> {
         counted: vec![file("1\n")?],
         brakes: vec![Brake { fd: file("")?, owner: None }],
         weight: Some(file("")?),
-        targets: vec![Target { dir: open()?, origin: Origin::Made, kill: file("")?, events: file("populated 1\n")? }],
+        targets: vec![Target {
+            dir: open()?,
+            origin: Origin::Made,
+            kill: file("")?,
+            events: file("populated 1\n")?,
+        }],
         elsewhere: Vec::new(),
         requested: Requests::default(),
         containers: Vec::new(),

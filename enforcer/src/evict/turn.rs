@@ -187,6 +187,7 @@ impl Turn {
         let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 8];
         loop {
             self.wake_teller();
+            self.counters().heartbeat.beat();
             let count = match rustix::io::retry_on_intr(|| epoll::wait(&self.epoll, &mut events, None)) {
                 Ok(count) => count,
                 Err(error) => {
@@ -194,6 +195,7 @@ impl Turn {
                     return;
                 }
             };
+            self.counters().heartbeat.beat();
             if self.wiring.shared.stop.load(Ordering::Acquire) {
                 self.give_back_all();
                 return;

@@ -63,8 +63,8 @@ impl Disk {
     /// Waits for the writer's end.
     pub(super) fn join(&self) {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if writer.is_some_and(|writer| writer.join().is_err()) {
-            tracing::error!("the journal's writer panicked");
+        if let Some(thread) = writer {
+            crate::threads::join(thread);
         }
     }
 }

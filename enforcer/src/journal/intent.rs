@@ -1,6 +1,6 @@
 //! The intent page: what another process must undo or take up if this one dies, written before it is done.
 //!
-//! A preallocated, locked, shared mapping on tmpfs. Writing to it is a copy in memory: it needs no disk, no system call
+//! A preallocated, locked, shared mapping on tmpfs; where the run directory is on a disk, memory of this process's own. Writing to it is a copy in memory: it needs no disk, no system call
 //! and no lock, so the reflex does it between deciding and signalling. Each user has slots of its own.
 
 use std::{
@@ -111,6 +111,10 @@ pub struct Intents {
     pub making: Slots,
     /// What a process before left undone, in this boot.
     pub left: Vec<Intent<'static>>,
+    /// Whether what is held outlives this process. It does not where the run directory is on a disk.
+    pub lasts: bool,
+    /// The file, in which that was left.
+    file: Arc<SharedWords>,
 }
 
 /// Some of the page's slots, with one owner.
@@ -134,6 +138,20 @@ impl Intents {
     ///
     /// What another boot left is not read: its cgroups are gone.
     pub fn open(run_dir: &Path, boot_id: &str) -> Result<Self, IntentError> {
+        Self::open_where(run_dir, boot_id, is_in_memory)
+    }
+
+    /// The same in a folder that counts as being in memory, wherever it is.
+    #[cfg(test)]
+    pub(crate) fn open_lasting(run_dir: &Path, boot_id: &str) -> Result<Self, IntentError> {
+        Self::open_where(run_dir, boot_id, |_| Ok(true))
+    }
+
+    fn open_where(
+        run_dir: &Path,
+        boot_id: &str,
+        is_in_memory: impl FnOnce(&File) -> io::Result<bool>,
+    ) -> Result<Self, IntentError> {
         let path = run_dir.join(FILE);
         let failed = |source| IntentError { path: path.display().to_string(), source };
         let file = OpenOptions::new()
@@ -146,18 +164,27 @@ impl Intents {
             .custom_flags(libc::O_NOFOLLOW)
             .open(&path)
             .map_err(failed)?;
-        let page = Arc::new(map(&file).map_err(failed)?);
+        let lasts = is_in_memory(&file).map_err(failed)?;
+        Self::on(&file, lasts, boot_id).map_err(failed)
+    }
+
+    /// On the file if it is in memory. A store to a mapping of a disk's file may wait for the disk, for which an eviction must
+    /// not: then the page is in memory of this process's own.
+    fn on(file: &File, lasts: bool, boot_id: &str) -> io::Result<Self> {
+        let file = Arc::new(map(file)?);
         let boot = u64::from(crc32fast::hash(boot_id.as_bytes()));
         let is_ours =
-            word(&page, 0).load(Ordering::Acquire) == MAGIC && word(&page, 1).load(Ordering::Relaxed) == boot;
+            word(&file, 0).load(Ordering::Acquire) == MAGIC && word(&file, 1).load(Ordering::Relaxed) == boot;
         let left = if is_ours {
-            (REFLEX.start..SLOTS).filter_map(|slot| read(&page, slot)).collect()
+            (REFLEX.start..SLOTS).filter_map(|slot| read(&file, slot)).collect()
         } else {
             Vec::new()
         };
         if !is_ours {
-            clear(&page);
+            clear(&file);
         }
+        let page =
+            if lasts { Arc::clone(&file) } else { Arc::new(SharedWords::anonymous(SLOTS * SLOT_WORDS)?) };
         word(&page, 1).store(boot, Ordering::Relaxed);
         word(&page, 0).store(MAGIC, Ordering::Release);
         let slots = |range| Slots { page: Arc::clone(&page), range, used: 0 };
@@ -167,13 +194,15 @@ impl Intents {
             limits: slots(LIMITS),
             making: slots(MAKING),
             left,
+            lasts,
+            file,
         })
     }
 
     /// Takes what was left from the page: it is taken up. To be called before anything is held.
     pub fn forget_left(&mut self) {
         self.left.clear();
-        clear(&self.reflex.page);
+        clear(&self.file);
     }
 }
 
@@ -219,6 +248,15 @@ fn map(file: &File) -> io::Result<SharedWords> {
     }
     rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, bytes)?;
     SharedWords::map(file, SLOTS * SLOT_WORDS)
+}
+
+/// Whether a file is on tmpfs or its elder, ramfs: nothing of it is ever written to a disk.
+fn is_in_memory(file: &File) -> io::Result<bool> {
+    /// `include/uapi/linux/magic.h`.
+    const RAMFS_MAGIC: u64 = 0x8584_58f6;
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    let kind = rustix::fs::fstatfs(file)?.f_type;
+    Ok([RAMFS_MAGIC, TMPFS_MAGIC].iter().any(|memory| u64::try_from(kind) == Ok(*memory)))
 }
 
 fn word(page: &SharedWords, index: usize) -> &AtomicU64 {
@@ -411,7 +449,7 @@ mod tests {
     #[test]
     fn what_was_held_and_not_released_is_left_to_the_next() {
         let dir = tempfile::tempdir().unwrap();
-        let mut first = Intents::open(dir.path(), "b1").unwrap();
+        let mut first = Intents::open_lasting(dir.path(), "b1").unwrap();
         assert_eq!(first.left, []);
         let done = first.limits.hold(&knob("/a")).unwrap();
         let kept = first.limits.hold(&knob("/kubepods/burstable/podx")).unwrap();
@@ -423,23 +461,55 @@ mod tests {
         // Killed: nothing is released.
         drop(first);
         for _killed_too in 0..2 {
-            let second = Intents::open(dir.path(), "b1").unwrap();
+            let second = Intents::open_lasting(dir.path(), "b1").unwrap();
             assert_eq!(second.left, [eviction(), knob("/kubepods/burstable/podx"), cgroup()]);
         }
-        let mut third = Intents::open(dir.path(), "b1").unwrap();
+        let mut third = Intents::open_lasting(dir.path(), "b1").unwrap();
         third.forget_left();
         assert_eq!(third.left, []);
         drop(third);
-        assert_eq!(Intents::open(dir.path(), "b1").unwrap().left, [], "the next start has taken them over");
+        assert_eq!(
+            Intents::open_lasting(dir.path(), "b1").unwrap().left,
+            [],
+            "the next start has taken them over"
+        );
+    }
+
+    #[test]
+    fn on_a_disk_nothing_is_written_and_what_was_left_there_is_taken_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let _held = Intents::open_lasting(dir.path(), "b1").unwrap().reflex.hold(&eviction());
+        let on_disk = || Intents::open_where(dir.path(), "b1", |_| Ok(false)).unwrap();
+        let mut second = on_disk();
+        assert!(!second.lasts);
+        assert_eq!(second.left, [eviction()]);
+        second.forget_left();
+        let before = std::fs::read(dir.path().join(FILE)).unwrap();
+        let held = second.reflex.hold(&eviction()).unwrap();
+        let _held = second.limits.hold(&knob("/a")).unwrap();
+        second.reflex.release(held);
+        drop(second);
+        assert_eq!(std::fs::read(dir.path().join(FILE)).unwrap(), before);
+        assert_eq!(on_disk().left, []);
+    }
+
+    #[test]
+    fn what_lies_in_memory_is_known_from_what_lies_on_a_disk() {
+        let in_memory = |path: &str| is_in_memory(&File::open(path).unwrap()).unwrap();
+        // No file of /proc is ever on tmpfs; /dev is where the machine has one.
+        assert!(!in_memory("/proc/self/stat"));
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        let is_tmpfs = |line: &&str| line.split(' ').nth(1) == Some("/dev/shm") && line.contains(" tmpfs ");
+        assert_eq!(in_memory("/dev/shm"), mounts.lines().any(|line| is_tmpfs(&line)));
     }
 
     #[test]
     fn another_boot_left_nothing_of_ours() {
         let dir = tempfile::tempdir().unwrap();
-        let mut before = Intents::open(dir.path(), "b1").unwrap();
+        let mut before = Intents::open_lasting(dir.path(), "b1").unwrap();
         let _held = before.reflex.hold(&eviction());
         drop(before);
-        assert_eq!(Intents::open(dir.path(), "b2").unwrap().left, []);
+        assert_eq!(Intents::open_lasting(dir.path(), "b2").unwrap().left, []);
     }
 
     #[test]
@@ -448,14 +518,14 @@ mod tests {
         let theirs = dir.path().join("theirs");
         std::fs::write(&theirs, "theirs").unwrap();
         std::os::unix::fs::symlink(&theirs, dir.path().join(FILE)).unwrap();
-        assert!(Intents::open(dir.path(), "b1").is_err());
+        assert!(Intents::open_lasting(dir.path(), "b1").is_err());
         assert_eq!(std::fs::read_to_string(&theirs).unwrap(), "theirs");
     }
 
     #[test]
     fn what_does_not_fit_is_refused_and_a_free_slot_is_used_again() {
         let dir = tempfile::tempdir().unwrap();
-        let mut intents = Intents::open(dir.path(), "b1").unwrap();
+        let mut intents = Intents::open_lasting(dir.path(), "b1").unwrap();
         assert_eq!(intents.reflex.hold(&knob(&"x".repeat(PAYLOAD_BYTES))), None);
         let mut held: Vec<Slot> =
             (0..REFLEX.len()).map(|_| intents.reflex.hold(&knob("/a")).unwrap()).collect();
@@ -468,14 +538,14 @@ mod tests {
     #[test]
     fn a_torn_or_foreign_slot_is_no_intent() {
         let dir = tempfile::tempdir().unwrap();
-        let mut intents = Intents::open(dir.path(), "b1").unwrap();
+        let mut intents = Intents::open_lasting(dir.path(), "b1").unwrap();
         let Some(Slot(slot)) = intents.reflex.hold(&eviction()) else { panic!() };
         word(&intents.reflex.page, slot * SLOT_WORDS + 3).fetch_xor(1, Ordering::Relaxed);
         drop(intents);
-        assert_eq!(Intents::open(dir.path(), "b1").unwrap().left, []);
+        assert_eq!(Intents::open_lasting(dir.path(), "b1").unwrap().left, []);
         std::fs::write(dir.path().join(FILE), vec![0xff; SLOTS * SLOT_WORDS * 8]).unwrap();
-        assert_eq!(Intents::open(dir.path(), "b1").unwrap().left, []);
+        assert_eq!(Intents::open_lasting(dir.path(), "b1").unwrap().left, []);
         std::fs::write(dir.path().join(FILE), "short").unwrap();
-        assert_eq!(Intents::open(dir.path(), "b1").unwrap().left, []);
+        assert_eq!(Intents::open_lasting(dir.path(), "b1").unwrap().left, []);
     }
 }

@@ -77,7 +77,7 @@ impl Writer {
         // The syncer ends when nothing can come any more.
         let (sender, _receiver) = mpsc::channel();
         drop(std::mem::replace(&mut self.synced, sender));
-        let in_order = syncer.join().is_ok_and(|in_order| in_order);
+        let in_order = crate::threads::join(syncer).unwrap_or_default();
         self.end(in_order);
     }
 

@@ -14,6 +14,8 @@ use tokio::{
     task::JoinSet,
 };
 
+use super::spare::Shortage;
+
 /// How much of a request's head is kept; hyper takes no less than this.
 const HEAD_BYTES: usize = 8 * 1_024;
 
@@ -23,8 +25,8 @@ pub(super) const HEAD: Duration = Duration::from_secs(2);
 /// How long a whole connection with its one request may take. The disk may take some of it.
 pub(super) const WHOLE: Duration = Duration::from_secs(15);
 
-/// How long nobody is let in after the kernel refused to.
-pub(super) const NO_PEER: Duration = Duration::from_millis(100);
+/// How many are let in at once where no descriptors are left.
+const SPARE_CONNECTIONS: usize = 1;
 
 /// Where those connections come from.
 pub(super) trait Door: Sync {
@@ -44,7 +46,9 @@ pub(super) trait Door: Sync {
 pub(super) async fn serve<D: Door>(door: &D, stopping: &mut watch::Receiver<bool>) -> JoinSet<()> {
     let places = Arc::new(Semaphore::new(D::PLACES));
     let mut connections = JoinSet::new();
+    let mut shortage = Shortage::new(SPARE_CONNECTIONS);
     loop {
+        shortage.settle();
         let next = async {
             // It is never closed.
             let place = Arc::clone(&places).acquire_owned().await.ok();
@@ -57,15 +61,13 @@ pub(super) async fn serve<D: Door>(door: &D, stopping: &mut watch::Receiver<bool
         };
         match accepted {
             Ok((stream, router)) => {
+                let share = shortage.admitted();
                 connections.spawn(async move {
                     answer(D::NAME, stream, router).await;
-                    drop(place);
+                    drop((place, share));
                 });
             }
-            Err(error) => {
-                tracing::warn!(%error, "nobody can be let in on {}", D::NAME);
-                tokio::time::sleep(NO_PEER).await;
-            }
+            Err(error) => shortage.wait(D::NAME, &error).await,
         }
     }
 }

@@ -19,13 +19,13 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::guarded::Guarded;
+use super::{guarded::Guarded, spare::Shortage};
 
 /// How much of a request's head is kept, and beside one chunk how much of an answer.
 const BUFFER_BYTES: usize = 16 << 10;
 
-/// How long nobody is let in after the kernel refused to.
-const NO_PEER: Duration = Duration::from_millis(100);
+/// How many are let in at once where no descriptors are left.
+const SPARE_CONNECTIONS: usize = 4;
 
 /// How long one that finds no place may take to hear it.
 const REFUSAL: Duration = Duration::from_secs(2);
@@ -103,7 +103,9 @@ pub(super) async fn serve(
     let places = Places::new(&limits);
     let full = Router::new().fallback(full);
     let mut talks = JoinSet::new();
+    let mut shortage = Shortage::new(SPARE_CONNECTIONS);
     loop {
+        shortage.settle();
         let accepted = tokio::select! {
             () = told(&mut stopping) => break,
             Some(_ended) = talks.join_next() => continue,
@@ -112,13 +114,17 @@ pub(super) async fn serve(
         let stream = match accepted {
             Ok((stream, _address)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "nobody can be let in on the observe socket");
-                tokio::time::sleep(NO_PEER).await;
+                shortage.wait("the observe socket", &error).await;
                 continue;
             }
         };
+        let share = shortage.admitted();
         if let Some(place) = places.take(&stream) {
-            talks.spawn(talk(stream, router.clone(), limits, stopping.clone(), place));
+            let (router, stopping) = (router.clone(), stopping.clone());
+            talks.spawn(async move {
+                talk(stream, router, limits, stopping, place).await;
+                drop(share);
+            });
         } else if let Ok(place) = Arc::clone(&places.refusals).try_acquire_owned() {
             talks.spawn(refuse(stream, full.clone(), place));
         }

@@ -147,20 +147,16 @@ pub(super) async fn containers(
         let root = CgroupDir::mount(Path::new(cgroup::MOUNT))?;
         Ok::<_, cgroup::Error>(read(&root, &view, &uids))
     };
-    match tokio::task::spawn_blocking(read).await {
-        Ok(Ok(memories)) => {
+    match crate::threads::blocking(read).await {
+        Ok(memories) => {
             let memories = Memories { node_stall: node_stall(), ..memories };
             let answer = Json(&memories).into_response();
             *last = Some((Instant::now(), asked, memories));
             answer
         }
-        Ok(Err(error)) => {
+        Err(error) => {
             let error = crate::chain(&error);
             (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"error": error}))).into_response()
-        }
-        Err(error) => {
-            tracing::error!(%error, "the containers could not be read");
-            StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
     }
 }

@@ -52,7 +52,7 @@ impl Follower {
         while chunk.bytes.is_empty() {
             let mut passed = self.reader.pass(CHUNK_BYTES, |line| chunk.line(&line));
             if passed == Passed::Disk {
-                (passed, chunk) = self.read_disk(chunk).await?;
+                (passed, chunk) = self.read_disk(chunk).await;
             }
             match passed {
                 Passed::Gap { from, to } => {
@@ -75,22 +75,15 @@ impl Follower {
     }
 
     /// Reads from the disk in a thread that may wait for it.
-    async fn read_disk(&mut self, mut chunk: Chunk) -> Option<(Passed, Chunk)> {
+    async fn read_disk(&mut self, mut chunk: Chunk) -> (Passed, Chunk) {
         let mut reader = self.reader.clone();
-        let read = tokio::task::spawn_blocking(move || {
+        let (passed, chunk, reader) = crate::threads::blocking(move || {
             let passed = reader.pass_from_disk(CHUNK_BYTES, |line| chunk.line(&line));
             (passed, chunk, reader)
-        });
-        match read.await {
-            Ok((passed, chunk, reader)) => {
-                self.reader = reader;
-                Some((passed, chunk))
-            }
-            Err(error) => {
-                tracing::error!(%error, "the log could not be read");
-                None
-            }
-        }
+        })
+        .await;
+        self.reader = reader;
+        (passed, chunk)
     }
 
     /// Waits for something to come.

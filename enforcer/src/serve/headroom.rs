@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{Ranker, server::Shared};
+use crate::threads;
 
 /// What is left before each threshold: the answer to `GET /v1/headroom`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -128,16 +129,12 @@ pub struct Foresight {
 }
 
 pub(super) async fn headroom(State(shared): State<Shared>) -> Response {
-    match tokio::task::spawn_blocking(move || (shared.foresight.headrooms.0)()).await {
-        Ok(Some(headroom)) => Json(headroom).into_response(),
-        Ok(None) => {
+    match threads::blocking(move || (shared.foresight.headrooms.0)()).await {
+        Some(headroom) => Json(headroom).into_response(),
+        None => {
             let error =
                 "nobody looks ahead: `enforcer doctor` and the event degraded.entered of outlook say why";
             (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"error": error}))).into_response()
-        }
-        Err(error) => {
-            tracing::error!(%error, "what is left could not be read");
-            StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
     }
 }

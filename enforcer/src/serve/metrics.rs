@@ -22,8 +22,8 @@ use tokio::{
     task::{AbortHandle, JoinSet},
 };
 
-use super::{brief, hosts::Hosts};
-use crate::metrics::CONTENT_TYPE;
+use super::{brief, hosts::Hosts, spare::Shortage};
+use crate::{metrics::CONTENT_TYPE, threads};
 
 /// Writes the metrics; may take some milliseconds.
 #[derive(Clone)]
@@ -46,20 +46,19 @@ impl Scrape {
         let writer = Arc::clone(&self.0);
         // Held until it is written, also where nothing waits for that any more. It is never closed.
         let turn = Arc::clone(&self.0.turn).acquire_owned().await.ok();
-        let written = tokio::task::spawn_blocking(move || {
+        let written = threads::blocking(move || {
             let _turn = turn;
             (writer.write)()
         });
         let written = written.await;
         match written {
-            Ok(Ok(text)) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
-            Ok(Err(error)) => failed(&error),
-            Err(error) => failed(&error),
+            Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
+            Err(error) => failed(error),
         }
     }
 }
 
-fn failed(error: &impl fmt::Display) -> Response {
+fn failed(error: fmt::Error) -> Response {
     tracing::error!(%error, "the metrics could not be written");
     StatusCode::INTERNAL_SERVER_ERROR.into_response()
 }
@@ -69,6 +68,12 @@ impl fmt::Debug for Scrape {
         f.write_str("Scrape")
     }
 }
+
+/// The configuration's name of the address.
+const NAME: &str = "metricsListen";
+
+/// How many are let in at once where no descriptors are left.
+const SPARE_CONNECTIONS: usize = 1;
 
 /// How many may be connected to the TCP address at once: who comes then takes the place of another.
 const PLACES: usize = 32;
@@ -91,7 +96,9 @@ impl MetricsListener {
     pub async fn serve(self, scrape: Scrape, hosts: Hosts, mut stopping: watch::Receiver<bool>) {
         let mut guests: Vec<Guest> = Vec::with_capacity(PLACES);
         let mut talks = JoinSet::new();
+        let mut shortage = Shortage::new(SPARE_CONNECTIONS);
         loop {
+            shortage.settle();
             let accepted = tokio::select! {
                 _ = stopping.wait_for(|stopping| *stopping) => return,
                 Some(_ended) = talks.join_next() => continue,
@@ -100,8 +107,7 @@ impl MetricsListener {
             let (stream, address) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::warn!(%error, "no connection can be accepted on metricsListen");
-                    tokio::time::sleep(brief::NO_PEER).await;
+                    shortage.wait(NAME, &error).await;
                     continue;
                 }
             };
@@ -114,7 +120,11 @@ impl MetricsListener {
             }
             let asked = Arc::new(AtomicBool::new(false));
             let router = router(scrape.clone(), hosts.clone(), Arc::clone(&asked));
-            let talk = talks.spawn(brief::answer("metricsListen", stream, router));
+            let share = shortage.admitted();
+            let talk = talks.spawn(async move {
+                brief::answer(NAME, stream, router).await;
+                drop(share);
+            });
             guests.push(Guest { network: network(address.ip()), asked, talk });
         }
     }

@@ -154,13 +154,7 @@ pub(super) async fn ranking(
         Ok(signal) => signal,
         Err(message) => return (StatusCode::BAD_REQUEST, Json(json!({"error": message}))).into_response(),
     };
-    match tokio::task::spawn_blocking(move || shared.foresight.ranker.rank(signal)).await {
-        Ok(ranking) => Json(ranking).into_response(),
-        Err(error) => {
-            tracing::error!(%error, "the candidates could not be ranked");
-            StatusCode::INTERNAL_SERVER_ERROR.into_response()
-        }
-    }
+    Json(crate::threads::blocking(move || shared.foresight.ranker.rank(signal)).await).into_response()
 }
 
 #[cfg(test)]

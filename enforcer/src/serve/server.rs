@@ -1,5 +1,5 @@
 use std::{
-    io,
+    fmt, io,
     os::unix::net::UnixListener,
     path::{Path, PathBuf},
     sync::Arc,
@@ -29,13 +29,16 @@ use super::{
     routes::Routes,
     socket,
 };
-use crate::{journal::Journal, policy::order::Order, recorder::Asker};
+use crate::{journal::Journal, policy::order::Order, recorder::Asker, threads};
 
 /// The observe socket's name in the run directory.
 const OBSERVE_SOCKET: &str = "observe.sock";
 
 /// How long the daemon's own thread may be busy before it counts as stuck.
 const LIVE: Duration = Duration::from_secs(5);
+
+/// What reads the log's older part, the candidates' usage or the flight recorder runs on these threads; the others wait.
+const BLOCKING_THREADS: usize = 2;
 
 /// A socket that cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -119,6 +122,25 @@ pub struct Sources {
     pub orders: watch::Receiver<Vec<Order>>,
     /// The metrics.
     pub metrics: Scrape,
+    /// Whether the thread that evicts does its work.
+    pub evictor: Vital,
+}
+
+/// Says whether a thread of the daemon's does its work.
+#[derive(Clone)]
+pub struct Vital(Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl Vital {
+    /// By that function, which may not block.
+    pub fn by(is_alive: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(is_alive))
+    }
+}
+
+impl fmt::Debug for Vital {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Vital")
+    }
 }
 
 /// What every request needs.
@@ -132,6 +154,7 @@ pub(super) struct Shared {
     pub(super) view: watch::Receiver<View>,
     pub(super) orders: watch::Receiver<Vec<Order>>,
     pub(super) metrics: Scrape,
+    pub(super) evictor: Vital,
     pub(super) ready: watch::Receiver<bool>,
     pub(super) stopping: watch::Receiver<bool>,
     /// When there is something to send.
@@ -192,7 +215,8 @@ impl Observe {
     ) -> Result<(), Error> {
         let Self { listener, path } = self;
         let failed = |source| Error::Serve { path: path.display().to_string(), source };
-        let Sources { journal, doctor, recorder, usages, foresight, view, orders, metrics } = sources;
+        let Sources { journal, doctor, recorder, usages, foresight, view, orders, metrics, evictor } =
+            sources;
         let pulse = Pulse::new(&journal);
         let shared = Shared {
             journal: journal.clone(),
@@ -203,6 +227,7 @@ impl Observe {
             view,
             orders,
             metrics,
+            evictor,
             ready,
             stopping: stopping.clone(),
             pulse: pulse.beats(),
@@ -220,20 +245,16 @@ impl Observe {
         let (ended, end) = oneshot::channel();
         let thread = std::thread::Builder::new().name(String::from("observe"));
         thread.spawn(move || drop(ended.send(on_own_runtime(serving)))).map_err(failed)?;
-        end.await.unwrap_or_else(|_gone| Err(io::Error::other("its thread panicked"))).map_err(failed)
+        end.await.unwrap_or_else(|_gone| Err(io::Error::other("its thread ended early"))).map_err(failed)
     }
 }
 
 /// Runs to the end in the calling thread.
 fn on_own_runtime(serving: impl Future<Output = io::Result<()>>) -> io::Result<()> {
     as_any_other();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .thread_name("observe-disk")
-        .on_thread_start(as_any_other)
-        // What reads the log's older part, the candidates' usage or the flight recorder; the others wait.
-        .max_blocking_threads(2)
-        .build()?;
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().thread_name("observe-disk").on_thread_start(as_any_other);
+    let runtime = threads::runtime(&mut builder, BLOCKING_THREADS)?;
     let served = runtime.block_on(serving);
     // A disk that does not answer keeps nobody.
     runtime.shutdown_background();
@@ -264,8 +285,11 @@ fn router(shared: Shared) -> Router {
         .with_state(shared)
 }
 
-/// Whether the daemon's own thread does its work, and not only this one.
+/// Whether the daemon's own thread and the one that evicts do their work, and not only this one.
 async fn livez(State(shared): State<Shared>) -> Response {
+    if !(shared.evictor.0)() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the eviction thread is stuck\n").into_response();
+    }
     match tokio::time::timeout(LIVE, shared.daemon.spawn(async {})).await {
         Ok(Ok(())) => "ok\n".into_response(),
         Ok(Err(_)) => (StatusCode::SERVICE_UNAVAILABLE, "the daemon is stopping\n").into_response(),
@@ -291,13 +315,7 @@ async fn doctor(State(shared): State<Shared>) -> Response {
 
 /// What each candidate for eviction uses right now.
 async fn usages(State(shared): State<Shared>) -> Response {
-    match tokio::task::spawn_blocking(move || shared.usages.read()).await {
-        Ok(usages) => Json(usages).into_response(),
-        Err(error) => {
-            tracing::error!(%error, "the usages could not be read");
-            StatusCode::INTERNAL_SERVER_ERROR.into_response()
-        }
-    }
+    Json(threads::blocking(move || shared.usages.read()).await).into_response()
 }
 
 /// What the flight recorder holds now, as a recording's file.
@@ -305,13 +323,8 @@ async fn recording(State(shared): State<Shared>) -> Response {
     let Some(recorder) = shared.recorder else {
         return (StatusCode::SERVICE_UNAVAILABLE, "the flight recorder does not run\n").into_response();
     };
-    match tokio::task::spawn_blocking(move || recorder.snapshot()).await {
-        Ok(file) => ([(header::CONTENT_TYPE, "application/octet-stream")], file).into_response(),
-        Err(error) => {
-            tracing::error!(%error, "the recording could not be written");
-            StatusCode::INTERNAL_SERVER_ERROR.into_response()
-        }
-    }
+    let file = threads::blocking(move || recorder.snapshot()).await;
+    ([(header::CONTENT_TYPE, "application/octet-stream")], file).into_response()
 }
 
 async fn readyz(State(shared): State<Shared>) -> Response {

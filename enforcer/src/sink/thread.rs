@@ -1,6 +1,13 @@
-use std::{io, path::PathBuf, sync::Arc};
+use std::{
+    io,
+    path::PathBuf,
+    sync::{Arc, mpsc},
+};
 
-use tokio::sync::{oneshot, watch};
+use tokio::{
+    runtime::Runtime,
+    sync::{oneshot, watch},
+};
 
 use super::{
     Healths, JournaldSettings, Kind, SinkSettings, WebhookSettings,
@@ -13,7 +20,7 @@ use super::{
 };
 use crate::{
     journal::{Cursor, Event, EventType, Filter, Journal, Subject},
-    raw,
+    raw, threads,
 };
 
 /// The stack of a sink's thread: a TLS handshake is the deepest there is.
@@ -105,7 +112,14 @@ impl Sink {
             progress: Arc::clone(&progress),
         };
         let thread = std::thread::Builder::new().name(name.clone()).stack_size(STACK_BYTES);
-        thread.spawn(move || {
+        let (built, is_built) = mpsc::channel();
+        let begun = thread.spawn(move || {
+            let runtime = match runtime() {
+                Ok(runtime) => runtime,
+                // Who starts it waits for this.
+                Err(error) => return drop(built.send(Err(error))),
+            };
+            drop(built.send(Ok(())));
             let before = before.map(|mut before| {
                 before.stop.send_replace(true);
                 std::mem::replace(&mut before.ended, oneshot::channel().1)
@@ -114,10 +128,13 @@ impl Sink {
                 // Its sender says nothing, and goes when the thread does.
                 drop(ended.blocking_recv());
             }
-            work.run(stopping);
+            work.run(runtime, stopping);
             drop(end);
-        })?;
-        Ok(Self { stop, ended, health, progress, name })
+        });
+        let sink = Self { stop, ended, health, progress, name };
+        // Dropping it takes it out of those that are counted.
+        begun.and_then(|_| is_built.recv().map_err(io::Error::other)?)?;
+        Ok(sink)
     }
 
     /// Has it stop: it may finish what it is at, and its cursor is written. Waits for that; safe to cancel.
@@ -134,6 +151,12 @@ impl Drop for Sink {
     }
 }
 
+/// With a thread for looking up a host's name, which can take for ever.
+fn runtime() -> io::Result<Runtime> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    threads::runtime(builder.enable_all().thread_stack_size(STACK_BYTES).thread_name("sink-names"), 1)
+}
+
 /// What a sink's thread begins with.
 struct Work {
     ground: Ground,
@@ -144,20 +167,7 @@ struct Work {
 }
 
 impl Work {
-    fn run(self, stopping: watch::Receiver<bool>) {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            // For looking up a host's name, which can take for ever.
-            .max_blocking_threads(1)
-            .thread_stack_size(STACK_BYTES)
-            .build();
-        let runtime = match runtime {
-            Ok(runtime) => runtime,
-            Err(error) => {
-                let name = self.wanted.name();
-                return self.tell(&format!("the sink {name} does not start: {error}"));
-            }
-        };
+    fn run(self, runtime: Runtime, stopping: watch::Receiver<bool>) {
         match self.wanted.clone() {
             Wanted::Journald(settings) => match Journald::new(&settings, &self.ground.journal) {
                 Ok(journald) => runtime.block_on(self.deliver(journald, stopping)),

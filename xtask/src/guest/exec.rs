@@ -65,7 +65,8 @@ impl Run<'_> {
         let folder = tempfile::Builder::new().prefix("enforcer-guest-").tempdir()?;
         let at = |name: &str| folder.path().join(name);
         let (bases, kernel_arguments) = guests.bases(self.kernel, self.init)?;
-        initramfs::write_run(&at("initrd"), &bases, &guests.programs, self.files, self.script)?;
+        let programs = guests.programs_of(self.init);
+        initramfs::write_run(&at("initrd"), &bases, &programs, self.files, self.script)?;
 
         let (events, inbox) = channel();
         let out = Stream::listen(&at("out"), out, events.clone())?;

@@ -33,6 +33,9 @@ use crate::{
     steps::Steps,
 };
 
+/// The daemon's program.
+const DAEMON: &str = "enforcer";
+
 /// What runs as process 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Init {
@@ -55,6 +58,8 @@ pub(crate) struct Guests {
     pub(crate) programs: Programs,
     /// The part of the initramfs that makes systemd the init, if it was asked for.
     systemd: Option<PathBuf>,
+    /// The daemon as it is in guests whose init is systemd, if that was asked for: as users run it.
+    released: Option<PathBuf>,
 }
 
 impl Guests {
@@ -82,9 +87,17 @@ impl Guests {
         let GuestTools { qemu, kernels, accelerator } = setup::guest_tools(places, steps, names)?;
         let products = [&Product::GUEST, products].concat();
         let programs = steps.work("programs", || {
-            without_debug_info(places, &build::build(places, object, kind, &products)?)
+            without_debug_info(places, "guests", &build::build(places, object, kind, &products)?)
         })?;
-        Ok(Self { places: places.clone(), qemu, accelerator, kernels, programs, systemd: None })
+        Ok(Self {
+            places: places.clone(),
+            qemu,
+            accelerator,
+            kernels,
+            programs,
+            systemd: None,
+            released: None,
+        })
     }
 
     /// Sets up what guests with that init take beside the rest.
@@ -93,6 +106,28 @@ impl Guests {
             self.systemd = Some(setup::systemd(&self.places, steps)?);
         }
         Ok(self)
+    }
+
+    /// Has guests whose init is systemd run the daemon as users do, and not as it is built in development.
+    pub(crate) fn with_release(mut self, object: Option<&Path>, steps: Steps) -> anyhow::Result<Self> {
+        let places = &self.places;
+        let built = steps.work("enforcer, as released", || {
+            let programs = build::build(places, object, Kind::ReleaseQuick, &[Product::Daemon])?;
+            without_debug_info(places, "guests-release", &programs)
+        })?;
+        self.released = Some(build::program(&built, DAEMON)?.to_owned());
+        Ok(self)
+    }
+
+    /// The programs on the PATH of a guest with that init.
+    pub(crate) fn programs_of(&self, init: Init) -> Programs {
+        let mut programs = self.programs.clone();
+        if let (Init::Systemd, Some(released)) = (init, &self.released) {
+            for (_, path) in programs.iter_mut().filter(|(name, _)| name == DAEMON) {
+                path.clone_from(released);
+            }
+        }
+        programs
     }
 
     /// What the initramfs of a guest begins with, and what its kernel is told.
@@ -109,8 +144,8 @@ impl Guests {
 }
 
 /// Copies of the programs without what only a debugger reads: a guest holds them in its memory.
-fn without_debug_info(places: &Places, programs: &Programs) -> anyhow::Result<Programs> {
-    let folder = places.target.join("guests");
+fn without_debug_info(places: &Places, folder: &str, programs: &Programs) -> anyhow::Result<Programs> {
+    let folder = places.target.join(folder);
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let fresh = tempfile::tempdir_in(&folder)?;
     let copy = |(name, path): &(String, PathBuf)| {

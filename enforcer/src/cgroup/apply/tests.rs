@@ -181,7 +181,7 @@ impl LimitWriter for Killed {
 impl Driver for Killed {
     fn create(&self, root: &CgroupDir, path: &CgroupPath) -> Result<CgroupId, Error> {
         let id = CgroupsRs.create(root, path)?;
-        self.left.lock().unwrap().extend(Intents::open(self.run_dir.path(), "b1").unwrap().left);
+        self.left.lock().unwrap().extend(Intents::open_lasting(self.run_dir.path(), "b1").unwrap().left);
         Ok(id)
     }
 }
@@ -192,7 +192,7 @@ fn that_a_cgroup_is_ours_outlives_a_kill_right_after_it_was_made() {
     let driver = Killed { run_dir: tempfile::tempdir().unwrap(), left: Mutex::default() };
     let pod = PodName { namespace: String::from("default"), name: String::from("a") };
     let mark = Mark::new(true, Some(&OwnerLevel::Pod { pod, uid: PodUid::new("u").unwrap() }));
-    let mut making = Making::new(Intents::open(driver.run_dir.path(), "b1").unwrap().making);
+    let mut making = Making::new(Intents::open_lasting(driver.run_dir.path(), "b1").unwrap().making);
     let steps = ["/poda", "/poda/app", "/podb"].map(|at| Step::Create(path(at)));
     let marks = BTreeMap::from(["/poda", "/podb"].map(|at| (path(at), mark.clone())));
     let (page, permit) = (PageSize::new(4096), Permit::for_enforce_mode());
@@ -206,5 +206,5 @@ fn that_a_cgroup_is_ours_outlives_a_kill_right_after_it_was_made() {
         })
         .collect();
     assert_eq!(found, [("/poda", Some(mark.clone())), ("/podb", Some(mark))]);
-    assert_eq!(Intents::open(driver.run_dir.path(), "b1").unwrap().left, [], "all of them are made");
+    assert_eq!(Intents::open_lasting(driver.run_dir.path(), "b1").unwrap().left, [], "all of them are made");
 }

@@ -398,7 +398,7 @@ fn what_is_only_reported_stays_and_what_is_the_kubelets_is_audited() {
 fn a_limit_below_usage_is_reached_by_reclaim() {
     let mut fixture = Fixture::new(TREE);
     let run_dir = tempfile::tempdir().unwrap();
-    let intents = Intents::open(run_dir.path(), "b").unwrap();
+    let intents = Intents::open_lasting(run_dir.path(), "b").unwrap();
     let (wake, woken) = std::sync::mpsc::channel();
     let lowering = Lowering::new(intents.limits, move || wake.send(()).unwrap_or_default());
     fixture.reconciler.set_lowering(lowering.patience(Duration::from_mins(1)));
@@ -423,14 +423,14 @@ fn a_limit_below_usage_is_reached_by_reclaim() {
     assert_eq!(fixture.read("kubepods/pod1/app/memory.max"), "1638400");
     assert!(fixture.read("kubepods/pod1/app/memory.high").starts_with("max"), "it has its value back");
     drop(fixture);
-    assert_eq!(Intents::open(run_dir.path(), "b").unwrap().left, []);
+    assert_eq!(Intents::open_lasting(run_dir.path(), "b").unwrap().left, []);
 }
 
 #[test]
 fn a_limit_that_cannot_be_reached_is_given_up_and_tried_again_later() {
     let mut fixture = Fixture::new(TREE);
     let run_dir = tempfile::tempdir().unwrap();
-    let intents = Intents::open(run_dir.path(), "b").unwrap();
+    let intents = Intents::open_lasting(run_dir.path(), "b").unwrap();
     let (wake, woken) = std::sync::mpsc::channel();
     let lowering = Lowering::new(intents.limits, move || wake.send(()).unwrap_or_default());
     fixture.reconciler.set_lowering(lowering.patience(Duration::ZERO));

@@ -17,6 +17,7 @@ use crate::{
         rank::MemoryStanding,
     },
     sense::snapshot::{Missing, Weight, WeightFiles},
+    threads,
 };
 
 /// How often pods are weighed: at rest; while what they weigh changes, and for a while after that; and when others come or
@@ -105,7 +106,7 @@ impl Desired {
         let others_came = wanted.is_some();
         let mut members = std::mem::take(&mut self.aligning.members);
         // The kernel may have to add up counters of all processors.
-        let (members, moved_bytes) = tokio::task::spawn_blocking(move || {
+        let (members, moved_bytes) = threads::blocking(move || {
             if let Some(wanted) = wanted {
                 members = reopened(members, &wanted, &root, &plan);
             }
@@ -113,7 +114,7 @@ impl Desired {
                 members.iter_mut().fold(0_u64, |sum, member| sum.saturating_add(member.weigh()));
             (members, moved_bytes)
         })
-        .await?;
+        .await;
         let is_moving = moved_bytes > self.host.node.memory_bytes / MOVING_SHARE;
         if is_moving || others_came {
             self.aligning.lively_until = now + LIVELY;

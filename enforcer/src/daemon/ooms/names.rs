@@ -81,13 +81,7 @@ impl Names {
     /// Looks at all cgroups. Takes a while; what it finds is to be given to [`take`](Self::take).
     pub(super) async fn scan(&self) -> Found {
         let Some(root) = self.root.clone() else { return Found::default() };
-        match tokio::task::spawn_blocking(move || walk(&root)).await {
-            Ok(found) => found,
-            Err(error) => {
-                tracing::error!(%error, "looking through the cgroups panicked");
-                Found::default()
-            }
-        }
+        crate::threads::blocking(move || walk(&root)).await
     }
 
     /// Takes the names that a look found, and answers the counters of those that have the memory controller.

@@ -1,10 +1,7 @@
 //! Evictions that operators order.
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    thread,
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
 };
 
 use tokio::{
@@ -29,13 +26,11 @@ use crate::{
         order::{self, Order, What},
     },
     serve::{Done, No},
+    threads::Workers,
 };
 
 /// The most evictions by order that are under way at a time.
 const MAX_EVICTIONS: usize = 16;
-
-/// Their threads' stacks: nothing there is deep.
-const STACK_BYTES: usize = 256 * 1024;
 
 /// What an operator wants.
 pub(super) struct EvictOrder {
@@ -57,6 +52,8 @@ pub(in crate::daemon) struct Evictions {
     reflexions: mpsc::UnboundedSender<Reflexion>,
     /// How many are under way.
     under_way: Arc<AtomicUsize>,
+    /// Who sees each to its end.
+    workers: Arc<Workers>,
 }
 
 impl Evictions {
@@ -65,6 +62,7 @@ impl Evictions {
         being_evicted: &BeingEvicted,
         orders: watch::Receiver<Vec<Order>>,
         reflexions: &mpsc::UnboundedSender<Reflexion>,
+        workers: &Arc<Workers>,
     ) -> Self {
         Self {
             journal: journal.clone(),
@@ -72,6 +70,7 @@ impl Evictions {
             orders,
             reflexions: reflexions.clone(),
             under_way: Arc::default(),
+            workers: Arc::clone(workers),
         }
     }
 
@@ -139,11 +138,10 @@ impl Evictions {
             }
             under_way.fetch_sub(1, Ordering::Relaxed);
         };
-        let builder = thread::Builder::new().name(String::from("by-hand")).stack_size(STACK_BYTES);
-        if let Err(error) = builder.spawn(work) {
+        if let Err(busy) = self.workers.run(work) {
             // Its answer went with it: who asked is told that the daemon is stopping.
             self.under_way.fetch_sub(1, Ordering::Relaxed);
-            tracing::error!(%error, "no thread for an eviction by order");
+            tracing::error!(%busy, "an eviction by order is not carried out");
         }
     }
 }

@@ -168,8 +168,8 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         self.jobs = None;
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread that keeps orders panicked");
+        if let Some(thread) = self.thread.take() {
+            crate::threads::join(thread);
         }
     }
 }

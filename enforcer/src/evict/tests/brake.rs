@@ -36,7 +36,7 @@ impl Helper {
         let (node, run_dir) = (Node::new(0), tempfile::tempdir().unwrap());
         let throttled = Throttled::default();
         let book = has_book.then(|| {
-            let slots = Intents::open(run_dir.path(), "b").unwrap().brakes;
+            let slots = Intents::open_lasting(run_dir.path(), "b").unwrap().brakes;
             BrakeBook::new(slots, throttled.clone())
         });
         let (work, received) = queue(4).unwrap();
@@ -69,7 +69,7 @@ impl Helper {
     fn left(&self) -> Vec<(String, String)> {
         let copy = tempfile::tempdir().unwrap();
         fs::copy(self.run_dir.path().join("intent"), copy.path().join("intent")).unwrap();
-        let left = Intents::open(copy.path(), "b").unwrap().left;
+        let left = Intents::open_lasting(copy.path(), "b").unwrap().left;
         left.into_iter()
             .map(|intent| match intent {
                 Intent::Knob { file, old, new, .. } if file == "memory.high" => {

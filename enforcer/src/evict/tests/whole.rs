@@ -381,7 +381,7 @@ fn lent(dies: bool) {
     // Whose line is as long whatever is written over its beginning.
     node.write("lent", "memory.high", "1073741824");
     let run_dir = tempfile::tempdir().unwrap();
-    let intents = || Intents::open(run_dir.path(), "b").unwrap();
+    let intents = || Intents::open_lasting(run_dir.path(), "b").unwrap();
     let pledges = Pledges::new(intents().reflex, Arc::new(AtomicU64::new(0)));
     let (sender, reports) = mpsc::channel();
     let forward = move |report| sender.send(report).is_ok();
@@ -401,7 +401,7 @@ fn lent(dies: bool) {
     // Were we killed now, the next start would.
     let copy = tempfile::tempdir().unwrap();
     std::fs::copy(run_dir.path().join("intent"), copy.path().join("intent")).unwrap();
-    let left = Intents::open(copy.path(), "b").unwrap().left;
+    let left = Intents::open_lasting(copy.path(), "b").unwrap().left;
     let knobs: Vec<_> = left
         .iter()
         .filter_map(|intent| match intent {
@@ -431,7 +431,7 @@ fn lent(dies: bool) {
 fn left(run_dir: &Path) -> Vec<String> {
     let copy = tempfile::tempdir().unwrap();
     std::fs::copy(run_dir.join("intent"), copy.path().join("intent")).unwrap();
-    let left = Intents::open(copy.path(), "b").unwrap().left;
+    let left = Intents::open_lasting(copy.path(), "b").unwrap().left;
     left.into_iter()
         .map(|intent| match intent {
             Intent::Eviction { pod, .. } => pod.into_owned(),
@@ -442,7 +442,7 @@ fn left(run_dir: &Path) -> Vec<String> {
 
 /// A reflex that writes evictions down in that folder.
 fn start_pledged(node: &Node, run_dir: &Path, recorded: &Arc<AtomicU64>) -> (Reflex, mpsc::Receiver<Report>) {
-    let pledges = Pledges::new(Intents::open(run_dir, "b").unwrap().reflex, Arc::clone(recorded));
+    let pledges = Pledges::new(Intents::open_lasting(run_dir, "b").unwrap().reflex, Arc::clone(recorded));
     let (sender, reports) = mpsc::channel();
     let forward = move |report| {
         if !matches!(report, Report::Conditions(_)) {

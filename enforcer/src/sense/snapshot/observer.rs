@@ -105,8 +105,8 @@ impl Observer {
 impl Drop for Observer {
     fn drop(&mut self) {
         self.shared.put(|state| state.stop = true);
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the observing thread panicked");
+        if let Some(thread) = self.thread.take() {
+            crate::threads::join(thread);
         }
     }
 }

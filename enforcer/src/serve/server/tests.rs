@@ -1,7 +1,11 @@
 mod limits;
 mod requests;
 
-use std::{fs, os::unix::fs::PermissionsExt as _};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use serde_json::json;
 use tokio::{
@@ -23,6 +27,8 @@ struct Served {
     _ready: watch::Sender<bool>,
     _view: watch::Sender<View>,
     task: tokio::task::JoinHandle<Result<(), Error>>,
+    /// Whether the eviction thread is.
+    is_stuck: Arc<AtomicBool>,
 }
 
 async fn serve() -> Served {
@@ -31,6 +37,7 @@ async fn serve() -> Served {
 
 async fn serve_within(limits: Limits) -> Served {
     let temp = tempfile::tempdir().unwrap();
+    let is_stuck = Arc::new(AtomicBool::new(false));
     let journal = Journal::new("n1", "b1");
     let (view, views) = watch::channel(View { mode: "observe".into(), ..View::default() });
     let (ready, readies) = watch::channel(false);
@@ -51,9 +58,13 @@ async fn serve_within(limits: Limits) -> Served {
         view: views,
         orders: watch::channel(Vec::new()).1,
         metrics: Scrape::by(|| Ok(String::from("# EOF\n"))),
+        evictor: Vital::by({
+            let is_stuck = Arc::clone(&is_stuck);
+            move || !is_stuck.load(Ordering::Relaxed)
+        }),
     };
     let task = tokio::spawn(observe.serve_within(limits, sources, readies, stopping));
-    Served { temp, journal, stop, _ready: ready, _view: view, task }
+    Served { temp, journal, stop, is_stuck, _ready: ready, _view: view, task }
 }
 
 impl Served {
@@ -131,6 +142,13 @@ async fn the_socket_is_for_owner_and_group_and_one_daemon() {
 async fn health_and_pods_are_told() {
     let served = serve().await;
     assert!(served.get("/livez").await.starts_with("HTTP/1.0 200"));
+    served.is_stuck.store(true, Ordering::Relaxed);
+    let stuck = served.get("/livez").await;
+    assert!(
+        stuck.starts_with("HTTP/1.0 503") && stuck.ends_with("the eviction thread is stuck\n"),
+        "{stuck}"
+    );
+    served.is_stuck.store(false, Ordering::Relaxed);
     assert!(served.get("/readyz").await.starts_with("HTTP/1.0 503"));
     assert!(
         served

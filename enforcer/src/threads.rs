@@ -1,0 +1,289 @@
+//! Threads that exist before they are needed: a pod that has taken every process id leaves none to make later.
+
+use std::{
+    collections::VecDeque,
+    fmt, io, panic, process,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},
+    thread,
+    time::Duration,
+};
+
+use tokio::runtime::{Builder, Runtime};
+
+/// How long the kernel may take to run a new thread.
+const BEGIN: Duration = Duration::from_secs(10);
+
+/// The stack of a [`Workers`]' thread: nothing there is deep.
+const STACK_BYTES: usize = 256 * 1024;
+
+/// Builds a runtime all of whose threads exist: as many as `blocking` for `spawn_blocking`, and for what tokio and other
+/// libraries do by it, such as looking up names. None of them ends while it is idle.
+///
+/// tokio makes these threads on demand otherwise, and panics where it cannot make the first. To be called outside any
+/// runtime.
+pub(crate) fn runtime(builder: &mut Builder, blocking: usize) -> io::Result<Runtime> {
+    // An error, where tokio would panic.
+    let first = thread::Builder::new().stack_size(STACK_BYTES).spawn(|| ())?;
+    join(first);
+    let runtime = builder.max_blocking_threads(blocking).thread_keep_alive(Duration::MAX).build()?;
+    let (begun, begins) = mpsc::channel();
+    let mut releases = Vec::with_capacity(blocking);
+    for _ in 0..blocking {
+        let begun = begun.clone();
+        let (release, released) = mpsc::channel::<()>();
+        releases.push(release);
+        // Each keeps its thread busy until all are there, so that the next one needs another.
+        runtime.spawn_blocking(move || {
+            // It waits for us.
+            let _begun = begun.send(());
+            let _released = released.recv();
+        });
+    }
+    let all = (0..blocking).try_for_each(|_| begins.recv_timeout(BEGIN));
+    drop(releases);
+    match all {
+        Ok(()) => Ok(runtime),
+        Err(_) => Err(io::Error::new(io::ErrorKind::WouldBlock, "the kernel makes no more threads")),
+    }
+}
+
+/// Waits for the end of a thread. A panic of its goes on here; none if the present thread panics already. In the daemon none
+/// gets so far, as the first panic aborts it; a test that lost a thread fails.
+pub(crate) fn join<T>(thread: thread::JoinHandle<T>) -> Option<T> {
+    match thread.join() {
+        Ok(result) => Some(result),
+        Err(_) if thread::panicking() => None,
+        Err(panic) => panic::resume_unwind(panic),
+    }
+}
+
+/// Has the whole process end with the first panic of any of its threads, in whichever profile it was built: a daemon that
+/// lost a thread would seem to live. It is started again.
+pub fn abort_on_panic() {
+    let report = panic::take_hook();
+    panic::set_hook(Box::new(move |panicked| {
+        report(panicked);
+        process::abort();
+    }));
+}
+
+/// Does work that may block on one of the present runtime's threads for that. A panic of its goes on here.
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => panic::resume_unwind(panic),
+            // The runtime is going, and whoever waits here with it.
+            Err(_cancelled) => std::future::pending().await,
+        },
+    }
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Threads for work that may take long, such as waiting for a pod's grace.
+///
+/// Some exist from the start. While all are busy another is made for each further job, and ends after it; where the kernel
+/// refuses that, the job waits until one of them is free.
+pub(crate) struct Workers {
+    name: &'static str,
+    shared: Arc<Shared>,
+    /// How many jobs may wait.
+    most_waiting: usize,
+}
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    stirred: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    /// How many threads wait for one.
+    idle: usize,
+    is_closed: bool,
+}
+
+/// All threads are busy, no other can be made, and as many jobs wait as may.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("all threads for it are busy, the kernel makes no other, and {waiting} jobs wait for one")]
+pub(crate) struct Busy {
+    waiting: usize,
+}
+
+impl Workers {
+    /// Starts that many threads.
+    pub(crate) fn start(name: &'static str, threads: usize, most_waiting: usize) -> io::Result<Self> {
+        // Dropping it ends those that were made, if another one cannot be.
+        let workers = Self { name, shared: Arc::default(), most_waiting };
+        for _ in 0..threads {
+            let shared = Arc::clone(&workers.shared);
+            workers.spawn(move || shared.work(Stay::ForEver))?;
+        }
+        Ok(workers)
+    }
+
+    /// Has a thread do it.
+    pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) -> Result<(), Busy> {
+        let job: Job = Box::new(job);
+        let mut queue = self.shared.lock();
+        if queue.jobs.len() < queue.idle {
+            queue.jobs.push_back(job);
+            self.shared.stirred.notify_one();
+            return Ok(());
+        }
+        // Without the lock: the kernel may take its time.
+        drop(queue);
+        // A thread that is not made drops what it was to do; this outlives it.
+        let first = Arc::new(Mutex::new(Some(job)));
+        let taken = Arc::clone(&first);
+        let take = |job: &Mutex<Option<Job>>| job.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let shared = Arc::clone(&self.shared);
+        let made = self.spawn(move || {
+            if let Some(job) = take(&taken) {
+                job();
+            }
+            shared.work(Stay::WhileThereIsWork);
+        });
+        let Err(error) = made else { return Ok(()) };
+        let mut queue = self.shared.lock();
+        let waiting = queue.jobs.len();
+        if waiting >= self.most_waiting {
+            return Err(Busy { waiting });
+        }
+        tracing::warn!(%error, waiting, "no further thread for {}: it waits", self.name);
+        queue.jobs.extend(take(&first));
+        // One may have become idle meanwhile.
+        self.shared.stirred.notify_one();
+        Ok(())
+    }
+
+    fn spawn(&self, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let builder = thread::Builder::new().name(self.name.to_owned()).stack_size(STACK_BYTES);
+        builder.spawn(work).map(drop)
+    }
+}
+
+/// How long a thread stays.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Stay {
+    ForEver,
+    WhileThereIsWork,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self, stay: Stay) {
+        let mut queue = self.lock();
+        loop {
+            if let Some(job) = queue.jobs.pop_front() {
+                drop(queue);
+                job();
+                queue = self.lock();
+            } else if queue.is_closed || stay == Stay::WhileThereIsWork {
+                return;
+            } else {
+                queue.idle += 1;
+                queue = self.stirred.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                queue.idle -= 1;
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Workers").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Nobody waits for what is under way: a pod's grace may be long, and the process may end before it.
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.shared.lock().is_closed = true;
+        self.shared.stirred.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, env, fs, os::unix::process::ExitStatusExt as _};
+
+    use super::*;
+
+    fn threads_of_this_process() -> BTreeSet<String> {
+        let tasks = fs::read_dir("/proc/self/task").unwrap();
+        let comm = |task: io::Result<fs::DirEntry>| {
+            let folder = task.unwrap().path();
+            let name = fs::read_to_string(folder.join("comm")).unwrap_or_default();
+            format!("{} {}", name.trim(), folder.display())
+        };
+        tasks.map(comm).filter(|task| task.starts_with("made-at-start")).collect()
+    }
+
+    /// Runs this test alone in a process of its own, where it is to panic on another thread.
+    #[test]
+    fn the_first_panic_ends_the_process() {
+        const VARIABLE: &str = "ENFORCER_TEST_PANICS";
+        if env::var_os(VARIABLE).is_some() {
+            abort_on_panic();
+            // Its end is not waited for by unwinding.
+            join(thread::spawn(|| panic!("on purpose")));
+            process::exit(0);
+        }
+        let mut again = process::Command::new(env::current_exe().unwrap());
+        again.args(["--exact", "threads::tests::the_first_panic_ends_the_process", "--nocapture"]);
+        let ended = again.env(VARIABLE, "1").output().unwrap();
+        let error = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.signal(), Some(libc::SIGABRT), "{}: {error}", ended.status);
+        assert!(error.contains("on purpose"), "{error}");
+    }
+
+    #[test]
+    fn a_runtimes_threads_are_there_before_they_are_needed_and_stay() {
+        let mut builder = Builder::new_current_thread();
+        let runtime = runtime(builder.enable_all().thread_name("made-at-start"), 3).unwrap();
+        let before = threads_of_this_process();
+        assert_eq!(before.len(), 3, "{before:?}");
+        let work = || tokio::task::spawn_blocking(|| thread::sleep(Duration::from_millis(20)));
+        let all = async { futures_util::future::join_all((0..12).map(|_| work())).await };
+        assert!(runtime.block_on(all).iter().all(Result::is_ok));
+        assert_eq!(threads_of_this_process(), before);
+    }
+
+    #[test]
+    fn work_is_done_in_order_by_threads_that_are_there() {
+        let workers = Workers::start("test", 1, 0).unwrap();
+        let (done, results) = mpsc::channel();
+        while workers.shared.lock().idle == 0 {
+            thread::yield_now();
+        }
+        for number in 0..3 {
+            let done = done.clone();
+            workers.run(move || done.send(number).unwrap()).unwrap();
+            assert_eq!(results.recv().unwrap(), number);
+            while workers.shared.lock().idle == 0 {
+                thread::yield_now();
+            }
+        }
+    }
+
+    #[test]
+    fn who_takes_long_does_not_keep_the_next_from_its_work() {
+        let workers = Workers::start("test", 1, 0).unwrap();
+        let (release, released) = mpsc::channel::<()>();
+        let wait = move || {
+            let _released = released.recv();
+        };
+        workers.run(wait).unwrap();
+        let (done, results) = mpsc::channel();
+        workers.run(move || done.send(()).unwrap()).unwrap();
+        results.recv_timeout(BEGIN).unwrap();
+        drop(release);
+    }
+}
