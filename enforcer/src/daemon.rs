@@ -13,6 +13,7 @@
 //! | `serve::{Admin, View}` | tasks | wishes | answers |
 //! | `Metering` | a blocking thread, when asked | what the journal counted, candidates, kernel files | metrics |
 
+mod armed;
 mod backlog;
 mod claim;
 mod desired;
@@ -28,6 +29,7 @@ mod orders;
 mod past;
 mod problems;
 mod ranking;
+mod reach;
 mod recording;
 mod recovery;
 mod reload;
@@ -106,10 +108,12 @@ enum Reflexion {
     Conditions(Conditions),
 }
 
-/// Whether this machine can follow the configuration; the error is an [`Unfit`] if it cannot.
+/// Whether this machine can follow the configuration, and every eviction threshold could be reached if all pods were gone
+/// now; the error is an [`Unfit`] if not.
 pub fn fits(config: &Config) -> anyhow::Result<()> {
     let host = Host::read(config)?;
-    Ok(unfit::check(config, &host, unfit::is_kubelets(config))?)
+    unfit::check(config, &host, unfit::is_kubelets(config))?;
+    Ok(unfit::check_reach(config, &host)?)
 }
 
 /// What becomes of values, scores and cgroups when the daemon is stopped. When it is killed, they stay.
@@ -180,24 +184,15 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let (woken, stirred) = (desired.woken(), lookout.stirred());
     loop {
         let due = desired.due().min(edges.due());
+        let mut wanted = None;
         tokio::select! {
             asked = signals.next() => {
                 if asked == Asked::Stop {
                     break;
                 }
-                if let Some(new) = reload::reload(&config, &*load, &host, kubelets, &journal) {
-                    config = new;
-                    lock(&teller).configured(config.hash());
-                    recording.configured(&config);
-                    metering.configure(&config);
-                    journal.set_limits(config.journal);
-                    desk.configure(&reflex, &config);
-                    lookout.configure(&config);
-                    sinks.configure(&config);
-                    desired.configure(&config).await?;
-                }
+                wanted = Some(reload::Wanted::default());
             }
-            turn = desk.next() => desk.take(turn, &desired, &config, &evictions),
+            turn = desk.next() => wanted = desk.take(turn, &desired, &config, &evictions),
             Some(reflexion) = reflexions.recv() => desired.heed(&reflexion),
             loaded = pods.next() => desired.load(loaded).await?,
             changes = watched.next() => desired.changed(changes, guarded.take()).await?,
@@ -208,6 +203,23 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
             () = woken.notified() => desired.reconcile().await?,
             () = stirred.notified() => desired.stir(),
             () = metrics::sleep_until(due) => desired.look().await?,
+        }
+        if let Some(wanted) = wanted.take() {
+            match reload::reload(&config, &*load, &host, kubelets, &journal) {
+                Ok(new) => {
+                    config = new;
+                    lock(&teller).configured(config.hash());
+                    recording.configured(&config);
+                    metering.configure(&config);
+                    journal.set_limits(config.journal);
+                    desk.configure(&reflex, &config, wanted.arm);
+                    lookout.configure(&config);
+                    sinks.configure(&config);
+                    desired.configure(&config).await?;
+                    wanted.done(&journal, &config);
+                }
+                Err(why) => wanted.refused(why),
+            }
         }
         if let Guarded(Some(guard)) = &mut guarded {
             desired.put_in(guard);

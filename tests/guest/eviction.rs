@@ -20,6 +20,7 @@ use enforcer_tests::{
 use serde_json::Value;
 
 mod allocatable;
+mod arming;
 mod asked;
 mod cache;
 mod calm;

@@ -86,7 +86,8 @@ impl Rehearsal {
             tap: Some(Tap::to_nobody()?),
             onset: Onset::new(None),
         };
-        let turn = Turn::new(&settings, &[], wiring).map_err(io::Error::other)?;
+        let armed: Vec<_> = settings.thresholds.iter().copied().collect();
+        let turn = Turn::new(&settings, &[], &armed, wiring).map_err(io::Error::other)?;
         let decoy = Arc::new(decoy()?);
         let set = Box::new(PreparedSet::new(vec![Arc::clone(&decoy)]));
         shared.post(|mail| mail.set = Some(set));

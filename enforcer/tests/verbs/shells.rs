@@ -18,6 +18,7 @@ const VERBS: [&str; 19] = [
     "evict",
     "protect",
     "pause",
+    "reload",
     "doctor",
     "config",
     "completions",
