@@ -32,6 +32,7 @@ mod metrics;
 mod orders;
 mod pids;
 mod reckoned;
+mod reclaim;
 mod restart;
 mod returning;
 mod soft;
