@@ -49,6 +49,18 @@ impl Turn {
         }
     }
 
+    /// Takes in what was not looked at, as a rehearsal has it, and does what the engine wants.
+    pub(in crate::evict) fn take_in(&mut self, input: Input<'_>) {
+        let actions = self.core.step(input);
+        self.carry_out(&actions);
+    }
+
+    /// The number of the eviction that is under way, and of the brake that is on.
+    pub(in crate::evict) fn under_way(&self) -> (Option<u64>, Option<u64>) {
+        let engine = self.core.engine();
+        (engine.victim().map(|(number, _)| number), engine.brake().map(|(brake, _)| brake))
+    }
+
     /// Answers the engine that nothing was signalled.
     pub(super) fn refuse(&mut self, number: u64, reason: Refusal) -> Actions {
         let now_ns = now_ns(ClockId::Boottime);
