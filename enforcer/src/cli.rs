@@ -19,6 +19,7 @@ mod plan;
 mod protect;
 mod rank;
 mod ranked;
+mod reload;
 mod render;
 mod replay;
 mod run;
@@ -100,6 +101,8 @@ enum Verb {
     Protect(protect::Args),
     /// Have nobody evicted for a while
     Pause(pause::Args),
+    /// Have the daemon read its configuration again
+    Reload(reload::Args),
     /// Evict a pod now
     Evict(evict::Args),
     /// Say what this host offers and what is lost; status 1 if anything is
@@ -170,6 +173,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Verb::WhatIf(args) => what_if::what_if(&context(&files)?, &args),
         Verb::Protect(args) => protect::protect(&context(&files)?, args),
         Verb::Pause(args) => pause::pause(&context(&files)?, args),
+        Verb::Reload(args) => reload::reload(&context(&files)?, &args),
         Verb::Evict(args) => evict::evict(&context(&files)?, args),
         Verb::Doctor(args) => doctor::doctor(&context(&files)?, &args),
         Verb::Config(verb) => config::config(&files, output, verb),

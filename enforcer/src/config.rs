@@ -208,11 +208,11 @@ impl Config {
         allocatable::pods(cpu_milli, self.pods_per_core, self.max_pods)
     }
 
-    /// Thresholds that are read and not acted on yet, each as a sentence that names its field.
+    /// Thresholds that were set, and are read and not acted on, each as a sentence that names its field.
     #[must_use]
     pub fn unwatched(&self) -> Vec<String> {
         let thresholds = self.settings.eviction.thresholds.iter();
-        // At their defaults they are nobody's wish.
+        // What is so by default is no news to whoever set others.
         let defaults = EvictionSettings::default().thresholds;
         let is_unwatched = |threshold: &&Threshold| {
             Resource::of(threshold.signal).is_none() && !defaults.contains(threshold)
@@ -227,6 +227,31 @@ impl Config {
                 )
             })
             .collect()
+    }
+
+    /// The thresholds of disks that are at the kubelet's defaults and not watched, as a sentence; none where there is none.
+    #[must_use]
+    pub fn unwatched_defaults(&self) -> Option<String> {
+        let defaults = EvictionSettings::default().thresholds;
+        let of_disks = self
+            .settings
+            .eviction
+            .thresholds
+            .iter()
+            .filter(|threshold| Resource::of(threshold.signal).is_none() && defaults.contains(threshold));
+        let names: Vec<_> = of_disks.map(|threshold| threshold.signal.as_str()).collect();
+        (!names.is_empty()).then(|| {
+            format!(
+                "disks are not watched, that is a kubelet's work: no pod is evicted for the default thresholds of {}",
+                names.join(", ")
+            )
+        })
+    }
+
+    /// All that is configured, also by default, and not acted on, each as a sentence.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        self.unwatched().into_iter().chain(self.unwatched_defaults()).collect()
     }
 
     /// A short name for this very configuration, equal for equal ones; another build may give another.

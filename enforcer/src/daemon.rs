@@ -13,6 +13,7 @@
 //! | `serve::{Admin, View}` | tasks | wishes | answers |
 //! | `Metering` | a blocking thread, when asked | what the journal counted, candidates, kernel files | metrics |
 
+mod armed;
 mod backlog;
 mod claim;
 mod desired;
@@ -29,6 +30,7 @@ mod orders;
 mod past;
 mod problems;
 mod ranking;
+mod reach;
 mod recording;
 mod recovery;
 mod reload;
@@ -119,10 +121,12 @@ enum Reflexion {
     Conditions(Conditions),
 }
 
-/// Whether this machine can follow the configuration; the error is an [`Unfit`] if it cannot.
+/// Whether this machine can follow the configuration, and every eviction threshold could be reached if all pods were gone
+/// now; the error is an [`Unfit`] if not.
 pub fn fits(config: &Config) -> anyhow::Result<()> {
     let host = Host::read(config)?;
-    Ok(unfit::check(config, &host, unfit::is_kubelets(config))?)
+    unfit::check(config, &host, unfit::is_kubelets(config))?;
+    Ok(unfit::check_reach(config, &host)?)
 }
 
 /// Has the kernel prefer the calling thread as it does the daemon's other ones. Where it may not, the daemon says so at its
@@ -212,24 +216,15 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         reserve.settle(&journal);
         sinks.retry();
         let due = desired.due().min(edges.due());
+        let mut wanted = None;
         tokio::select! {
             asked = signals.next() => {
                 if asked == Asked::Stop {
                     break;
                 }
-                if let Some(new) = reload::reload(&config, &*load, &host, kubelets, &journal) {
-                    config = new;
-                    lock(&teller).configured(config.hash());
-                    recording.configured(&config);
-                    metering.configure(&config);
-                    journal.set_limits(config.journal);
-                    desk.configure(&reflex, &config);
-                    lookout.configure(&config);
-                    sinks.configure(&config);
-                    desired.configure(&config).await?;
-                }
+                wanted = Some(reload::Wanted::default());
             }
-            turn = desk.next() => desk.take(turn, &desired, &config, &evictions),
+            turn = desk.next() => wanted = desk.take(turn, &desired, &config, &evictions),
             Some(reflexion) = reflexions.recv() => desired.heed(&reflexion),
             loaded = pods.next() => desired.load(loaded).await?,
             changes = watched.next() => desired.changed(changes, guarded.take()).await?,
@@ -244,6 +239,23 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
             () = woken.notified() => desired.reconcile().await?,
             () = stirred.notified() => desired.stir(),
             () = metrics::sleep_until(due) => desired.look().await?,
+        }
+        if let Some(wanted) = wanted.take() {
+            match reload::reload(&config, &*load, &host, kubelets, &journal) {
+                Ok(new) => {
+                    config = new;
+                    lock(&teller).configured(config.hash());
+                    recording.configured(&config);
+                    metering.configure(&config);
+                    journal.set_limits(config.journal);
+                    desk.configure(&reflex, &config, wanted.arm);
+                    lookout.configure(&config);
+                    sinks.configure(&config);
+                    desired.configure(&config).await?;
+                    wanted.done(&journal, &config);
+                }
+                Err(why) => wanted.refused(why),
+            }
         }
         if let Guarded(Some(guard)) = &mut guarded {
             desired.put_in(guard);

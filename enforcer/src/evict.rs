@@ -33,6 +33,7 @@ mod reap;
 mod reflex;
 mod rehearsal;
 mod report;
+mod retry;
 mod scheduling;
 mod sources;
 mod stat;

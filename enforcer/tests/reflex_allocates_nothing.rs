@@ -205,6 +205,7 @@ impl Scene {
             lock_memory: false,
             cpus: 2,
             past: Vec::new(),
+            armed: settings.thresholds.iter().copied().collect(),
             hook: None,
             alarm: Some(Alarm::new(std::thread::current(), Arc::clone(&rung))),
         };
@@ -217,7 +218,7 @@ impl Scene {
         let does_last = Arc::clone(&lasts);
         let (sender, reports) = mpsc::channel();
         let forward = move |report| {
-            if !matches!(report, Report::Conditions(_)) {
+            if !matches!(report, Report::Conditions(_) | Report::Arming { .. }) {
                 sender.send(report).unwrap();
             }
             does_last.load(Ordering::Acquire)
@@ -258,7 +259,7 @@ impl Scene {
 
     fn configure(&self, mode: Mode, threshold: Threshold) {
         let thresholds = followed(&[threshold]);
-        self.reflex.configure(EngineSettings { mode, thresholds, ..self.settings });
+        self.reflex.configure_armed(EngineSettings { mode, thresholds, ..self.settings });
     }
 
     fn next(&self) -> Report {
@@ -326,7 +327,7 @@ impl Scene {
         self.reflex.set_hook(Some(&PreKillHook { program, timeout_ms: 30_000 }));
         let thresholds = followed(&[amount(Signal::MemoryAvailable, 1100 * MIB)]);
         let hook_timeout_ns = 30_000_000_000;
-        self.reflex.configure(EngineSettings { thresholds, hook_timeout_ns, ..self.settings });
+        self.reflex.configure_armed(EngineSettings { thresholds, hook_timeout_ns, ..self.settings });
         let decided = self.decided();
         let Report::Decided { decision, .. } = &decided else { panic!("{decided:?}") };
         assert!(matches!(decision.hook, HookPlan::Awaited { .. }), "{decided:?}");

@@ -75,8 +75,8 @@ impl Watch {
         };
         let (sender, reports) = mpsc::channel();
         let forward = move |report| {
-            // The scenario may end before the last report. Which conditions follow is not looked at here.
-            if !matches!(report, Report::Conditions(_)) {
+            // The scenario may end before the last report. Which conditions follow is not looked at here, nor what is armed.
+            if !matches!(report, Report::Conditions(_) | Report::Arming { .. }) {
                 drop(sender.send(report));
             }
             true
@@ -84,7 +84,8 @@ impl Watch {
         let folder = tempfile::tempdir().unwrap();
         let (recorder, tap) =
             Recorder::start(folder.path(), Provenance::default(), |message| panic!("{message}")).unwrap();
-        let config = ReflexConfig { settings, ..ReflexConfig::default() };
+        let armed = settings.thresholds.iter().copied().collect();
+        let config = ReflexConfig { settings, armed, ..ReflexConfig::default() };
         let reflex = Reflex::spawn(&config, None, Vec::new(), Some(tap), forward).unwrap();
         let root = CgroupDir::mount(Path::new(ROOT)).unwrap();
         let guard = Arc::new(Guard::new(Path::new("/proc"), &[]));

@@ -20,6 +20,7 @@ use enforcer_tests::{
 use serde_json::Value;
 
 mod allocatable;
+mod arming;
 mod asked;
 mod cache;
 mod calm;
@@ -33,6 +34,7 @@ mod metrics;
 mod orders;
 mod pids;
 mod reckoned;
+mod reclaim;
 mod restart;
 mod returning;
 mod soft;

@@ -47,6 +47,9 @@ struct Document {
     /// What operators have ordered.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     orders: Vec<OrderView>,
+    /// What is configured, also by default, and not acted on: disks are not watched. No loss of this host.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
 }
 
 impl Document {
@@ -59,7 +62,19 @@ impl Document {
         let lost = facilities.iter().any(is_lost);
         let refused =
             programs.as_ref().is_some_and(|programs| programs.error.is_some() || !programs.failed.is_empty());
-        Self { source, ok: !lost && !refused, limited, facilities, programs, orders: Vec::new() }
+        Self {
+            source,
+            ok: !lost && !refused,
+            limited,
+            facilities,
+            programs,
+            orders: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    fn with_notes(self, notes: Vec<String>) -> Self {
+        Self { notes, ..self }
     }
 
     fn with_orders(self, orders: Vec<OrderView>) -> Self {
@@ -78,6 +93,7 @@ fn is_lost(facility: &Facility) -> bool {
 /// Exit status 1: something is lost. What could not be told is no loss.
 pub(super) fn doctor(context: &Context, args: &Args) -> Result<(), Failure> {
     let document = if args.here { here() } else { from_daemon_or_here(context)? };
+    let document = document.with_notes(context.config.notes());
     format::print(context.output, &document, || table(&document, context.color, context.verbose > 0))?;
     if document.ok {
         return Ok(());

@@ -11,12 +11,12 @@ use std::{
 
 use anyhow::{Context as _, anyhow};
 
-use super::{Context, Failure, client};
+use super::{Context, Failure, client, render::escape};
 use crate::{
     cgroup::CgroupDir,
     model::{CgroupId, CgroupPath},
     nearest::nearest,
-    policy::name,
+    policy::{name, threshold::NodeCondition},
     serve::{ContainerView, PodState, PodView, View},
 };
 
@@ -210,12 +210,21 @@ fn find(view: &View, target: &Target) -> Result<Found, Failure> {
         PodState::Removed => return Ok(Found::Unknown),
         PodState::Pending | PodState::Active => {}
     }
-    if view.memory_pressure && !pod.starts_under_memory_pressure {
+    let memory = NodeCondition::MemoryPressure.as_str();
+    let of_memory = view.memory_pressure && !pod.starts_under_memory_pressure;
+    let of_others = !pod.critical && view.conditions.iter().any(|name| name != memory);
+    if of_memory || of_others {
+        let conditions = match &view.conditions[..] {
+            // An older daemon does not list them.
+            [] => String::from(memory),
+            conditions => conditions.join(" "),
+        };
         return Err(Failure::refused(anyhow!(
-            "pod {}/{} is {} and the node had condition: [MemoryPressure]. ",
+            "pod {}/{} is {} and the node had condition: [{}]. ",
             pod.namespace,
             pod.name,
-            pod.qos_class
+            pod.qos_class,
+            escape(&conditions)
         )));
     }
     let container = choose(pod, target.container.as_deref())?;
@@ -269,6 +278,7 @@ mod tests {
         View {
             mode: "enforce".into(),
             memory_pressure: false,
+            conditions: Vec::new(),
             pods: vec![PodView {
                 namespace: "default".into(),
                 name: "web".into(),
@@ -319,6 +329,12 @@ mod tests {
         pressed.pods[0].starts_under_memory_pressure = true;
         assert!(find(&pressed, &target("default/web")).is_ok());
         pressed.memory_pressure = false;
+        // Of any other condition only critical pods are spared.
+        pressed.conditions = vec![String::from("PIDPressure")];
+        assert!(find(&pressed, &target("default/web")).is_err());
+        pressed.pods[0].critical = true;
+        assert!(find(&pressed, &target("default/web")).is_ok());
+        pressed.conditions.clear();
         pressed.mode = "dry-run".into();
         assert!(find(&pressed, &target("default/web")).is_err());
     }

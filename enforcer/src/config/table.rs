@@ -280,7 +280,7 @@ pub const FIELDS: &[Field] = &[
             ("window", Form::Duration),
             ("maxShare", Form::Share),
         ]),
-        "the most kills within the window, and from ten kills on the largest share of the pods; with one more, eviction becomes a dry run until the configuration is loaded again",
+        "the most kills within the window, and from ten kills on the largest share of the pods, also from three on in one shortage that no kill has ended; with one more, eviction becomes a dry run until the configuration is loaded again",
         |config| {
             let BreakerSettings { max_kills, window_ns, max_share_permille } =
                 config.settings.eviction.breaker;

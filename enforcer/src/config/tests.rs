@@ -23,6 +23,10 @@ fn a_bare_document_is_the_default() {
 #[test]
 fn only_disks_are_not_watched_and_only_what_was_wished_for_is_told() {
     assert_eq!(Config::default().unwatched(), Vec::<String>::new());
+    let notes = Config::default().notes();
+    let by_default = "disks are not watched, that is a kubelet's work: no pod is evicted for the default thresholds of \
+                      nodefs.available, nodefs.inodesFree, imagefs.available, imagefs.inodesFree";
+    assert_eq!(notes, [by_default]);
     let text = format!(
         "{HEAD}evictionHard:\n  memory.available: 200Mi\n  pid.available: 10%\n  nodefs.available: 3%\n\
          evictionSoft:\n  memory.available: 400Mi\n  pid.available: 20%\n  imagefs.inodesFree: 7%\n\

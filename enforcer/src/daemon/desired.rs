@@ -27,7 +27,7 @@ use crate::{
     evict::Endings,
     journal::{Event, EventType, Journal, Slots, Subject},
     model::{CgroupId, CgroupPath, Pod, PodName, PodUid},
-    policy::{self, CgroupDriver, Plan, PodPlan, admission::Admission, threshold::NodeCondition},
+    policy::{self, CgroupDriver, Plan, PodPlan, admission::Admission, pressure::Conditions},
     sense::GuardEvent,
     serve::View,
     source::{Change, Decisions, EndedPod, Grounds, Loaded, Roster, SourceError, State},
@@ -59,6 +59,8 @@ pub(super) struct Desired {
     eviction: u64,
     /// Whether the plan follows from all that has happened.
     decided: Decided,
+    /// The node's conditions, as the reflex reported them last.
+    conditions: Conditions,
     loaded: Arc<Loaded>,
     hierarchy: Option<Hierarchy>,
     permit: Option<Arc<Permit>>,
@@ -186,6 +188,7 @@ impl Desired {
             roster: Roster::new(),
             keeper: None,
             eviction: 0,
+            conditions: Conditions::default(),
             decided: Decided::All,
             loaded: Arc::default(),
             hierarchy,
@@ -270,8 +273,8 @@ impl Desired {
                 }
             }
             Reflexion::Conditions(conditions) => {
-                let pressure = conditions.has(NodeCondition::MemoryPressure);
-                if std::mem::replace(&mut self.view.memory_pressure, pressure) != pressure {
+                if std::mem::replace(&mut self.conditions, *conditions) != *conditions {
+                    self.view.set_conditions(*conditions);
                     self.owe_decision();
                 }
             }
@@ -429,7 +432,7 @@ impl Desired {
     /// theirs is forgotten while it stands.
     fn replan(&mut self) -> Decisions {
         self.decided = Decided::All;
-        let conditions: &[_] = if self.view.memory_pressure { &[NodeCondition::MemoryPressure] } else { &[] };
+        let conditions = &self.conditions.iter().collect::<Vec<_>>()[..];
         let (node, settings) = (&self.host.node, &self.config.settings);
         let decisions = self.roster.admit(&Grounds { node, settings, conditions, standing: &self.standing });
         let entries = self.roster.entries();

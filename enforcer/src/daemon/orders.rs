@@ -19,7 +19,7 @@ use tokio::{
 use self::evict::EvictOrder;
 pub(super) use self::evict::Evictions;
 use self::file::{Kept, Waiting, Writer};
-use super::{GOODBYE, desired::Desired, engine_settings, telling};
+use super::{GOODBYE, desired::Desired, engine_settings, reload, telling};
 use crate::{
     config::Config,
     evict::{Operator, Reflex},
@@ -119,10 +119,14 @@ impl Desk {
         EngineSettings { paused: self.orders.is_paused(), ..engine_settings(config) }
     }
 
-    /// Hands another configuration to the reflex.
-    pub(super) fn configure(&self, reflex: &Reflex, config: &Config) {
+    /// Hands another configuration to the reflex, and arms its thresholds if that was ordered.
+    pub(super) fn configure(&self, reflex: &Reflex, config: &Config, arm: bool) {
         reflex.set_hook(config.pre_kill_hook.as_ref());
-        reflex.configure(self.settings(config));
+        if arm {
+            reflex.configure_armed(self.settings(config));
+        } else {
+            reflex.configure(self.settings(config));
+        }
     }
 
     /// Has wishes taken on the admin socket until `stopping` becomes true.
@@ -159,10 +163,20 @@ impl Desk {
         }
     }
 
-    /// Does what is to be done.
-    pub(super) fn take(&mut self, turn: Turn, desired: &Desired, config: &Config, evictions: &Evictions) {
+    /// Does what is to be done; the answer is a reload that is left to do.
+    #[must_use = "whoever asked waits for the reload"]
+    pub(super) fn take(
+        &mut self,
+        turn: Turn,
+        desired: &Desired,
+        config: &Config,
+        evictions: &Evictions,
+    ) -> Option<reload::Wanted> {
         match turn {
-            Turn::Due => self.expire(),
+            Turn::Due => {
+                self.expire();
+                None
+            }
             Turn::Asked(asked) => self.hear(*asked, desired, config, evictions),
         }
     }
@@ -187,7 +201,13 @@ impl Desk {
     }
 
     /// Takes in a wish.
-    fn hear(&mut self, asked: Asked, desired: &Desired, config: &Config, evictions: &Evictions) {
+    fn hear(
+        &mut self,
+        asked: Asked,
+        desired: &Desired,
+        config: &Config,
+        evictions: &Evictions,
+    ) -> Option<reload::Wanted> {
         let Asked { wish, peer, answer } = asked;
         let answered = match wish {
             Wish::Give { what, reason, for_ms } => self.give(what, &reason, for_ms, peer, desired, config),
@@ -195,13 +215,16 @@ impl Desk {
             Wish::Evict { namespace, name, reason, dry_run } => {
                 let pod = PodName { namespace, name };
                 let operator = Operator { uid: peer.uid, pid: peer.pid, reason };
-                return evictions.evict(EvictOrder { pod, operator, dry_run }, answer, desired, config);
+                evictions.evict(EvictOrder { pod, operator, dry_run }, answer, desired, config);
+                return None;
             }
+            Wish::Reload { arm } => return Some(reload::Wanted { arm, asked: Some((peer, answer)) }),
         };
         match answered {
             Ok(done) => self.waiting.push(Waiting { done, answer }),
             Err(no) => refuse(answer, no),
         }
+        None
     }
 
     fn give(

@@ -1,11 +1,13 @@
-//! SIGHUP: the configuration is read again.
+//! SIGHUP and `enforcer reload`: the configuration is read again.
 
 use serde_json::json;
+use tokio::sync::oneshot;
 
 use super::{Unfit, host::Host, unfit};
 use crate::{
     config::{self, Config, FIELDS},
     journal::{Event, EventType, Journal, Subject},
+    serve::{Done, No, Peer},
 };
 
 /// What is read at the start only: where things are, and what has been taken hold of since.
@@ -41,7 +43,46 @@ enum Refused {
     Fixed(Vec<&'static str>),
 }
 
-/// The configuration to go on with; none if what there is must not be followed, and that is told. One that is as it was is
+/// A reload that was asked for.
+#[derive(Debug, Default)]
+pub(super) struct Wanted {
+    /// Whether every threshold is to be armed.
+    pub(super) arm: bool,
+    /// Who asked on the admin socket, and where the answer goes; none of a signal.
+    pub(super) asked: Option<(Peer, oneshot::Sender<Result<Done, No>>)>,
+}
+
+impl Wanted {
+    /// Reports that thresholds are armed by order, and answers whoever asked.
+    pub(super) fn done(self, journal: &Journal, config: &Config) {
+        let Self { arm, asked } = self;
+        let Some((peer, answer)) = asked else { return };
+        let mut message = String::from("the configuration is loaded");
+        if arm {
+            message.push_str(", and every threshold is armed");
+            let data = json!({
+                "mode": config.mode.as_str(),
+                "configHash": config.hash(),
+                "armed": true,
+                "uid": peer.uid,
+                "pid": peer.pid,
+                "message": format!("every threshold is armed, by order of uid {}", peer.uid),
+            });
+            journal.append(Event { kind: EventType::ConfigLoaded, subject: Subject::Node, data });
+        }
+        // Who asked may have gone.
+        drop(answer.send(Ok(Done { message, durable: true, ..Done::default() })));
+    }
+
+    /// Answers whoever asked that the configuration is not loaded, and nothing is armed.
+    pub(super) fn refused(self, why: String) {
+        if let Some((_, answer)) = self.asked {
+            drop(answer.send(Err(No::Refused(why))));
+        }
+    }
+}
+
+/// The configuration to go on with; the error is why what there is must not be followed, which is reported. One that is as it was is
 /// gone on with too: that closes an open breaker.
 pub(super) fn reload(
     running: &Config,
@@ -49,11 +90,11 @@ pub(super) fn reload(
     host: &Host,
     kubelets: bool,
     journal: &Journal,
-) -> Option<Config> {
+) -> Result<Config, String> {
     match check(running, load, host, kubelets) {
         Ok(config) if config == *running => {
-            tracing::info!("SIGHUP: the configuration is as it was");
-            Some(config)
+            tracing::info!("reload: the configuration is as it was");
+            Ok(config)
         }
         Ok(config) => {
             tell(
@@ -62,13 +103,13 @@ pub(super) fn reload(
                 &config,
                 &format!("changed: {}", changed(running, &config).join(", ")),
             );
-            Some(config)
+            Ok(config)
         }
         Err(refused) => {
             let message = format!("the running configuration stays in force: {}", crate::chain(&refused));
             tracing::warn!("{message}");
             tell(journal, EventType::ConfigRejected, running, &message);
-            None
+            Err(message)
         }
     }
 }
@@ -121,11 +162,11 @@ mod tests {
             change(&mut config);
             reload(&running, &move || Ok(config.clone()), &host(), false, &journal)
         };
-        assert_eq!(with(|_| ()).as_ref(), Some(&running), "it closes an open breaker, and is no news");
-        assert!(with(|config| config.on_drift = OnDrift::Report).is_some());
-        assert_eq!(with(|config| config.mode = Mode::Enforce), None);
+        assert_eq!(with(|_| ()).as_ref(), Ok(&running), "it closes an open breaker, and is no news");
+        assert!(with(|config| config.on_drift = OnDrift::Report).is_ok());
+        assert!(with(|config| config.mode = Mode::Enforce).is_err());
         let broken = || Config::parse("c.yaml", "kind: Other");
-        assert_eq!(reload(&running, &broken, &host(), false, &journal), None);
+        assert!(reload(&running, &broken, &host(), false, &journal).is_err());
         let mut reader = journal.reader(None, Filter::default());
         let Some(Batch::Records(records)) = reader.read() else { panic!() };
         let told: Vec<String> =

@@ -1,12 +1,15 @@
 //! The reflex, and where its reports go: into the log, to the recorder, and to the desired state.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use anyhow::Context as _;
 use tokio::{runtime::Handle, sync::mpsc};
 
 use super::{
-    RECORDING, Reflexion,
+    RECORDING, Reflexion, armed,
     host::Host,
     ooms::BeingEvicted,
     past,
@@ -17,7 +20,7 @@ use crate::{
     config::Config,
     evict::{self, Alarm, Listener, Pledges, Reflex, ReflexConfig, Report, Teller},
     journal::Journal,
-    policy::engine::EngineSettings,
+    policy::engine::{EngineSettings, Thresholds},
     recorder::Asker,
     sense::EdgeSource,
 };
@@ -52,6 +55,21 @@ struct Ear {
     asker: Option<Asker>,
     sender: mpsc::UnboundedSender<Reflexion>,
     runtime: Handle,
+    run_dir: PathBuf,
+    boot_id: String,
+}
+
+impl Ear {
+    /// For the next start, before anything is told of it.
+    fn keep_armed(&self, thresholds: &Thresholds) {
+        if let Err(error) = armed::keep(&self.run_dir, &self.boot_id, thresholds) {
+            let message = format!(
+                "a restart while a threshold is crossed disarms it: cannot write to {}: {error}",
+                self.run_dir.display()
+            );
+            telling::degraded(&self.journal, "armed", &message);
+        }
+    }
 }
 
 impl Listener for Ear {
@@ -66,6 +84,7 @@ impl Listener for Ear {
             Report::Signalled { number, candidate, .. } | Report::Terminated { number, candidate, .. } => {
                 Reflexion::Evicted { uid: candidate.identity().uid.clone(), number: *number }
             }
+            Report::Arming { armed, unarmed: _ } => return self.keep_armed(armed),
             Report::Decided { id: _, decision, members } => {
                 if let Some(victim) = members.get(decision.index).filter(|_| !decision.dry_run) {
                     self.being_evicted.add(decision.cgroup, victim.identity().cgroup.clone());
@@ -83,7 +102,8 @@ impl Listener for Ear {
             | Report::ToBeAsked { .. }
             | Report::Hooked { .. }
             | Report::Blind(..)
-            | Report::Sighted(_) => return,
+            | Report::Sighted(_)
+            | Report::Stuck(_) => return,
         };
         // The daemon is stopping when nobody listens.
         drop(self.sender.send(reflexion));
@@ -126,6 +146,8 @@ pub(super) fn start_reflex(
         asker: recording.asker(),
         sender,
         runtime: Handle::current(),
+        run_dir: config.run_dir.clone(),
+        boot_id: host.boot_id.clone(),
     };
     let reflex_config = ReflexConfig {
         settings: *settings,
@@ -135,6 +157,7 @@ pub(super) fn start_reflex(
         cpus: host.node.cpu_milli / 1_000,
         alarm,
         past: past::read(&journal),
+        armed: armed::read(&config.run_dir, &host.boot_id, &settings.thresholds),
         ..ReflexConfig::default()
     };
     evict::clear_hooks();

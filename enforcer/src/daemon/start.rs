@@ -115,6 +115,9 @@ pub(super) async fn bind(config: &Config) -> anyhow::Result<Observe> {
 pub(super) fn tell_start(journal: &Journal, config: &Config, host: &Host, facts: &HostFacts) {
     let threshold = config.settings.eviction.hard(Signal::MemoryAvailable);
     let threshold = threshold.map(|threshold| threshold.value.amount(host.node.memory_bytes));
+    let by_default = config.unwatched_defaults();
+    let message =
+        [format!("mode {}", config.mode)].into_iter().chain(by_default).collect::<Vec<_>>().join("; ");
     journal.append(Event {
         kind: EventType::ConfigLoaded,
         subject: Subject::Node,
@@ -124,7 +127,8 @@ pub(super) fn tell_start(journal: &Journal, config: &Config, host: &Host, facts:
             "staticPodPath": config.static_pod_path,
             "memoryAvailableThresholdBytes": threshold,
             "memoryBytes": host.node.memory_bytes,
-            "message": format!("mode {}", config.mode),
+            "unwatched": config.notes(),
+            "message": message,
         }),
     });
     for message in config.unwatched() {

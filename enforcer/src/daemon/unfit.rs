@@ -1,4 +1,7 @@
-use super::host::{self, Host};
+use super::{
+    host::{self, Host},
+    reach,
+};
 use crate::{
     config::{Config, Mode, Ownership, PreKillHook},
     policy::{CgroupDriver, SettingsError, allocatable},
@@ -46,11 +49,18 @@ pub(super) fn check(config: &Config, host: &Host, kubelets: bool) -> Result<(), 
              --pid=host), or write mode: dry-run",
         ));
     }
+    problems.extend(reach::beyond_capacity(config, host));
     if let Some(PreKillHook { program, .. }) = &config.pre_kill_hook
         && let Err(error) = program.check()
     {
         problems.push(format!("preKillHook.path: {}", crate::chain(&error)));
     }
+    if problems.is_empty() { Ok(()) } else { Err(Unfit { problems }) }
+}
+
+/// Checks the thresholds against what there is now: another time they may be within reach.
+pub(super) fn check_reach(config: &Config, host: &Host) -> Result<(), Unfit> {
+    let problems = reach::out_of_reach(config, host);
     if problems.is_empty() { Ok(()) } else { Err(Unfit { problems }) }
 }
 

@@ -1,13 +1,19 @@
 //! The helper thread that holds a candidate back by `memory.high`: such a write may reclaim, and take seconds.
 //!
 //! What the file held is on the intent page for as long as it is lowered, so that the next start gives it back if this
-//! process is killed meanwhile.
+//! process is killed meanwhile. Where it cannot be given back at once, that is reported, and tried again.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use rustix::{fs::OFlags, io::Errno, time::ClockId};
 
-use super::{candidate::Candidate, queue::Receiver, turn::now_ns};
+use super::{
+    candidate::Candidate,
+    queue::{Next, Receiver},
+    report::{Report, Stuck},
+    retry::Retries,
+    turn::now_ns,
+};
 use crate::{
     cgroup::{Knob, PageSize, Throttled},
     journal::{Intent, Slot, Slots},
@@ -49,18 +55,65 @@ struct Held {
     slot: Slot,
 }
 
-/// Works until the reflex is gone, and then lets go.
-pub(super) fn run(queue: &Receiver<Braking>, mut book: Option<BrakeBook>, mut answer: impl FnMut(Outcome)) {
+impl Held {
+    /// That it cannot be given back, or is at last.
+    fn report(&self, error: Option<String>) -> Report {
+        let Self { candidate, old, .. } = self;
+        Report::Stuck(Box::new(Stuck {
+            candidate: Arc::clone(candidate),
+            cgroup: candidate.dir.path().clone(),
+            file: HIGH,
+            value: old.clone(),
+            error,
+        }))
+    }
+
+    fn is_of(&self, candidate: &Candidate) -> bool {
+        self.candidate.dir.id() == candidate.dir.id()
+    }
+}
+
+/// Works until the reflex is gone, and then lets go. What cannot be given back, and what can at last, is told.
+pub(super) fn run(
+    queue: &Receiver<Braking>,
+    mut book: Option<BrakeBook>,
+    mut answer: impl FnMut(Outcome),
+    mut tell: impl FnMut(Report),
+) {
     let mut held: Option<Held> = None;
-    while let Some(work) = queue.next() {
+    let mut stuck: Retries<Held> = Retries::new();
+    loop {
+        let work = match queue.next_until(stuck.due()) {
+            Next::Value(work) => work,
+            Next::Late => {
+                if let Some(book) = &mut book {
+                    stuck.attempt(Instant::now(), |held| give_back_at_last(held, book, &mut tell));
+                }
+                continue;
+            }
+            Next::End => break,
+        };
         match work {
             Braking::Hold { brake, candidate, high_bytes } => {
-                if let (Some(before), Some(book)) = (held.take(), &mut book) {
+                if let (Some(before), Some(book)) = (held.take(), &mut book)
                     // The engine lets go of one before it asks for another.
-                    ease(before, book);
+                    && let Some(left) = give_back(before, book, &mut tell)
+                {
+                    stuck.add(left, Instant::now());
                 }
                 let outcome = match book.as_mut().ok_or(BrakeRefusal::Unwritten) {
-                    Ok(book) => hold(brake, candidate, high_bytes, book),
+                    Ok(book) => {
+                        // What the file holds now must be its owner's.
+                        let is_stuck = stuck.attempt_those(
+                            |held| held.is_of(&candidate),
+                            |held| give_back_at_last(held, book, &mut tell),
+                        );
+                        if is_stuck {
+                            Err(BrakeRefusal::Lower)
+                        } else {
+                            hold(brake, candidate, high_bytes, book)
+                        }
+                    }
                     Err(reason) => Err(reason),
                 };
                 let now_ns = now_ns(ClockId::Boottime);
@@ -74,16 +127,25 @@ pub(super) fn run(queue: &Receiver<Braking>, mut book: Option<BrakeBook>, mut an
             }
             Braking::Ease { brake } => {
                 let of_brake = held.take_if(|held| held.brake == brake);
-                let given_back = match (of_brake, &mut book) {
-                    (Some(held), Some(book)) => ease(held, book),
-                    (None, _) | (_, None) => true,
+                let left = match (of_brake, &mut book) {
+                    (Some(held), Some(book)) => give_back(held, book, &mut tell),
+                    (None, _) | (_, None) => None,
                 };
+                let given_back = left.is_none();
+                if let Some(left) = left {
+                    stuck.add(left, Instant::now());
+                }
                 answer(Outcome::Eased { brake, now_ns: now_ns(ClockId::Boottime), given_back });
             }
         }
     }
-    if let (Some(held), Some(book)) = (held, &mut book) {
-        ease(held, book);
+    if let Some(book) = &mut book {
+        for held in stuck.into_all() {
+            let _left = give_back_at_last(held, book, &mut tell);
+        }
+        if let Some(held) = held {
+            let _left = give_back(held, book, &mut tell);
+        }
     }
 }
 
@@ -144,23 +206,37 @@ fn refusal(error: &crate::cgroup::Error, gone: BrakeRefusal) -> BrakeRefusal {
     BrakeRefusal::Kernel(Errno::IO.raw_os_error())
 }
 
-/// Writes the old value, if the file still holds ours: whoever wrote another since means it. Answers whether nothing of
-/// ours is left; if something is, it stays on the intent page.
-fn ease(held: Held, book: &mut BrakeBook) -> bool {
-    let Held { brake: _, candidate, old, new, slot } = held;
-    let (dir, page) = (&candidate.dir, PageSize::of_this_machine());
+/// Writes the old value, if the file still holds ours: whoever wrote another since means it. What cannot be given back is
+/// told, stays on the intent page, and is the answer.
+fn give_back(held: Held, book: &mut BrakeBook, tell: &mut impl FnMut(Report)) -> Option<Held> {
+    let (held, error) = ease(held, book)?;
+    tell(held.report(Some(error)));
+    Some(held)
+}
+
+/// The same of what is told already: that it is given back at last is told too.
+fn give_back_at_last(held: Held, book: &mut BrakeBook, tell: &mut impl FnMut(Report)) -> Option<Held> {
+    let done = held.report(None);
+    let left = ease(held, book).map(|(held, _)| held);
+    if left.is_none() {
+        tell(done);
+    }
+    left
+}
+
+/// Tries to give it back; what cannot be is the answer, with the reason.
+fn ease(held: Held, book: &mut BrakeBook) -> Option<(Held, String)> {
+    let (dir, page) = (&held.candidate.dir, PageSize::of_this_machine());
     let given_back = dir.read(HIGH).and_then(|now| {
-        let is_ours = Knob::parse(HIGH, &now, page) == Knob::parse(HIGH, &new, page);
-        if is_ours { dir.write(HIGH, &old) } else { Ok(()) }
+        let is_ours = Knob::parse(HIGH, &now, page) == Knob::parse(HIGH, &held.new, page);
+        if is_ours { dir.write(HIGH, &held.old) } else { Ok(()) }
     });
     book.throttled.end(dir.id());
     match given_back {
-        Ok(()) => book.slots.release(slot),
-        Err(error) if error.is_gone() => book.slots.release(slot),
-        Err(error) => {
-            tracing::error!("memory.high stays at {new}: {}", crate::chain(&error));
-            return false;
+        Err(error) if !error.is_gone() => Some((held, crate::chain(&error))),
+        Ok(()) | Err(_) => {
+            book.slots.release(held.slot);
+            None
         }
     }
-    true
 }

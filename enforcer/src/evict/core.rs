@@ -2,7 +2,10 @@
 //! accounted for from what went in.
 
 use crate::{
-    policy::engine::{Actions, Candidates, Engine, EngineSettings, Input, Past},
+    policy::{
+        engine::{Actions, Candidates, Engine, EngineSettings, Input, Past},
+        threshold::Threshold,
+    },
     recorder::Tap,
 };
 
@@ -15,11 +18,18 @@ pub(super) struct Core {
 }
 
 impl Core {
-    /// `past` are the evictions of earlier processes, and `seed` is the random part of the first eviction's id. What is kept
+    /// `past` are the evictions of earlier processes, `armed` the thresholds that were armed in them, and `seed` is the random part of the first eviction's id. What is kept
     /// begins with what the engine has made of them.
-    pub(super) fn new(settings: &EngineSettings, past: &[Past], mut tap: Option<Tap>, seed: u128) -> Self {
+    pub(super) fn new(
+        settings: &EngineSettings,
+        past: &[Past],
+        armed: &[Threshold],
+        mut tap: Option<Tap>,
+        seed: u128,
+    ) -> Self {
         let mut engine = Engine::new(settings);
         engine.remember(past);
+        engine.remember_armed(|threshold| armed.contains(threshold));
         if let Some(tap) = &mut tap {
             tap.begin(&engine, seed);
         }

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use super::{
     candidate::{Brake, Candidate, Owner},
     pledge::Pledges,
+    report::{Report, Stuck},
     stat,
 };
 use crate::{journal::Intent, policy::engine::Few};
@@ -138,9 +139,11 @@ impl Loan {
         self.files.push(*lent)
     }
 
-    /// Puts everything back that nobody has changed since. What cannot be is tried again by the next start.
-    pub(super) fn give_back(&self) {
-        let mut is_done = true;
+    /// Puts everything back that nobody has changed since. What cannot be is the answer, each with the reason: it is to be
+    /// tried again, and stays on the intent page for the next start.
+    #[must_use = "what is left is to be tried again"]
+    pub(super) fn give_back(&self) -> Few<(usize, Errno), MOST> {
+        let mut left = Few::new();
         for lent in self.files.iter() {
             let Some(brake) = self.victim.brakes.get(lent.place) else { continue };
             let mut buffer = [0_u8; 2 * CONTENT_BYTES];
@@ -152,16 +155,29 @@ impl Loan {
             match given {
                 // Its owner may have removed it.
                 Ok(()) | Err(Errno::NODEV | Errno::NOENT) => {}
-                Err(error) => {
-                    is_done = false;
-                    let pod = &self.victim.identity.pod;
-                    tracing::warn!(%pod, %error, "a limit that was raised for its death is not put back");
+                Err(errno) => {
+                    let fits = left.push((lent.place, errno));
+                    debug_assert!(fits, "no more files than are lent");
                 }
             }
         }
-        if let Some(given_back) = self.given_back.as_ref().filter(|_| is_done) {
+        if let Some(given_back) = self.given_back.as_ref().filter(|_| left.is_empty()) {
             given_back.fetch_or(self.bits, Ordering::AcqRel);
         }
+        left
+    }
+
+    /// That these files cannot be put back, or are at last; for a helper thread.
+    pub(super) fn report(&self, place: usize, error: Option<Errno>) -> Option<Report> {
+        let owner = self.victim.brakes.get(place)?.owner.as_ref()?;
+        let lent = self.files.iter().find(|lent| lent.place == place)?;
+        Some(Report::Stuck(Box::new(Stuck {
+            candidate: Arc::clone(&self.victim),
+            cgroup: owner.path.clone(),
+            file: owner.file,
+            value: lent.old.text().to_owned(),
+            error: error.map(|errno| errno.to_string()),
+        })))
     }
 }
 

@@ -7,16 +7,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, PidfdFlags};
+use rustix::{
+    io::Errno,
+    process::{Pid, PidfdFlags},
+};
 
 use super::{
     candidate::Candidate,
-    lent::Loan,
+    lent::{self, Loan},
     queue::{Next, Receiver},
     reflex::PreparedSet,
+    report::Report,
+    retry::Retries,
 };
 use crate::{
     cgroup::guard::each_process,
+    policy::engine::Few,
     raw,
     sense::{EdgeSource, PodsMemory},
 };
@@ -58,11 +64,30 @@ const LARGE_BYTES: u64 = 512 << 20;
 /// more than a GiB takes alone.
 const PATIENCE: Duration = Duration::from_millis(150);
 
-/// Works until the reflex is gone.
-pub(super) fn run(queue: &Receiver<Work>) {
+/// Limits that are to be put back, and those of them that are reported as stuck.
+struct Owed {
+    loan: Loan,
+    stuck: Few<(usize, Errno), { lent::MOST }>,
+}
+
+impl Owed {
+    /// Tries again; what is left is the answer. That everything is put back at last is told.
+    fn give_back(self, tell: &mut impl FnMut(Report)) -> Option<Self> {
+        if !self.loan.give_back().is_empty() {
+            return Some(self);
+        }
+        self.stuck.iter().filter_map(|(place, _)| self.loan.report(*place, None)).for_each(tell);
+        None
+    }
+}
+
+/// Works until the reflex is gone. What cannot be put back, and what can at last, is told.
+pub(super) fn run(queue: &Receiver<Work>, mut tell: impl FnMut(Report)) {
     let mut slow: Option<(Instant, Arc<Candidate>)> = None;
+    let mut owed: Retries<Owed> = Retries::new();
     loop {
-        match queue.next_until(slow.as_ref().map(|(due, _)| *due)) {
+        let due = slow.as_ref().map(|(due, _)| *due).into_iter().chain(owed.due()).min();
+        match queue.next_until(due) {
             Next::Value(Work::Reap(candidate, bytes)) => {
                 // Who has less in all has no process that is large: it is not even looked for, on a CPU that the victim needs.
                 if bytes < LARGE_BYTES || !reap(&candidate, LARGE_BYTES) {
@@ -70,16 +95,30 @@ pub(super) fn run(queue: &Receiver<Work>) {
                     slow = Some((Instant::now() + PATIENCE, candidate));
                 }
             }
-            Next::Value(Work::GiveBack(loan)) => loan.give_back(),
+            Next::Value(Work::GiveBack(loan)) => {
+                let stuck = loan.give_back();
+                if !stuck.is_empty() {
+                    let reports = stuck.iter().filter_map(|(place, errno)| loan.report(*place, Some(*errno)));
+                    reports.for_each(&mut tell);
+                    owed.add(Owed { loan, stuck }, Instant::now());
+                }
+            }
             Next::Value(Work::Drop(set)) => drop(set),
             Next::Value(Work::Close(source)) => drop(source),
             Next::Value(Work::ClosePods(pods)) => drop(pods),
             Next::Late => {
-                if let Some((_, candidate)) = slow.take() {
+                let now = Instant::now();
+                owed.attempt(now, |owed| owed.give_back(&mut tell));
+                if let Some((_, candidate)) = slow.take_if(|(due, _)| *due <= now) {
                     reap(&candidate, 0);
                 }
             }
-            Next::End => return,
+            Next::End => {
+                for owed in owed.into_all() {
+                    let _left = owed.give_back(&mut tell);
+                }
+                return;
+            }
         }
     }
 }

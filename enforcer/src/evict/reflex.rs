@@ -32,7 +32,10 @@ use super::{
 use crate::{
     config::PreKillHook,
     model::CgroupPath,
-    policy::engine::{Candidates, EngineSettings, Few, Outcome, Past, Reading},
+    policy::{
+        engine::{Candidates, EngineSettings, Few, Outcome, Past, Reading},
+        threshold::Threshold,
+    },
     recorder::Tap,
     sense::{
         Available, EdgeSource, FreeLists, MeminfoError, MemoryAvailableSource, PROC_MEMINFO, PodsMemory,
@@ -80,6 +83,8 @@ pub struct ReflexConfig {
     pub cpus: u64,
     /// The evictions that earlier processes began in this boot, the oldest first.
     pub past: Vec<Past>,
+    /// The thresholds that were armed in earlier processes of this boot: they evict though they are crossed already.
+    pub armed: Vec<Threshold>,
     /// What is run before a victim is signalled, if anything; how long that is waited for the settings say.
     pub hook: Option<HookProgram>,
     /// Who is woken when what is left begins to fall fast, if anybody.
@@ -97,6 +102,7 @@ impl Default for ReflexConfig {
             scheduling: Scheduling::default(),
             cpus: thread::available_parallelism().map_or(1, |cpus| u64::try_from(cpus.get()).unwrap_or(1)),
             past: Vec::new(),
+            armed: Vec::new(),
             hook: None,
             alarm: None,
         }
@@ -155,6 +161,8 @@ impl PreparedSet {
 pub(super) struct Mail {
     pub(super) set: Option<Box<PreparedSet>>,
     pub(super) settings: Option<EngineSettings>,
+    /// Whether every threshold is to be armed, those of these settings too.
+    pub(super) is_to_arm: bool,
     /// What came of what helpers were asked for: a soft eviction's first step, a brake, and its end. There are never
     /// more than these waiting.
     pub(super) outcomes: Few<Outcome, 8>,
@@ -166,10 +174,11 @@ pub(super) struct Mail {
 
 impl fmt::Debug for Mail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { set, settings, outcomes, pods, edges } = self;
+        let Self { set, settings, is_to_arm, outcomes, pods, edges } = self;
         f.debug_struct("Mail")
             .field("set", set)
             .field("settings", settings)
+            .field("is_to_arm", is_to_arm)
             .field("outcomes", outcomes)
             .field("pods", pods)
             .field("edges", &edges.len())
@@ -286,6 +295,7 @@ impl Reflex {
             // What is in no working set counts as available there, on whichever list it lies.
             MemoryAvailableSource::Kubelet => None,
         };
+        let (from_reap, from_brake) = (from_helper(&shared, &teller), from_helper(&shared, &teller));
         let levels = Levels::new(Tasks::open(&config.proc), free_lists);
         let wiring = Wiring {
             shared,
@@ -303,7 +313,7 @@ impl Reflex {
             tap,
             onset: Onset::new(config.alarm.clone()),
         };
-        let mut turn = Turn::new(&config.settings, &config.past, wiring)?;
+        let mut turn = Turn::new(&config.settings, &config.past, &config.armed, wiring)?;
         let mail = Arc::clone(&reflex.shared);
         let (to_rehearse, rehearsed) = mpsc::channel();
         reflex.start("enforcer-tell", move || {
@@ -315,9 +325,11 @@ impl Reflex {
                 mail.answer(gentle::ask(number, victim, is_recorded, is_withdrawn));
             });
         })?;
-        reflex.start("enforcer-reap", move || reap::run(&work))?;
+        reflex.start("enforcer-reap", move || reap::run(&work, from_reap))?;
         let mail = Arc::clone(&reflex.shared);
-        reflex.start("enforcer-brake", move || brake::run(&braking, book, |outcome| mail.answer(outcome)))?;
+        reflex.start("enforcer-brake", move || {
+            brake::run(&braking, book, |outcome| mail.answer(outcome), from_brake);
+        })?;
         let mail = Arc::clone(&reflex.shared);
         let (alive, hook_ended) = mpsc::channel();
         reflex.start("enforcer-hook", move || {
@@ -353,6 +365,14 @@ impl Reflex {
     /// Takes new settings; this also closes an open breaker, until the next kill would again be one too many.
     pub fn configure(&self, settings: EngineSettings) {
         self.shared.post(|mail| mail.settings = Some(settings));
+    }
+
+    /// The same, and arms every threshold of these settings, also those that are crossed already.
+    pub fn configure_armed(&self, settings: EngineSettings) {
+        self.shared.post(|mail| {
+            mail.settings = Some(settings);
+            mail.is_to_arm = true;
+        });
     }
 
     /// Takes another program that is run before a victim is signalled, or none.
@@ -429,6 +449,17 @@ impl Reflex {
         self.hooks.silence();
         for thread in threads {
             crate::threads::join(thread);
+        }
+    }
+}
+
+/// How a helper thread has something told.
+fn from_helper(shared: &Arc<Shared>, teller: &Teller) -> impl FnMut(Report) + Send + use<> {
+    let (shared, teller) = (Arc::clone(shared), teller.clone());
+    move |report| {
+        shared.counters.reports.fetch_add(1, Ordering::Relaxed);
+        if teller.offer(report).is_err() {
+            shared.counters.reports_dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

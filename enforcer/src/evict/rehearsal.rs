@@ -1,20 +1,22 @@
-//! Runs an eviction once, from the look to the victim's end and to what is told of it, on files in memory, so that the pages
-//! it takes are there, and locked, before they are needed. Left out are what has an owner of its own: the intent page, the
-//! hook, and other levels than memory.
+//! Runs evictions of every kind once, from the look to the victim's end and to what is reported of it, on files in memory, so
+//! that the pages it takes are there, and locked, before they are needed: by hard and soft thresholds of memory, by process ids
+//! and by the pods' limit; of a pod that adopted a cgroup, with the next one held back meanwhile. Left out are what has an
+//! owner of its own: the intent page, and the hook.
 
 use std::{
     io,
     os::fd::{AsRawFd as _, OwnedFd},
     path::{Path, PathBuf},
     sync::Arc,
-    time::Instant,
+    thread,
+    time::{Duration, Instant},
 };
 
-use rustix::fs::MemfdFlags;
+use rustix::{fs::MemfdFlags, time::ClockId};
 
 use super::{
     brake::Braking,
-    candidate::{Brake, Candidate, Identity, Target},
+    candidate::{Brake, Candidate, Identity, Owner, Target},
     hook::{Hooks, Job},
     levels::Levels,
     onset::Onset,
@@ -22,49 +24,100 @@ use super::{
     reap::Work,
     reflex::{PreparedSet, Shared},
     report::Report,
-    turn::{Turn, Wiring},
+    turn::{Turn, Wiring, now_ns},
 };
 use crate::{
     cgroup::{CgroupDir, Guard, Origin},
-    model::{CgroupPath, PodName, PodUid, QosClass},
+    model::{CgroupId, CgroupPath, PodName, PodUid, QosClass},
     policy::{
-        engine::{CandidateFacts, EngineSettings, Mode, PodKey},
+        engine::{
+            CandidateFacts, EngineSettings, Input, Mode, NodeSample, Outcome, PodKey, Reading, Usage,
+            followed,
+        },
         message::Requests,
+        threshold::{Signal, Threshold, ThresholdValue},
     },
     recorder::Tap,
     sense::{
-        Available, MemoryAvailableSource,
-        snapshot::{BranchFiles, ChargeFiles, Missing},
+        Available, MemoryAvailableSource, PodsMemory, Tasks,
+        snapshot::{BranchFiles, ChargeFiles},
     },
 };
 
-/// Room for what an eviction has to say to each of the helpers.
-const ROOM: usize = 16;
+/// Room for what evictions have to say to each of the helpers.
+const ROOM: usize = 64;
 
-/// A node with nothing left, and one with plenty.
+const MS: u64 = 1_000_000;
+
+/// A soft threshold's grace period, and a pod's: as short as they can be told apart from none.
+const GRACE_MS: u64 = 1;
+
+/// A node with nothing left, one with less than the soft threshold, and one with plenty.
 const SHORT: &str = "MemTotal:           4096 kB\nMemFree:               0 kB\nMemAvailable:          0 kB\n";
+const SCANTY: &str =
+    "MemTotal:           4096 kB\nMemFree:               8 kB\nMemAvailable:          8 kB\n";
 const PLENTY: &str =
     "MemTotal:           4096 kB\nMemFree:            4096 kB\nMemAvailable:       4096 kB\n";
+
+/// Few tasks, and nearly as many as there can be.
+const FEW_TASKS: &str = "0.00 0.00 0.00 1/010 1\n";
+const MANY_TASKS: &str = "0.00 0.00 0.00 1/990 1\n";
+const MOST_TASKS: &str = "1000\n";
+
+/// The pods' limit.
+const LIMIT_BYTES: u64 = 4 << 20;
+
+/// The one that is killed.
+const VICTIM: &str = "victim";
+
+/// What it uses: so much that it is awaited, and the next one held back meanwhile.
+const VICTIM_BYTES: u64 = 8 << 20;
+
+/// A limit of an adopted cgroup.
+const LENT: &str = "20000 100000\n";
+
+fn thresholds() -> [Threshold; 4] {
+    let hard = |signal, amount| Threshold::hard(signal, ThresholdValue::Amount(amount));
+    [
+        hard(Signal::MemoryAvailable, 4_096),
+        Threshold { grace_period_ms: GRACE_MS, ..hard(Signal::MemoryAvailable, 12_288) },
+        hard(Signal::AllocatableMemoryAvailable, 4_096),
+        hard(Signal::PidAvailable, 11),
+    ]
+}
 
 /// What goes through a rehearsal is what will in earnest: a turn with its recorder and its helpers' queues, of which nobody
 /// takes anything.
 pub(super) struct Rehearsal {
     turn: Turn,
+    shared: Arc<Shared>,
     meminfo: OwnedFd,
-    decoy: Arc<Candidate>,
+    load: OwnedFd,
+    victim: Arc<Candidate>,
+    /// What the victim is charged for.
+    current: OwnedFd,
     told: Receiver<Report>,
+    /// The files of kubepods, with nothing left and with all.
+    pods: [Option<Box<PodsMemory>>; 2],
     /// As long as there are receivers, there is room for what is sent.
-    _helpers: (Receiver<Work>, Receiver<Braking>, Receiver<Job>),
+    #[cfg_attr(not(test), expect(dead_code, reason = "held, and looked into by a test"))]
+    helpers: (Receiver<Work>, Receiver<Braking>, Receiver<Job>),
 }
 
 impl Rehearsal {
     /// Makes all that it takes, on a stack that has room for it.
     pub(super) fn prepare() -> io::Result<Box<Self>> {
-        let meminfo = file(SHORT)?;
+        let (meminfo, load) = (file(PLENTY)?, file(FEW_TASKS)?);
         let path = PathBuf::from(format!("/proc/self/fd/{}", meminfo.as_raw_fd()));
         let available =
             Available::open(&path, MemoryAvailableSource::MemAvailable).map_err(io::Error::other)?;
-        let settings = EngineSettings { mode: Mode::Enforce, ..EngineSettings::default() };
+        let thresholds = thresholds();
+        let settings = EngineSettings {
+            mode: Mode::Enforce,
+            thresholds: followed(&thresholds),
+            max_pod_grace_period_ns: GRACE_MS * MS,
+            ..EngineSettings::default()
+        };
         let shared = Arc::new(Shared::new()?);
         let (teller, told) = queue(ROOM)?;
         let (reaper, work) = queue(ROOM)?;
@@ -73,7 +126,7 @@ impl Rehearsal {
         let wiring = Wiring {
             shared: Arc::clone(&shared),
             available,
-            levels: Levels::new(Err(Missing::Absent), None),
+            levels: Levels::new(Ok(Tasks::of(load.try_clone()?, file(MOST_TASKS)?)), None),
             teller,
             reaper,
             braker,
@@ -86,28 +139,120 @@ impl Rehearsal {
             tap: Some(Tap::to_nobody()?),
             onset: Onset::new(None),
         };
-        let turn = Turn::new(&settings, &[], wiring).map_err(io::Error::other)?;
-        let decoy = Arc::new(decoy()?);
-        let set = Box::new(PreparedSet::new(vec![Arc::clone(&decoy)]));
+        let turn = Turn::new(&settings, &[], &thresholds, wiring).map_err(io::Error::other)?;
+        let charged = charge(VICTIM_BYTES)?;
+        let current = charged.current.try_clone()?;
+        let (victim, next) = (Arc::new(decoy(VICTIM, charged)?), Arc::new(decoy("next", charge(2_048)?)?));
+        let set = Box::new(PreparedSet::new(vec![Arc::clone(&victim), next]));
         shared.post(|mail| mail.set = Some(set));
-        Ok(Box::new(Self { turn, meminfo, decoy, told, _helpers: (work, braking, jobs) }))
+        let pods = [Some(pods(LIMIT_BYTES)?), Some(pods(0)?)];
+        let helpers = (work, braking, jobs);
+        Ok(Box::new(Self { turn, shared, meminfo, load, victim, current, told, pods, helpers }))
     }
 
-    /// Rehearses one eviction, on the thread that it is for. Whether the decoy was signalled.
+    /// Rehearses an eviction of each kind, on the thread that it is for. Whether the victim was killed each time.
     pub(super) fn perform(&mut self) -> io::Result<bool> {
         self.turn.take_mail();
-        // It is signalled, and looked at once more; then it is dead, and its memory back.
         self.turn.look();
-        self.turn.look();
-        let target = self.decoy.targets.first().ok_or(io::ErrorKind::NotFound)?;
-        rustix::io::pwrite(&target.events, b"populated 0\n", 0)?;
-        rustix::io::pwrite(&self.meminfo, PLENTY.as_bytes(), 0)?;
-        self.turn.look();
-        self.turn.look();
+        let killed = [self.hard()?, self.soft()?, self.pids()?, self.allocatable()?];
         self.turn.wake_teller();
-        let mut signalled = [0_u8; 8];
-        let count = rustix::io::pread(&target.kill, &mut signalled, 0)?;
-        Ok(signalled.get(..count) == Some(b"1"))
+        Ok(killed == [true; 4])
+    }
+
+    /// At once, with the next one held back while the victim dies.
+    fn hard(&mut self) -> io::Result<bool> {
+        write(&self.meminfo, SHORT)?;
+        self.turn.look();
+        self.hold_back();
+        self.die()?;
+        write(&self.meminfo, PLENTY)?;
+        self.turn.look();
+        if let (_, Some(brake)) = self.turn.under_way() {
+            let (now_ns, given_back) = (now_ns(ClockId::Boottime), true);
+            self.turn.take_in(Input::Outcome(Outcome::Eased { brake, now_ns, given_back }));
+        }
+        self.revive()
+    }
+
+    /// The next one grows fast, by readings that nobody took.
+    fn hold_back(&mut self) {
+        let later_ns = now_ns(ClockId::Boottime) + 100 * MS;
+        let node = NodeSample { fill_bytes_per_second: 1 << 40, ..NodeSample::memory(later_ns, 0, 4 << 20) };
+        let using = |bytes| {
+            let usage = Usage { current_bytes: bytes, working_set_bytes: bytes, ..Usage::default() };
+            Reading::Usage(Usage { anon_bytes: bytes, ..usage })
+        };
+        self.turn.take_in(Input::Usages { node, readings: &[using(VICTIM_BYTES), using(1 << 20)] });
+        if let (_, Some(brake)) = self.turn.under_way() {
+            self.turn.take_in(Input::Outcome(Outcome::Contained { brake, now_ns: later_ns }));
+        }
+    }
+
+    /// With time to end, which it does not use.
+    fn soft(&mut self) -> io::Result<bool> {
+        write(&self.meminfo, SCANTY)?;
+        self.turn.look();
+        thread::sleep(Duration::from_millis(2 * GRACE_MS));
+        self.turn.look();
+        if let (Some(number), _) = self.turn.under_way() {
+            let outcome = Outcome::Terminated { number, now_ns: now_ns(ClockId::Boottime) };
+            self.shared.post(|mail| {
+                let _fits = mail.outcomes.push(outcome);
+            });
+            self.turn.take_mail();
+        }
+        thread::sleep(Duration::from_millis(2 * GRACE_MS));
+        self.turn.look();
+        self.die()?;
+        write(&self.meminfo, PLENTY)?;
+        self.turn.look();
+        self.revive()
+    }
+
+    fn pids(&mut self) -> io::Result<bool> {
+        write(&self.load, MANY_TASKS)?;
+        self.turn.look();
+        self.die()?;
+        write(&self.load, FEW_TASKS)?;
+        self.turn.look();
+        self.revive()
+    }
+
+    fn allocatable(&mut self) -> io::Result<bool> {
+        let [short, plenty] = self.pods.each_mut().map(Option::take);
+        self.shared.post(|mail| mail.pods = short);
+        self.turn.take_mail();
+        self.turn.look();
+        self.die()?;
+        self.shared.post(|mail| mail.pods = plenty);
+        self.turn.take_mail();
+        self.turn.look();
+        self.revive()
+    }
+
+    /// The victim's last process is gone.
+    fn die(&self) -> io::Result<()> {
+        let target = self.victim.targets.first().ok_or(io::ErrorKind::NotFound)?;
+        write(&target.events, "populated 0\n")?;
+        write(&self.current, "0\n")?;
+        self.victim.counted.iter().try_for_each(|file| write(file, "0\n"))
+    }
+
+    /// It is there again, as it was; whether it had been killed, and what held it back raised.
+    fn revive(&mut self) -> io::Result<bool> {
+        // What is known of its end by now.
+        self.turn.look();
+        let target = self.victim.targets.first().ok_or(io::ErrorKind::NotFound)?;
+        let mut was_killed = starts_with(&target.kill, b"1")?;
+        write(&target.kill, "0")?;
+        write(&target.events, "populated 1\n")?;
+        write(&self.current, &format!("{VICTIM_BYTES}\n"))?;
+        self.victim.counted.iter().try_for_each(|file| write(file, "1\n"))?;
+        for brake in self.victim.brakes.iter().filter(|brake| brake.owner.is_some()) {
+            was_killed &= starts_with(&brake.fd, b"max")?;
+            write(&brake.fd, LENT)?;
+        }
+        Ok(was_killed)
     }
 
     /// What was reported meanwhile, for whoever is to rehearse what is told of an eviction.
@@ -123,48 +268,48 @@ impl Rehearsal {
 pub(super) fn note(rehearsed: io::Result<bool>) {
     match rehearsed {
         Ok(true) => {}
-        Ok(false) => tracing::warn!("the rehearsal of an eviction did not come to a kill"),
+        Ok(false) => tracing::warn!("the rehearsal of evictions did not come to a kill each time"),
         Err(error) => tracing::debug!(%error, "cannot rehearse an eviction"),
     }
 }
 
 /// A candidate whose files are in memory and whose directory is never looked into.
-fn decoy() -> io::Result<Candidate> {
+fn decoy(name: &str, charged: ChargeFiles) -> io::Result<Candidate> {
     let open = || CgroupDir::unchecked(Path::new("/")).map_err(io::Error::other);
     let dir = open()?;
-    let uid = PodUid::new("rehearsal").ok_or(io::ErrorKind::InvalidInput)?;
+    let uid = PodUid::new(name).ok_or(io::ErrorKind::InvalidInput)?;
+    // Of the one that is killed it is checked, and the other must not be taken for it.
+    let cgroup = if name == VICTIM { dir.id() } else { CgroupId(dir.id().0.wrapping_add(1)) };
+    let owner = Owner { path: CgroupPath::root(), cgroup, file: "cpu.max" };
     Ok(Candidate {
         origin: Origin::Made,
         guard: Arc::new(Guard::new(Path::new("/proc"), &[])),
         identity: Identity {
-            pod: PodName { namespace: String::new(), name: String::from("rehearsal") },
+            pod: PodName { namespace: String::new(), name: name.to_owned() },
             uid,
             qos_class: QosClass::BestEffort,
             limit_bytes: None,
             cgroup: CgroupPath::root(),
         },
-        label: String::from("/rehearsal"),
+        label: format!("/{name}"),
         facts: CandidateFacts {
-            cgroup: dir.id(),
-            pod: PodKey::default(),
+            cgroup,
+            pod: PodKey { hash: cgroup.0 },
             priority: 0,
             request_bytes: 0,
             critical: false,
             protected: false,
-            grace_period_ns: 0,
+            grace_period_ns: GRACE_MS * MS,
         },
         dir,
-        charged: vec![BranchFiles::leaf(ChargeFiles {
-            current: file("4096\n")?,
-            stat: file("anon 4096\nfile 0\nshmem 0\ninactive_file 0\n")?,
-        })],
+        charged: vec![BranchFiles::leaf(charged)],
         counted: vec![file("1\n")?],
-        brakes: vec![Brake { fd: file("")?, owner: None }],
+        brakes: vec![Brake { fd: file("")?, owner: None }, Brake { fd: file(LENT)?, owner: Some(owner) }],
         weight: Some(file("")?),
         targets: vec![Target {
             dir: open()?,
             origin: Origin::Made,
-            kill: file("")?,
+            kill: file("0")?,
             events: file("populated 1\n")?,
         }],
         elsewhere: Vec::new(),
@@ -173,10 +318,33 @@ fn decoy() -> io::Result<Candidate> {
     })
 }
 
+/// The files of a kubepods that is charged for so much.
+fn pods(bytes: u64) -> io::Result<Box<PodsMemory>> {
+    let limit = file(&format!("{LIMIT_BYTES}\n"))?;
+    Ok(Box::new(PodsMemory::of(CgroupPath::root(), limit, charge(bytes)?)))
+}
+
+fn charge(bytes: u64) -> io::Result<ChargeFiles> {
+    let stat = format!("anon {bytes}\nfile 0\nshmem 0\ninactive_file 0\n");
+    Ok(ChargeFiles { current: file(&format!("{bytes}\n"))?, stat: file(&stat)? })
+}
+
 fn file(content: &str) -> io::Result<OwnedFd> {
     let fd = rustix::fs::memfd_create("rehearsal", MemfdFlags::CLOEXEC)?;
     rustix::io::write(&fd, content.as_bytes())?;
     Ok(fd)
+}
+
+/// Replaces all that the file holds.
+fn write(file: &OwnedFd, content: &str) -> io::Result<()> {
+    let length = rustix::io::pwrite(file, content.as_bytes(), 0)?;
+    Ok(rustix::fs::ftruncate(file, u64::try_from(length).unwrap_or(0))?)
+}
+
+fn starts_with(file: &OwnedFd, word: &[u8]) -> io::Result<bool> {
+    let mut buffer = [0_u8; 32];
+    let count = rustix::io::pread(file, &mut buffer, 0)?;
+    Ok(buffer.get(..count).is_some_and(|text| text.starts_with(word)))
 }
 
 #[cfg(test)]
@@ -184,13 +352,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rehearsal_comes_to_a_kill_and_to_its_end() {
+    fn every_kind_of_eviction_is_rehearsed_to_its_end() {
         let mut rehearsal = Rehearsal::prepare().unwrap();
         assert!(rehearsal.perform().unwrap());
         let reports: Vec<_> = rehearsal.reports().collect();
-        let has = |is: fn(&Report) -> bool| reports.iter().any(is);
-        assert!(has(|report| matches!(report, Report::Decided { .. })), "{reports:#?}");
-        assert!(has(|report| matches!(report, Report::Signalled { .. })), "{reports:#?}");
-        assert!(has(|report| matches!(report, Report::Completed { .. })), "{reports:#?}");
+        let decided: Vec<_> = reports
+            .iter()
+            .filter_map(|report| match report {
+                Report::Decided { decision, .. } => {
+                    Some((decision.shortage.signal, decision.shortage.hard, decision.grace_ns > 0))
+                }
+                _ => None,
+            })
+            .collect();
+        let expected = [
+            (Signal::MemoryAvailable, true, false),
+            (Signal::MemoryAvailable, false, true),
+            (Signal::PidAvailable, true, false),
+            (Signal::AllocatableMemoryAvailable, true, false),
+        ];
+        assert_eq!(decided, expected, "{reports:#?}");
+        let count = |is: fn(&Report) -> bool| reports.iter().filter(|report| is(report)).count();
+        assert_eq!(count(|report| matches!(report, Report::Signalled { .. })), 4, "{reports:#?}");
+        assert_eq!(count(|report| matches!(report, Report::Terminated { .. })), 1, "{reports:#?}");
+        assert_eq!(count(|report| matches!(report, Report::Completed { .. })), 4, "{reports:#?}");
+        assert_eq!(count(|report| matches!(report, Report::Contained { .. })), 1, "{reports:#?}");
+        assert_eq!(count(|report| matches!(report, Report::Eased { .. })), 1, "{reports:#?}");
+        let (work, braking, _) = &rehearsal.helpers;
+        let mut given_back = 0;
+        while let Next::Value(work) = work.next_until(Some(Instant::now())) {
+            given_back += usize::from(matches!(work, Work::GiveBack(_)));
+        }
+        assert_eq!(given_back, 4, "what it was lent");
+        let asked = std::iter::from_fn(|| match braking.next_until(Some(Instant::now())) {
+            Next::Value(braking) => Some(matches!(braking, Braking::Hold { .. })),
+            Next::Late | Next::End => None,
+        });
+        assert_eq!(asked.collect::<Vec<_>>(), [true, false]);
     }
 }

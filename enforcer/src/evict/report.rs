@@ -6,10 +6,11 @@ use ulid::Ulid;
 
 use super::{candidate::Candidate, hook::HookRun};
 use crate::{
+    model::CgroupPath,
     policy::{
         engine::{
             BrakeRefusal, Completion, Containment, Decision, Failure, HookPlan, KillReason, Moments,
-            Shortage, Suppression,
+            Shortage, Suppression, Thresholds,
         },
         pressure::Conditions,
         threshold::Signal,
@@ -39,6 +40,13 @@ pub enum Report {
     },
     /// The node's conditions are these from now on.
     Conditions(Conditions),
+    /// Which thresholds are armed from now on, as far as their signals were measured.
+    Arming {
+        /// Those that evict.
+        armed: Thresholds,
+        /// Those that were crossed when they were loaded, and decide as in dry-run; none where nothing is acted on.
+        unarmed: Thresholds,
+    },
     /// A victim was chosen.
     Decided {
         /// The eviction.
@@ -170,10 +178,27 @@ pub enum Report {
         /// Why.
         reason: Suppression,
     },
+    /// A limit that was changed for an eviction cannot be put back and is tried again, or it is put back at last.
+    Stuck(Box<Stuck>),
     /// What a signal measures cannot be read: until it can, nothing is decided for its sake.
     Blind(Signal, Blindness),
     /// It can be read again.
     Sighted(Signal),
+}
+
+/// A limit that a helper thread could not put back; it may allocate.
+#[derive(Clone, Debug)]
+pub struct Stuck {
+    /// For whose eviction, or in whose cgroup, it was changed.
+    pub candidate: Arc<Candidate>,
+    /// The file's cgroup.
+    pub cgroup: CgroupPath,
+    /// The file.
+    pub file: &'static str,
+    /// What it is to hold.
+    pub value: String,
+    /// Why it cannot be; none if it is at last.
+    pub error: Option<String>,
 }
 
 /// Why a signal cannot be read.

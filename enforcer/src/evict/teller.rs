@@ -14,19 +14,19 @@ use ulid::Ulid;
 
 use self::{
     hook::Untold,
-    reasons::{brake_refusal, kill_reason, suppression},
+    reasons::{brake_refusal, kill_reason, suppression, unarmed_data},
 };
 use super::{
     candidate::{Candidate, Identity},
     failure::failure_reason,
-    report::Report,
+    report::{Report, Stuck},
 };
 use crate::{
     journal::{Event, EventType, Subject},
     policy::{
         engine::{
             BrakeCause, Completion, Containment, Decision, Failure, Moments, Ranked, Reading, Resource,
-            Returned, Shortage, Standing,
+            Returned, Shortage, Standing, Thresholds,
         },
         message::{self, Message, Usages},
         rank::DecidedBy,
@@ -40,6 +40,8 @@ use crate::{
 pub struct Teller {
     config_hash: String,
     hooks: Untold,
+    /// The thresholds that were reported as not armed.
+    unarmed: Thresholds,
     /// Where the node's pressure of memory is read, if it is told.
     pressure: Option<PathBuf>,
 }
@@ -48,7 +50,7 @@ impl Teller {
     /// With the hash of the configuration in force, which every decision names.
     #[must_use]
     pub fn new(config_hash: String) -> Self {
-        Self { config_hash, hooks: Untold::default(), pressure: None }
+        Self { config_hash, hooks: Untold::default(), unarmed: Thresholds::new(), pressure: None }
     }
 
     /// Tells with every decision what that file says, usually [`NODE_PRESSURE`](crate::sense::NODE_PRESSURE).
@@ -67,6 +69,8 @@ impl Teller {
         Some(match report {
             // It is seen in who is admitted.
             Report::Conditions(_) | Report::ToBeAsked { .. } => return None,
+            Report::Arming { armed: _, unarmed } => return self.arming(unarmed),
+            Report::Stuck(stuck) => stuck_event(stuck),
             Report::Hooked { id, signal: _, candidate: _, plan, ran } => {
                 self.hooks.ended(*id, *plan, ran);
                 return None;
@@ -155,6 +159,15 @@ impl Teller {
         })
     }
 
+    /// That thresholds are not armed, or all are again; none where that is known.
+    fn arming(&mut self, unarmed: &Thresholds) -> Option<Event> {
+        if *unarmed == std::mem::replace(&mut self.unarmed, *unarmed) {
+            return None;
+        }
+        let kind = if unarmed.is_empty() { EventType::DegradedLeft } else { EventType::DegradedEntered };
+        Some(Event { kind, subject: Subject::Node, data: Value::Object(unarmed_data(unarmed)) })
+    }
+
     /// How tasks have waited for memory in the last ten seconds.
     fn pressure(&self) -> Option<Value> {
         let text = std::fs::read(self.pressure.as_ref()?).ok()?;
@@ -201,6 +214,9 @@ impl Teller {
         if let Value::Object(data) = &mut data {
             if decision.paused {
                 data.insert("paused".into(), json!(true));
+            }
+            if decision.unarmed {
+                data.insert("unarmed".into(), json!(true));
             }
             if !message.annotations.is_empty() {
                 data.insert("annotations".into(), json!(message.annotations));
@@ -417,6 +433,23 @@ fn boot_ms(at_ns: Option<u64>) -> Value {
 pub(super) fn milliseconds(from_ns: u64, to_ns: u64) -> Value {
     let micros = to_ns.saturating_sub(from_ns) / 1_000;
     json!(f64::from(u32::try_from(micros).unwrap_or(u32::MAX)) / 1_000.0)
+}
+
+fn stuck_event(stuck: &Stuck) -> Event {
+    let Stuck { candidate, cgroup, file, value, error } = stuck;
+    let (kind, message) = match error {
+        Some(error) => (
+            EventType::DegradedEntered,
+            format!("{file} of {cgroup} cannot be put back to {value}, and is tried again: {error}"),
+        ),
+        None => (EventType::DegradedLeft, format!("{file} of {cgroup} is put back")),
+    };
+    let mut data = names(candidate.identity());
+    data.insert("what".into(), json!("limitStuck"));
+    data.insert("place".into(), json!(format!("{cgroup}/{file}")));
+    data.insert("value".into(), json!(value));
+    data.insert("message".into(), json!(message));
+    pod_event(kind, candidate, data)
 }
 
 pub(super) fn pod_event(kind: EventType, candidate: &Candidate, data: Map<String, Value>) -> Event {

@@ -42,7 +42,7 @@ use crate::{
             Action, Actions, Decision, EngineSettings, FailureReason, Input, Moments, NodeSample, Outcome,
             Past, Reading, Refusal, Resource,
         },
-        threshold::Signal,
+        threshold::{Signal, Threshold},
     },
     recorder::Tap,
     sense::{Available, AvailableMemory, EdgeKind, EdgeSource, PodsMemory, Readiness, Sampler},
@@ -136,6 +136,7 @@ impl Turn {
     pub(super) fn new(
         settings: &EngineSettings,
         past: &[Past],
+        armed: &[Threshold],
         mut wiring: Wiring,
     ) -> Result<Self, ReflexError> {
         let setup = |errno: Errno| ReflexError::Setup(errno.into());
@@ -154,7 +155,7 @@ impl Turn {
         }
         wiring.shared.counters.sources.store(sources.live(), Ordering::Relaxed);
         let sampler = Sampler::new(wiring.cpus);
-        let core = Core::new(settings, past, wiring.tap.take(), wiring.seed);
+        let core = Core::new(settings, past, armed, wiring.tap.take(), wiring.seed);
         Ok(Self {
             wiring,
             core,
@@ -265,6 +266,7 @@ impl Turn {
         if let Some(settings) = mail.settings.take() {
             self.core.configure(&settings);
         }
+        let is_to_arm = std::mem::take(&mut mail.is_to_arm);
         let outcomes = std::mem::take(&mut mail.outcomes);
         if self.retired.is_none()
             && let Some(mut set) = mail.set.take()
@@ -293,6 +295,10 @@ impl Turn {
         }
         self.edges_wait = !mail.edges.is_empty();
         drop(mail);
+        if is_to_arm {
+            let actions = self.core.step(Input::Arm { now_ns: now_ns(ClockId::Boottime) });
+            self.carry_out(&actions);
+        }
         self.withdraw();
         self.retire();
         if !outcomes.is_empty() {
@@ -454,6 +460,7 @@ impl Turn {
                         self.tell(Report::Cleared { now_ns, shortage, crossed_ns });
                     }
                     Action::Conditions(conditions) => self.tell(Report::Conditions(conditions)),
+                    Action::Arming => self.tell_of_arming(),
                     Action::Suppressed { now_ns, signal, reason } => {
                         self.tell(Report::Suppressed { now_ns, signal, reason });
                     }

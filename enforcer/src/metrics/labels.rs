@@ -130,6 +130,8 @@ words! {
         NoCandidate = "noCandidate",
         /// There were too many.
         BreakerOpen = "breakerOpen",
+        /// Not even all of them would be enough.
+        OutOfReach = "outOfReach",
         /// Anything else.
         Unknown = "unknown",
     }

@@ -7,6 +7,7 @@
 //! as available until it has come or should have come.
 
 mod action;
+mod arming;
 mod back_off;
 mod brake;
 mod breaker;
@@ -37,6 +38,7 @@ pub use self::{
     waiting::Waiting,
 };
 use self::{
+    arming::{Arms, Sight as Armament, is_of_pods},
     back_off::BackOffs,
     brake::Brakes,
     breaker::Breaker,
@@ -97,6 +99,7 @@ pub struct Engine {
     /// The settings' mode, or less once the breaker has opened.
     mode: Mode,
     candidates: Candidates,
+    arms: Arms,
     breaker: Breaker,
     pressure: Pressure,
     /// One for each threshold.
@@ -135,6 +138,7 @@ impl Engine {
             settings: *settings,
             mode: settings.mode,
             candidates: Candidates::default(),
+            arms: Arms::default(),
             breaker: Breaker::new(settings.breaker),
             pressure: pressure(settings),
             episodes: [None; MAX_THRESHOLDS],
@@ -180,6 +184,7 @@ impl Engine {
         }
         let open = |episodes: &[Option<Episode>]| episodes.iter().flatten().count();
         self.is_forgotten |= open(&episodes) < open(&self.episodes);
+        self.arms.inherit(&self.settings.thresholds, &settings.thresholds);
         self.pressure = pressure;
         self.episodes = episodes;
         self.mode = settings.mode;
@@ -297,6 +302,7 @@ impl Engine {
                 self.pace(node.now_ns, &mut actions);
             }
             Input::Outcome(outcome) => self.hear(outcome, &mut actions),
+            Input::Arm { now_ns: _ } => self.arm(&mut actions),
         }
         actions
     }
@@ -306,9 +312,17 @@ impl Engine {
         let now_ns = node.now_ns;
         self.free_lists_bytes = node.free_lists_bytes;
         let verdict = self.pressure.observe(now_ns, &node.observations());
-        for (tracked, slot) in self.pressure.thresholds().zip(&mut self.episodes) {
+        let is_lowered = self.arms.is_lowered(node);
+        for (place, (tracked, slot)) in self.pressure.thresholds().zip(&mut self.episodes).enumerate() {
             let met = tracked.since_ns.is_some();
             let seen = tracked.reclaim().map(|reclaim| shortage(&reclaim));
+            let armament = Armament {
+                is_measured: seen.is_some(),
+                is_met: met,
+                was_met: slot.is_some_and(|episode| episode.met),
+                is_lowered: is_lowered && is_of_pods(tracked.threshold.signal),
+            };
+            self.arms.look(place, armament);
             match (slot.as_mut(), seen) {
                 (None, Some(shortage)) if met => {
                     *slot = Some(Episode { crossed_ns: now_ns, met, last_met_ns: now_ns });
@@ -340,12 +354,14 @@ impl Engine {
             self.told = [None; Resource::COUNT];
             self.quiet_until_ns = 0;
             self.nobody_until_ns = [0; Resource::COUNT];
+            self.arms.forget_quiet();
             self.candidates.forgive();
         }
         if verdict.conditions != self.conditions {
             self.conditions = verdict.conditions;
             push(actions, Action::Conditions(verdict.conditions));
         }
+        self.report_arming(actions);
         self.hurry(node, actions);
         self.ease(actions);
     }
@@ -355,9 +371,13 @@ impl Engine {
         self.exhausted_in_ns = node.exhausted_in_ns();
         let Some(mut victim) = self.victim else { return };
         let resource = Resource::of(victim.signal);
+        let due = || {
+            let thresholds = self.pressure.due().map(|reclaim| reclaim.threshold);
+            thresholds.filter(|threshold| self.is_armed(threshold))
+        };
         let sight = Sight {
-            hard: self.pressure.due().any(|reclaim| reclaim.threshold.is_hard()),
-            short: self.pressure.due().any(|reclaim| Resource::of(reclaim.threshold.signal) == resource),
+            hard: due().any(|threshold| threshold.is_hard()),
+            short: due().any(|threshold| Resource::of(threshold.signal) == resource),
             spared: self.spared(victim.cgroup),
             available: node.level(victim.signal).map(|level| level.available),
             exhausted_in_ns: self.exhausted_in_ns,
@@ -392,6 +412,7 @@ impl Engine {
     }
 
     /// What may be decided on now: the first threshold that is due, even with what the last victim is still to give back.
+    /// One that is not armed waits for all that are, and for the end of the eviction that is under way.
     fn may_decide(&self, now_ns: u64) -> Option<Reclaim> {
         let acts = match self.mode {
             Mode::Observe => false,
@@ -401,18 +422,30 @@ impl Engine {
         if !acts || alive || now_ns < self.quiet_until_ns {
             return None;
         }
-        self.pressure.due().find(|reclaim| {
-            if !reclaim.threshold.is_hard() && now_ns < self.soft_quiet_until_ns {
+        let may = |reclaim: &Reclaim| {
+            if self.is_quiet(&reclaim.threshold, now_ns)
+                || !reclaim.threshold.is_hard() && now_ns < self.soft_quiet_until_ns
+            {
                 return false;
             }
             let resource = Resource::of(reclaim.threshold.signal);
             if resource.is_some_and(|resource| now_ns < self.nobody_until_ns[resource.place()]) {
                 return false;
             }
-            let credit = self.victim.zip(resource).map_or(0, |(victim, resource)| victim.credit(resource));
-            let coming = credit.saturating_add(self.on_free_lists(now_ns, reclaim));
-            reclaim.available.saturating_add(coming) < reclaim.target
+            reclaim.available.saturating_add(self.coming(now_ns, reclaim)) < reclaim.target
+        };
+        let mut armed = self.pressure.due().filter(|reclaim| self.is_armed(&reclaim.threshold));
+        armed.find(&may).or_else(|| {
+            let mut unarmed = self.pressure.due().filter(|reclaim| !self.is_armed(&reclaim.threshold));
+            unarmed.find(&may).filter(|_| self.victim.is_none())
         })
+    }
+
+    /// What is still to come of what that threshold is about: from the last victim, and from the kernel's own lists.
+    fn coming(&self, now_ns: u64, reclaim: &Reclaim) -> u64 {
+        let resource = Resource::of(reclaim.threshold.signal);
+        let credit = self.victim.zip(resource).map_or(0, |(victim, resource)| victim.credit(resource));
+        credit.saturating_add(self.on_free_lists(now_ns, reclaim))
     }
 
     /// Whether [`NodeSample::free_lists_bytes`] matters at the moment: memory is short soon after a victim's death.
@@ -461,7 +494,8 @@ impl Engine {
             None => WATCH_SLOW_NS,
         });
         let hard = |(tracked, episode): (&Tracked, &Option<Episode>)| {
-            tracked.threshold.is_hard() && episode.is_some_and(|episode| episode.met)
+            let is_met = episode.is_some_and(|episode| episode.met);
+            tracked.threshold.is_hard() && is_met && self.is_armed(&tracked.threshold)
         };
         let short = self.pressure.thresholds().zip(&self.episodes).any(hard).then_some(IDLE_SHORTAGE_NS);
         if let Some(within_ns) = watch.or(short) {
@@ -498,7 +532,7 @@ fn push<T: Copy, const N: usize>(few: &mut Few<T, N>, value: T) {
 
 wire!(struct Episode { crossed_ns, met, last_met_ns });
 wire!(struct Engine {
-    settings, mode, candidates, breaker, pressure, episodes, conditions, told, victim, decision, decided,
+    settings, mode, candidates, arms, breaker, pressure, episodes, conditions, told, victim, decision, decided,
     quiet_until_ns, soft_quiet_until_ns, nobody_until_ns, is_forgotten, baseline_due_ns, asked_for, brakes,
     back_offs, exhausted_in_ns, died_ns, free_lists_bytes,
 });

@@ -6,7 +6,7 @@
 use super::{
     engine::{
         Action, CandidateFacts, Candidates, Decision, Engine, EngineSettings, Input, Mode, NodeSample,
-        Outcome, Reading, Usage, Waiting,
+        Outcome, Reading, Suppression, Usage, Waiting,
     },
     threshold::{Signal, Threshold, ThresholdValue},
 };
@@ -101,6 +101,8 @@ pub enum End {
     NobodyLeft,
     /// It is short, and the circuit breaker keeps the others.
     Breaker,
+    /// It is short, and would be though all went that may be evicted: so none of them does.
+    OutOfReach,
 }
 
 /// Plays it through.
@@ -111,6 +113,7 @@ pub fn foresee(mut scene: Scene) -> Foreseen {
     let settings =
         EngineSettings { mode: Mode::Enforce, paused: false, hook_timeout_ns: 0, ..scene.settings };
     let mut engine = Engine::new(&settings);
+    engine.arm_loaded();
     let facts: Vec<_> = scene.pods.iter().map(|(facts, _)| *facts).collect();
     drop(engine.replace(Candidates::new(&facts)));
     let began_ns = scene.node.now_ns;
@@ -137,6 +140,12 @@ pub fn foresee(mut scene: Scene) -> Foreseen {
             foreseen.evictions.push(Eviction { decision, after_ns, available_bytes });
             scene.node.now_ns = now_ns.saturating_add(decision.grace_ns).saturating_add(1_000 * MS);
             continue;
+        }
+        let is_out_of_reach =
+            |action: &Action| matches!(action, Action::Suppressed { reason: Suppression::OutOfReach, .. });
+        if actions.iter().any(is_out_of_reach) {
+            foreseen.end = End::OutOfReach;
+            return foreseen;
         }
         match engine.waiting(now_ns) {
             Waiting::Grace(threshold) => {
@@ -235,7 +244,8 @@ mod tests {
         assert_eq!(with(1_000), (vec![], End::Enough));
         assert_eq!(with(1_001), (vec![(3, 1_700)], End::Enough));
         assert_eq!(with(1_900), (vec![(3, 1_700), (2, 2_000)], End::Enough));
-        assert_eq!(with(3_000), (vec![(3, 1_700), (2, 2_000), (1, 2_400)], End::NobodyLeft));
+        assert_eq!(with(2_400), (vec![(3, 1_700), (2, 2_000), (1, 2_400)], End::Enough));
+        assert_eq!(with(2_401), (vec![], End::OutOfReach));
     }
 
     #[test]
@@ -264,7 +274,7 @@ mod tests {
 
     #[test]
     fn the_breaker_keeps_the_rest() {
-        let mut scene = scene(1_000, &[hard(3_000)]);
+        let mut scene = scene(1_000, &[hard(2_000)]);
         scene.settings.breaker = BreakerSettings { max_kills: 1, ..scene.settings.breaker };
         assert_eq!(order(&foresee(scene)), (vec![(3, 1_700)], End::Breaker));
     }

@@ -105,7 +105,8 @@ impl Tap {
                 | Outcome::Contained { now_ns, .. }
                 | Outcome::Uncontained { now_ns, .. }
                 | Outcome::Eased { now_ns, .. },
-            ) => *now_ns,
+            )
+            | Input::Arm { now_ns } => *now_ns,
         };
         self.put(|slot| put_step(input, actions, engine.decision(), slot));
     }

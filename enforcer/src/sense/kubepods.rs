@@ -39,6 +39,12 @@ impl PodsMemory {
         })
     }
 
+    /// Of files that are open already, of a kubepods that would be there.
+    #[must_use]
+    pub(crate) fn of(path: CgroupPath, limit: OwnedFd, charge: ChargeFiles) -> Self {
+        Self { path, limit, charge }
+    }
+
     /// Measures anew; none while it has no limit: then there is nothing that the pods could exhaust before the node does.
     pub fn read(&self, buffer: &mut [u8]) -> Seen<Option<PodsCharge>> {
         let limit = text::read_into(&self.limit, buffer)?;

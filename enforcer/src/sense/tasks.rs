@@ -47,6 +47,12 @@ impl Tasks {
         Ok(Self { bounds: [bound("sys/kernel/pid_max")?, bound("sys/kernel/threads-max")?], load })
     }
 
+    /// Of files that are open already: one as `/proc/loadavg`, and one with the most tasks that there can be.
+    #[must_use]
+    pub(crate) fn of(load: OwnedFd, most: OwnedFd) -> Self {
+        Self { bounds: [Some(most), None], load }
+    }
+
     /// Counts anew.
     pub fn read(&self) -> Seen<TaskCount> {
         let mut buffer = [0; BUFFER_BYTES];

@@ -34,6 +34,11 @@ pub enum Wish {
         /// Whether it is only to be said what would be done.
         dry_run: bool,
     },
+    /// The configuration read again.
+    Reload {
+        /// Whether every threshold is to be armed, also one that was crossed when it was loaded.
+        arm: bool,
+    },
 }
 
 /// What was done.

@@ -1,5 +1,7 @@
 use serde::{Deserialize, Serialize};
 
+use crate::policy::{pressure::Conditions, threshold::NodeCondition};
+
 /// The roster as it is told, renewed after every change.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -8,8 +10,19 @@ pub struct View {
     pub mode: String,
     /// Whether the node is under memory pressure.
     pub memory_pressure: bool,
+    /// The node's conditions, as Kubernetes names them: under any but `MemoryPressure` only critical pods start.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<String>,
     /// Every pod that is known.
     pub pods: Vec<PodView>,
+}
+
+impl View {
+    /// Has these conditions shown from now on.
+    pub fn set_conditions(&mut self, conditions: Conditions) {
+        self.memory_pressure = conditions.has(NodeCondition::MemoryPressure);
+        self.conditions = conditions.iter().map(|condition| condition.as_str().to_owned()).collect();
+    }
 }
 
 /// A pod as it is told.

@@ -138,7 +138,7 @@ fn in_whatever_the_daemon_answers() {
         &["doctor"],
         &["doctor", "-v"],
         &["protect", "--list"],
-        &["what-if", "--threshold", "7Gi"],
+        &["what-if", "--threshold", "2Gi"],
         &["what-if", "--add", "1Gi", "--pod", HOSTILE],
         &["replay", "now"],
         &["why"],

@@ -166,6 +166,7 @@ fn recording() -> Vec<u8> {
     let settings =
         EngineSettings { mode: Mode::Enforce, thresholds: followed(&[hard]), ..EngineSettings::default() };
     let mut engine = Engine::new(&settings);
+    engine.remember_armed(|_| true);
     let mut bytes = Vec::new();
     let mut record = |bytes: &mut Vec<u8>| {
         writer.record(bytes);
@@ -241,7 +242,8 @@ fn what_would_be_if_is_told_of_the_daemon_that_runs() {
     ]));
     let mut told = String::new();
     for arguments in [
-        &["what-if", "--threshold", "7Gi"][..],
+        &["what-if", "--threshold", "1900Mi"][..],
+        &["what-if", "--threshold", "7Gi"],
         &["what-if", "--threshold", "1Mi"],
         &["what-if", "--add", "2Gi", "--pod", "web"],
         &["what-if", "--add", "2Gi", "--pod", "wbe"],

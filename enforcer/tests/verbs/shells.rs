@@ -3,7 +3,7 @@ use std::{fs, process::Command};
 
 use crate::{Scene, journal::eviction, run};
 
-const VERBS: [&str; 19] = [
+const VERBS: [&str; 20] = [
     "run",
     "plan",
     "rank",
@@ -18,6 +18,7 @@ const VERBS: [&str; 19] = [
     "evict",
     "protect",
     "pause",
+    "reload",
     "doctor",
     "config",
     "completions",

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::Scene;
+use super::{MIB, Scene, at_rest_bytes};
 
 fn answer(scene: &Scene, arguments: &[&str]) -> Value {
     let output = scene.daemon.verb(&[&["-o", "json"], arguments].concat()).output().unwrap();
@@ -24,9 +24,13 @@ fn what_if_foresees_the_order_that_next_tells() {
     let next = answer(&scene, &["next"]);
     assert_eq!(names(&next["order"]), ["low", "large", "within"], "{next}");
 
-    let everybody = answer(&scene, &["what-if", "--threshold", "99%"]);
+    // They hold 464 MiB.
+    let most = (at_rest_bytes() + 410 * MIB).to_string();
+    let everybody = answer(&scene, &["what-if", "--threshold", &most]);
     assert_eq!(names(&everybody["evictions"]), ["low", "large", "within"], "{everybody}");
-    assert_eq!(everybody["end"], "nobodyLeft", "{everybody}");
+    assert_eq!(everybody["end"], "enough", "{everybody}");
+    let in_vain = answer(&scene, &["what-if", "--threshold", "99%"]);
+    assert_eq!((names(&in_vain["evictions"]).len(), &in_vain["end"]), (0, &"outOfReach".into()), "{in_vain}");
     let nobody = answer(&scene, &["what-if", "--threshold", "1Mi"]);
     assert_eq!((names(&nobody["evictions"]).len(), &nobody["end"]), (0, &"enough".into()), "{nobody}");
 

@@ -1,6 +1,6 @@
 //! Process ids run short.
 
-use enforcer_tests::{host::PidMax, wait::PATIENCE};
+use enforcer_tests::{host::PidMax, stream::is, wait::PATIENCE};
 
 use super::Scene;
 
@@ -30,5 +30,26 @@ fn a_fork_bomb_of_small_processes_goes_and_not_the_large_pod() {
     assert!(large.lives().unwrap() && few.lives().unwrap());
     drop((large, few));
     scene.clear(&["large", "few", "bomb"]);
+    scene.daemon.stop().unwrap();
+}
+
+/// Under any condition but MemoryPressure only critical pods start.
+#[guest_test(daemon)]
+fn pid_pressure_keeps_all_but_critical_pods_out() {
+    let _bound = PidMax::set(1_500).unwrap();
+    // It is crossed from the start, and so not armed: no pod is evicted for it.
+    let mut scene = Scene::open_with("eviction-pid-pressure", "evictionHard: {pid.available: \"1499\"}");
+    scene.stream.wait_for("the crossing", PATIENCE, |event| is(event, "threshold.crossed")).unwrap();
+    let request = "cpu: 10m, memory: 16Mi";
+    scene.manifest("critical", 2_000_000_000, request, "");
+    scene.manifest("burstable", 0, request, "");
+    let rejected = scene.wait("pod.rejected", "burstable");
+    assert_eq!(rejected["data"]["reason"], "Evicted", "{rejected}");
+    assert_eq!(rejected["data"]["message"], "The node had condition: [PIDPressure]. ");
+    let status = |scene: &Scene, pod: &str| {
+        scene.daemon.verb(&["exec", &format!("default/{pod}"), "--", "true"]).output().unwrap().status.code()
+    };
+    assert_eq!((status(&scene, "critical"), status(&scene, "burstable")), (Some(0), Some(77)));
+    assert_eq!(scene.stream.of("eviction.signalled").count(), 0);
     scene.daemon.stop().unwrap();
 }

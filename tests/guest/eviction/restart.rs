@@ -72,6 +72,8 @@ fn what_is_left_of_a_pod_that_was_asked_to_end_is_a_candidate_of_the_next_daemon
     let again = |event: &Value| is(event, "eviction.decided") && event["data"]["evictedBefore"] == 1;
     let again = scene.stream.wait_for("the next decision", PATIENCE, again).unwrap();
     assert_eq!(again["subject"], "default/stubborn", "{again}");
+    // The threshold is crossed when it is loaded, and was armed before.
+    assert_eq!(again["data"]["dryRun"], false, "{again}");
     assert!(filler.lives().unwrap());
     drop((stubborn, filler));
     scene.clear(&["stubborn", "filler"]);

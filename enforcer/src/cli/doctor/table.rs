@@ -19,7 +19,7 @@ const TEXT: usize = 11;
 
 /// With `verbose`, what was found is said of everything, and each rung that there is.
 pub(super) fn table(document: &Document, color: bool, verbose: bool) -> String {
-    let Document { source, ok: _, limited, facilities, programs, orders } = document;
+    let Document { source, ok: _, limited, facilities, programs, orders, notes } = document;
     let mut text = String::from(match source {
         Source::Daemon => "What the daemon found at its start, and uses:\n\n",
         Source::Here => "What this process finds:\n\n",
@@ -35,6 +35,9 @@ pub(super) fn table(document: &Document, color: bool, verbose: bool) -> String {
         text.push_str(&format!("\n{}", crate::cli::orders::table(orders)));
     }
     text.push_str(&format!("\n{}\n", summary(facilities)));
+    for line in notes.iter().flat_map(|note| wrap(&format!("note: {note}"), WIDTH)) {
+        text.push_str(&format!("{line}\n"));
+    }
     for line in limited.iter().flat_map(|limited| wrap(limited, WIDTH)) {
         text.push_str(&format!("{line}\n"));
     }

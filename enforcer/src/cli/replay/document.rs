@@ -266,6 +266,7 @@ impl<'a> Teller<'a> {
                 let reason = match reason {
                     Suppression::NoCandidate => "noCandidate",
                     Suppression::BreakerOpen => "breakerOpen",
+                    Suppression::OutOfReach => "outOfReach",
                 };
                 let more = with(Map::new(), "signal", json!(signal.as_str()));
                 say("suppressed", with(more, "reason", json!(reason)));

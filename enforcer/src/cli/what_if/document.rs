@@ -25,7 +25,7 @@ pub(super) struct Document {
     then: Memory,
     thresholds: Vec<ThresholdRow>,
     evictions: Vec<Row>,
-    /// `enough`, `nobodyLeft` or `breaker`.
+    /// `enough`, `nobodyLeft`, `breaker` or `outOfReach`.
     end: &'static str,
 }
 
@@ -106,10 +106,14 @@ impl Document {
                 End::Enough => "enough",
                 End::NobodyLeft => "nobodyLeft",
                 End::Breaker => "breaker",
+                End::OutOfReach => "outOfReach",
             },
         }
     }
 }
+
+/// Why nobody goes although it is short.
+const OUT_OF_REACH: &str = "it is short, and would be if all were gone that may be evicted: nobody is\n";
 
 /// Who would go, within 80 columns.
 pub(super) fn table(document: &Document) -> String {
@@ -128,6 +132,7 @@ pub(super) fn table(document: &Document) -> String {
     if evictions.is_empty() {
         text.push_str(match *end {
             "enough" => "nobody would be evicted: nothing is short\n",
+            "outOfReach" => OUT_OF_REACH,
             _ => "it is short, and nobody may be evicted\n",
         });
         return text;
@@ -151,6 +156,7 @@ pub(super) fn table(document: &Document) -> String {
     }
     text.push_str(match *end {
         "enough" => "then it would be enough\n",
+        "outOfReach" => OUT_OF_REACH,
         "breaker" => "the circuit breaker would keep the others, and it would still be short\n",
         _ => "and it would still be short: nobody else may be evicted\n",
     });

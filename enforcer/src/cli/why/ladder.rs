@@ -105,7 +105,7 @@ fn contained(data: &Value) -> String {
             let held = real(data, "heldMs").map_or_else(String::new, |ms| format!(" after {}", span(ms)));
             format!("{who} let go of{held}")
         }
-        Some("stuck") => format!("{who} could not be let go of: the next start does"),
+        Some("stuck") => format!("{who} could not be let go of at once: that is tried again"),
         Some(_) | None => format!("{who} could not be held: {}", failed(data)),
     }
 }

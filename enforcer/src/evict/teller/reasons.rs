@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::policy::{
-    engine::{BrakeRefusal, KillReason, Resource, Suppression},
+    engine::{BrakeRefusal, KillReason, Resource, Suppression, Thresholds},
     threshold::Signal,
 };
 
@@ -31,6 +31,31 @@ pub(super) fn brake_refusal(reason: BrakeRefusal) -> Map<String, Value> {
     data
 }
 
+/// Which thresholds are not armed, if any.
+pub(super) fn unarmed_data(unarmed: &Thresholds) -> Map<String, Value> {
+    let mut data = Map::new();
+    data.insert("what".into(), json!("unarmed"));
+    let shown: Vec<_> = unarmed
+        .iter()
+        .map(|threshold| {
+            let soft = if threshold.is_hard() { "" } else { " (soft)" };
+            format!("{}<{}{soft}", threshold.signal.as_str(), threshold.value)
+        })
+        .collect();
+    let message = if shown.is_empty() {
+        String::from("every threshold is armed")
+    } else {
+        format!(
+            "{} was crossed already when it was loaded, and is not armed: no pod is evicted for it, and what would be done \
+             is reported as in dry-run, until as much has been available once. If it is meant so: enforcer reload --arm",
+            shown.join(", ")
+        )
+    };
+    data.insert("thresholds".into(), json!(shown));
+    data.insert("message".into(), json!(message));
+    data
+}
+
 pub(super) fn kill_reason(reason: KillReason) -> &'static str {
     match reason {
         KillReason::GracePassed => "gracePassed",
@@ -50,6 +75,11 @@ pub(super) fn suppression(signal: Signal, reason: Suppression) -> (&'static str,
             "breakerOpen",
             "too many evictions within the breaker's window: from now on they are only decided, not carried out, until \
              the configuration is loaded again",
+        ),
+        Suppression::OutOfReach => (
+            "outOfReach",
+            "the threshold asks for more than would be available if every pod that may be evicted were gone: no pod is \
+             evicted for it; lower it, or find out who else uses the resource",
         ),
     }
 }

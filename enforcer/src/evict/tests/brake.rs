@@ -6,7 +6,7 @@ use super::node::{MIB, Node, Pod};
 use crate::{
     cgroup::Throttled,
     evict::{
-        BrakeBook,
+        BrakeBook, Report,
         brake::{self, Braking},
         queue::{self, queue},
     },
@@ -21,6 +21,7 @@ struct Helper {
     throttled: Throttled,
     work: Option<queue::Sender<Braking>>,
     outcomes: mpsc::Receiver<Outcome>,
+    reports: mpsc::Receiver<Report>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -41,10 +42,12 @@ impl Helper {
         });
         let (work, received) = queue(4).unwrap();
         let (sender, outcomes) = mpsc::channel();
+        let (teller, reports) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            brake::run(&received, book, |outcome| sender.send(outcome).unwrap());
+            let answer = |outcome| sender.send(outcome).unwrap();
+            brake::run(&received, book, answer, |report| teller.send(report).unwrap());
         });
-        Self { node, run_dir, throttled, work: Some(work), outcomes, thread: Some(thread) }
+        Self { node, run_dir, throttled, work: Some(work), outcomes, reports, thread: Some(thread) }
     }
 
     fn ask(&self, work: Braking) -> Outcome {
@@ -63,6 +66,14 @@ impl Helper {
 
     fn high(&self) -> String {
         self.node.read("a", "memory.high")
+    }
+
+    /// What is told of the file that cannot be given back, or is at last.
+    fn stuck(&self) -> Option<String> {
+        match self.reports.recv_timeout(Duration::from_secs(10)).expect("a report") {
+            Report::Stuck(stuck) => stuck.error.clone(),
+            other => panic!("{other:?}"),
+        }
     }
 
     /// What another process would find on the intent page: the old and the new value.
@@ -120,6 +131,42 @@ fn whoever_stops_lets_go() {
     helper.stop();
     assert!(helper.high().starts_with("max"), "{}", helper.high());
     assert_eq!(helper.left(), []);
+}
+
+/// The file cannot be written once: it is told, and tried again until it can.
+#[test]
+fn what_cannot_be_given_back_at_once_is_told_and_tried_again() {
+    let mut helper = Helper::new("max\n");
+    helper.hold(1, 90 * MIB);
+    let candidate = helper.node.candidate(&Pod::new("a"));
+    let file = helper.node.dir("a").join("memory.high");
+    let break_it = || {
+        fs::remove_file(&file).unwrap();
+        fs::create_dir(&file).unwrap();
+    };
+    let fix_it = |content: &str| {
+        fs::remove_dir(&file).unwrap();
+        fs::write(&file, content).unwrap();
+    };
+    break_it();
+    assert!(matches!(helper.ease(1), Outcome::Eased { brake: 1, given_back: false, .. }));
+    assert!(helper.stuck().is_some());
+    assert_eq!(helper.left().len(), 1, "the next start would find it");
+    // Nobody is held back by it a second time, and what it held then would be ours.
+    let again = helper.ask(Braking::Hold { brake: 2, candidate, high_bytes: 80 * MIB });
+    assert_eq!(refused(again), Some(BrakeRefusal::Lower));
+    fix_it("94371840\n");
+    assert_eq!(helper.stuck(), None);
+    assert!(helper.high().starts_with("max"), "{}", helper.high());
+    assert_eq!(helper.left(), []);
+    assert!(matches!(helper.hold(3, 90 * MIB), Outcome::Contained { brake: 3, .. }));
+    helper.node.write("a", "memory.high", "94371840\n");
+    break_it();
+    helper.ease(3);
+    assert!(helper.stuck().is_some());
+    fix_it("94371840\n");
+    helper.stop();
+    assert!(helper.high().starts_with("max"), "{}", helper.high());
 }
 
 #[test]

@@ -6,7 +6,7 @@ use ulid::Ulid;
 use super::node::{MIB, Node, Pod, guard};
 use crate::{
     evict::{Blindness, Candidate, Report, Teller},
-    journal::{Event, Journal},
+    journal::{Event, EventType, Journal},
     metrics::{Gauges, expose},
     model::{CgroupId, Quantity, ResourceName},
     policy::{
@@ -70,6 +70,7 @@ fn decided_by(members: Arc<[Arc<Candidate>]>, readings: &[(u64, &[Reading])]) ->
         thresholds: followed(&[Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(200 * MIB))]),
         ..EngineSettings::default()
     });
+    engine.remember_armed(|_| true);
     let facts: Vec<_> = members.iter().map(|member| member.facts()).collect();
     drop(engine.replace(Candidates::new(&facts)));
     let (last, before) = readings.split_last().unwrap();
@@ -335,4 +336,20 @@ fn the_course_of_an_eviction() {
     ];
     let told: Vec<_> = reports.iter().map(|report| show(&teller().event(report).unwrap())).collect();
     insta::assert_snapshot!(told.join("\n\n"));
+}
+
+#[test]
+fn what_is_not_armed_is_told_when_it_changes() {
+    let mut teller = teller();
+    let threshold = |mib| Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(mib * MIB));
+    let soft = Threshold { grace_period_ms: 1, ..threshold(1_900) };
+    let mut told = |unarmed: &[Threshold]| {
+        let report = Report::Arming { armed: followed(&[threshold(100)]), unarmed: followed(unarmed) };
+        teller.event(&report).map(|event| (event.kind, event.data["thresholds"].clone()))
+    };
+    assert_eq!(told(&[]), None, "all are");
+    let entered = Some((EventType::DegradedEntered, json!(["memory.available<1900Mi (soft)"])));
+    assert_eq!(told(&[soft]), entered);
+    assert_eq!(told(&[soft]), None);
+    assert_eq!(told(&[]), Some((EventType::DegradedLeft, json!([]))));
 }

@@ -1,9 +1,25 @@
 //! A kill: what is written where, and what is refused.
+use std::{
+    sync::{Arc, mpsc},
+    time::Duration,
+};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+
 use super::node::{MIB, Node, Pod, guard};
 use crate::{
-    evict::{Candidate, executor, stat},
+    evict::{
+        Candidate, Report, executor,
+        lent::Loan,
+        queue::queue,
+        reap::{self, Work},
+        stat,
+    },
     model::{CgroupId, CgroupPath},
-    policy::engine::{Refusal, Resource},
+    policy::{
+        PodPlan,
+        engine::{Refusal, Resource},
+    },
 };
 
 #[test]
@@ -75,4 +91,32 @@ fn beside_a_kubelet_only_the_targets_are_killed() {
     node.write("a", "app/cgroup.events", "populated 0\n");
     let mut buffer = [0; stat::BUFFER_BYTES];
     assert!(!executor::progress(&candidate, Resource::Memory, &mut buffer).populated);
+}
+
+/// A limit that was raised for the death of one that adopted a cgroup: the kernel takes it back no more.
+#[test]
+fn a_limit_that_cannot_be_put_back_is_told() {
+    let node = Node::new(0);
+    let pod = Pod::new("a");
+    node.add(&pod, MIB);
+    let adopted = PodPlan { adopted: true, ..pod.plan() };
+    let mut candidate = Candidate::open(&node.root(), &guard(), &adopted).unwrap();
+    let brake = candidate.brakes.iter_mut().find(|brake| brake.owner.is_some()).unwrap();
+    let file = rustix::fs::memfd_create("limit", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
+    rustix::io::write(&file, b"20000 100000\n").unwrap();
+    brake.fd = file.try_clone().unwrap();
+    let (loan, failed) = Loan::raise(&Arc::new(candidate), None);
+    assert_eq!(failed, 0);
+    rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE).unwrap();
+    let (work, received) = queue(1).unwrap();
+    let (teller, reports) = mpsc::channel();
+    let thread = std::thread::spawn(move || reap::run(&received, |report| drop(teller.send(report))));
+    assert!(work.offer(Work::GiveBack(loan.unwrap())).is_ok());
+    let Report::Stuck(stuck) = reports.recv_timeout(Duration::from_secs(10)).unwrap() else { panic!() };
+    assert_eq!(stuck.value, "20000 100000");
+    assert!(stuck.error.is_some(), "{stuck:?}");
+    // Once is enough, and those that could be are back.
+    assert!(reports.recv_timeout(Duration::from_millis(500)).is_err());
+    drop(work);
+    thread.join().unwrap();
 }

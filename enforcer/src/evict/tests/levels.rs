@@ -36,12 +36,14 @@ fn settings(thresholds: &[(Signal, u64)]) -> EngineSettings {
 fn start(node: &Node, thresholds: &[(Signal, u64)], pods: &[&Pod]) -> (Reflex, mpsc::Receiver<Report>) {
     let (sender, reports) = mpsc::channel();
     let forward = move |report| {
-        if !matches!(report, Report::Conditions(_)) {
+        if !matches!(report, Report::Conditions(_) | Report::Arming { .. }) {
             drop(sender.send(report));
         }
         true
     };
-    let config = ReflexConfig { settings: settings(thresholds), ..config(node, Mode::Enforce) };
+    let settings = settings(thresholds);
+    let armed = settings.thresholds.iter().copied().collect();
+    let config = ReflexConfig { settings, armed, ..config(node, Mode::Enforce) };
     let reflex = Reflex::spawn(&config, None, Vec::new(), None, forward).unwrap();
     reflex.set_candidates(pods.iter().map(|pod| node.candidate(pod)).collect());
     std::thread::sleep(Duration::from_millis(200));

@@ -65,6 +65,7 @@ impl Turn {
             Action::Crossed { .. }
             | Action::Cleared { .. }
             | Action::Conditions(_)
+            | Action::Arming
             | Action::ReadUsages(_)
             | Action::Evict
             | Action::Ask { .. }

@@ -63,9 +63,24 @@ impl Turn {
 
     /// Raises what slows the victim down in cgroups that outlive it; how many files could not be raised.
     fn lend(&mut self, victim: &Arc<Candidate>) -> usize {
+        self.owe();
+        if self.loan.is_some() {
+            // What an earlier victim was lent would be forgotten: this one dies under its limits.
+            return victim.brakes.iter().filter(|brake| brake.owner.is_some()).count();
+        }
         let (loan, failed) = Loan::raise(victim, self.wiring.pledges.as_mut());
         self.loan = loan;
         failed
+    }
+
+    /// Has what the latest victim was lent put back; where as many wait for the helper already, a little later.
+    fn owe(&mut self) {
+        if self.loan.is_some()
+            && let Some(free) = self.due.iter_mut().find(|due| due.is_none())
+        {
+            *free = self.loan.take();
+        }
+        self.give_back();
     }
 
     /// Has what victims were lent put back, who have ended or were given up.
@@ -82,7 +97,8 @@ impl Turn {
     /// Puts back what is lent still, also to a victim that is not dead: this thread ends.
     pub(super) fn give_back_all(&mut self) {
         for loan in self.loan.take().into_iter().chain(self.due.iter_mut().filter_map(Option::take)) {
-            loan.give_back();
+            // What cannot be is on the intent page, and the next start puts it back.
+            let _left = loan.give_back();
         }
         if let Some(pledges) = &mut self.wiring.pledges {
             pledges.settle();
@@ -110,11 +126,7 @@ impl Turn {
         for target in &current.candidate.targets {
             let _unwatched = epoll::delete(&self.epoll, &target.events);
         }
-        // Where as many wait for the helper already, the next start finds it on the intent page.
-        if let Some(free) = self.due.iter_mut().find(|due| due.is_none()) {
-            *free = self.loan.take();
-            self.give_back();
-        }
+        self.owe();
         Some(current)
     }
 }

@@ -7,7 +7,7 @@ use rustix::time::ClockId;
 use super::{Turn, now_ns};
 use crate::{
     evict::report::Report,
-    policy::engine::{Actions, Input, Outcome, Refusal},
+    policy::engine::{Actions, Input, Mode, Outcome, Refusal, Thresholds},
     sense::EdgeKind,
 };
 
@@ -15,6 +15,16 @@ impl Turn {
     pub(super) fn tell(&self, report: Report) {
         // One that is lost is counted.
         let _is_told = self.offer(report);
+    }
+
+    /// Reports which thresholds are armed. That one is not matters only where others would be acted on.
+    pub(super) fn tell_of_arming(&self) {
+        let engine = self.core.engine();
+        let unarmed = match engine.settings().mode {
+            Mode::Enforce => engine.unarmed(),
+            Mode::Observe | Mode::DryRun => Thresholds::new(),
+        };
+        self.tell(Report::Arming { armed: engine.armed(), unarmed });
     }
 
     /// Whether it will be told, once all else of the turn is done: where the teller does not keep up, it is counted
@@ -37,6 +47,18 @@ impl Turn {
         if self.is_teller_due.take() {
             self.wiring.teller.ring();
         }
+    }
+
+    /// Takes in what was not looked at, as a rehearsal has it, and does what the engine wants.
+    pub(in crate::evict) fn take_in(&mut self, input: Input<'_>) {
+        let actions = self.core.step(input);
+        self.carry_out(&actions);
+    }
+
+    /// The number of the eviction that is under way, and of the brake that is on.
+    pub(in crate::evict) fn under_way(&self) -> (Option<u64>, Option<u64>) {
+        let engine = self.core.engine();
+        (engine.victim().map(|(number, _)| number), engine.brake().map(|(brake, _)| brake))
     }
 
     /// Answers the engine that nothing was signalled.

@@ -138,6 +138,8 @@ pub struct Decision {
     pub dry_run: bool,
     /// Whether an operator has paused evicting, and so nothing is to be signalled.
     pub paused: bool,
+    /// Whether the threshold is not armed, and so nothing is to be signalled.
+    pub unarmed: bool,
     /// The victim's place among the candidates.
     pub index: usize,
     /// The victim's cgroup.
@@ -272,6 +274,8 @@ pub enum Suppression {
     NoCandidate,
     /// Too many kills within the breaker's window: from now on decisions are dry-run.
     BreakerOpen,
+    /// The threshold cannot be reached though every candidate goes.
+    OutOfReach,
 }
 
 /// Why a victim is killed that was not killed at once.
@@ -344,6 +348,9 @@ pub enum Action {
     },
     /// The node's conditions are these from now on.
     Conditions(Conditions),
+    /// Tell: other thresholds are armed, or not, from now on: [`Engine::armed`](super::Engine::armed),
+    /// [`Engine::unarmed`](super::Engine::unarmed).
+    Arming,
     /// Read what every candidate uses of this, and its memory in any case, at once, and answer with `Input::Usages`.
     ReadUsages(Resource),
     /// Carry out [`Engine::decision`](super::Engine::decision). If a hook is awaited, begin it, and answer with
@@ -424,7 +431,7 @@ wire!(enum Exclusion { 0 => Critical, 1 => Protected, 2 => Gone, 3 => Empty, 4 =
 wire!(struct Excluded { index, cgroup, reason });
 wire!(struct Shortage { signal, hard, threshold, observed });
 wire!(struct Decision {
-    number, dry_run, paused, index, cgroup, pod, returned, crossed_ns, decided_ns, shortage, grace_ns, hook, reading,
+    number, dry_run, paused, unarmed, index, cgroup, pod, returned, crossed_ns, decided_ns, shortage, grace_ns, hook, reading,
     growth_bytes_per_second,
     decided_by, predicted_freed_bytes, ranking, ranked_count, excluded, excluded_count,
 });
@@ -435,7 +442,7 @@ wire!(enum FailureReason {
 });
 wire!(enum Spared { 0 => Protected, 1 => Critical, 2 => Paused, 3 => NotEnforcing });
 wire!(struct Failure { number, cgroup, moments, given_up_ns, predicted_freed_bytes, freed_bytes, reason });
-wire!(enum Suppression { 0 => NoCandidate, 1 => BreakerOpen });
+wire!(enum Suppression { 0 => NoCandidate, 1 => BreakerOpen, 2 => OutOfReach });
 wire!(enum KillReason { 0 => GracePassed, 1 => HardThreshold, 2 => Exhausting, 3 => HookOver });
 wire!(enum BrakeCause { 0 => Grace, 1 => Release });
 wire!(struct Containment {
@@ -453,6 +460,7 @@ impl Action {
             Self::Crossed { .. }
             | Self::Cleared { .. }
             | Self::Conditions(_)
+            | Self::Arming
             | Self::Ease { .. }
             | Self::Contained { .. }
             | Self::Uncontained { .. }
@@ -482,4 +490,5 @@ wire!(enum Action {
     13 => Uncontained { now_ns: u64, containment: Containment, reason: BrakeRefusal },
     14 => Eased { now_ns: u64, containment: Containment, since_ns: u64, given_back: bool },
     15 => Ask { number: u64 },
+    16 => Arming,
 });

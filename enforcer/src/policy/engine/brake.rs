@@ -88,9 +88,12 @@ impl Engine {
         Some(Awaited { number: victim.number, cgroup: victim.cgroup, cause, ns, headroom_bytes })
     }
 
-    /// The hard threshold of that signal; 0 if there is none.
+    /// The hard threshold of that signal that evicts; 0 if there is none.
     fn hard_threshold(&self, signal: Signal) -> u64 {
-        let hard = |tracked: &&Tracked| tracked.threshold.signal == signal && tracked.threshold.is_hard();
+        let hard = |tracked: &&Tracked| {
+            let is_of_signal = tracked.threshold.signal == signal && tracked.threshold.is_hard();
+            is_of_signal && self.is_armed(&tracked.threshold)
+        };
         let amounts = self.pressure.thresholds().filter(hard).filter_map(Tracked::reclaim);
         amounts.map(|reclaim| reclaim.amount).max().unwrap_or(0)
     }

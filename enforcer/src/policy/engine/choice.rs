@@ -23,6 +23,10 @@ impl Engine {
             self.nobody(now_ns, &reclaim, actions);
             return;
         }
+        if !self.candidates.order.is_empty() && self.is_out_of_reach(now_ns, &reclaim) {
+            self.out_of_reach(now_ns, &reclaim, actions);
+            return;
+        }
         if let Some(victim) = self.victim.take() {
             // Its processes are gone, and what it can still give back would not suffice.
             push(actions, Action::Completed(victim.completion()));
@@ -35,7 +39,9 @@ impl Engine {
         // Who was held back for the last one's sake may be the next.
         self.ease(actions);
         ranking::sort(&mut self.candidates.order);
-        if self.mode() == Mode::Enforce && self.breaker.is_open(now_ns, self.candidates.alive()) {
+        let shortage_ns = self.crossed_ns(&reclaim.threshold).unwrap_or(now_ns);
+        let may_kill = self.mode() == Mode::Enforce && self.is_armed(&reclaim.threshold);
+        if may_kill && self.breaker.is_open(now_ns, shortage_ns, self.candidates.alive()) {
             self.mode = Mode::DryRun;
             self.suppress(now_ns, &reclaim, Suppression::BreakerOpen, actions);
         }
@@ -46,8 +52,12 @@ impl Engine {
         self.decided = decision.number;
         self.told[decision.shortage.resource().place()] = None;
         self.decision = Some(decision);
-        if decision.dry_run {
-            self.quiet_until_ns = now_ns.saturating_add(self.settings.dry_run_cool_down_ns);
+        let until_ns = now_ns.saturating_add(self.settings.dry_run_cool_down_ns);
+        if decision.dry_run && self.mode() != Mode::Enforce {
+            self.quiet_until_ns = until_ns;
+        } else if decision.dry_run {
+            // Those that are armed do not wait for it.
+            self.quiet(&reclaim.threshold, until_ns);
         } else {
             self.victim = Some(Victim::new(&decision));
         }
@@ -57,6 +67,11 @@ impl Engine {
     fn nobody(&mut self, now_ns: u64, reclaim: &Reclaim, actions: &mut Actions) {
         self.nobody_until_ns[shortage(reclaim).resource().place()] = now_ns.saturating_add(NOBODY_PAUSE_NS);
         self.suppress(now_ns, reclaim, Suppression::NoCandidate, actions);
+    }
+
+    fn out_of_reach(&mut self, now_ns: u64, reclaim: &Reclaim, actions: &mut Actions) {
+        self.quiet(&reclaim.threshold, now_ns.saturating_add(NOBODY_PAUSE_NS));
+        self.suppress(now_ns, reclaim, Suppression::OutOfReach, actions);
     }
 
     fn draw_up(&self, now_ns: u64, reclaim: Reclaim) -> Option<Decision> {
@@ -77,7 +92,8 @@ impl Engine {
             }
         }
         let predicted_freed_bytes = slot.reading.usage().map_or(0, Usage::freed_by_death_bytes);
-        let dry_run = self.mode() != Mode::Enforce;
+        let unarmed = self.mode() == Mode::Enforce && !self.is_armed(&reclaim.threshold);
+        let dry_run = unarmed || self.mode() != Mode::Enforce;
         // To ask it and wait would be too late, though the hard threshold is not met yet.
         let is_exhausting = is_too_late(self.exhausted_in_ns, predicted_freed_bytes);
         let grace_ns = if shortage.hard || is_exhausting {
@@ -89,6 +105,7 @@ impl Engine {
             number: self.decided.saturating_add(1),
             dry_run,
             paused: self.settings.paused,
+            unarmed,
             index: first.index,
             cgroup: first.cgroup,
             pod: slot.facts.pod,

@@ -318,6 +318,11 @@ pub enum Input<'a> {
     },
     /// What came of a decision.
     Outcome(Outcome),
+    /// An operator's order to arm every threshold.
+    Arm {
+        /// When it was given.
+        now_ns: u64,
+    },
 }
 
 wire!(struct CandidateFacts { cgroup, pod, priority, request_bytes, critical, protected, grace_period_ns });

@@ -102,7 +102,7 @@ pub struct BreakerSettings {
     /// The window.
     pub window_ns: u64,
     /// The largest part of the pods, in thousandths, that may be killed within the window; it counts from the tenth
-    /// kill on.
+    /// kill on, and from the third on of those in one shortage that no kill has ended.
     pub max_share_permille: u16,
 }
 

@@ -1,3 +1,4 @@
+mod arming;
 mod back_off;
 mod contain;
 mod hook;

@@ -21,7 +21,7 @@ pub fn latest(recording: &Recording<'_>) -> Option<(Engine, NodeSample)> {
             (Record::Step(step), engine) => {
                 match &step.given {
                     Given::Node(node) | Given::Usages { node, readings: _ } => last = Some(*node),
-                    Given::Outcome(_) => {}
+                    Given::Outcome(_) | Given::Arm { .. } => {}
                 }
                 if let Some(engine) = engine {
                     let _done_then = engine.step(step.given.input());

@@ -153,6 +153,8 @@ impl World {
         let settings = &EngineSettings { paused: recorded.settings().paused, ..*settings };
         if settings != recorded.settings() {
             engine.configure(settings);
+            // As if they had always been in force.
+            engine.arm_loaded();
         }
         let known = |(facts, reading): (&CandidateFacts, &Reading)| {
             let known = match reading {
@@ -234,6 +236,8 @@ impl World {
                 Some(outcome) => self.engine.step(Input::Outcome(outcome)),
                 None => Actions::new(),
             },
+            // What the operator knew of the recorded thresholds is not known of others, that are taken as armed.
+            Given::Arm { .. } => self.engine.step(step.given.input()),
         };
         self.carry_out(step, now_ns, &actions, other);
         self.account(step, now_ns, other);
@@ -291,6 +295,7 @@ impl World {
                     | Action::Crossed { .. }
                     | Action::Cleared { .. }
                     | Action::Conditions(_)
+                    | Action::Arming
                     | Action::Completed(_)
                     | Action::Failed(_)
                     | Action::Suppressed { .. }

@@ -61,6 +61,11 @@ pub enum Given {
     },
     /// What came of a decision.
     Outcome(Outcome),
+    /// An operator's order to arm every threshold.
+    Arm {
+        /// When it was given.
+        now_ns: u64,
+    },
 }
 
 impl Given {
@@ -71,6 +76,7 @@ impl Given {
             Self::Node(node) => Input::Node(*node),
             Self::Usages { node, readings } => Input::Usages { node: *node, readings },
             Self::Outcome(outcome) => Input::Outcome(*outcome),
+            Self::Arm { now_ns } => Input::Arm { now_ns: *now_ns },
         }
     }
 
@@ -88,7 +94,8 @@ impl Given {
                 | Outcome::Contained { now_ns, .. }
                 | Outcome::Uncontained { now_ns, .. }
                 | Outcome::Eased { now_ns, .. },
-            ) => *now_ns,
+            )
+            | Self::Arm { now_ns } => *now_ns,
         }
     }
 }
@@ -97,6 +104,7 @@ wire!(enum Given {
     0 => Node(node: NodeSample),
     1 => Usages { node: NodeSample, readings: Vec<Reading> },
     2 => Outcome(outcome: Outcome),
+    3 => Arm { now_ns: u64 },
 });
 wire!(struct Step { given, actions, decision });
 wire!(enum Record {
@@ -161,6 +169,10 @@ pub fn put_step(input: &Input<'_>, actions: &Actions, latest: Option<&Decision>,
         Input::Outcome(outcome) => {
             sink.put(&[2]);
             outcome.put(sink);
+        }
+        Input::Arm { now_ns } => {
+            sink.put(&[3]);
+            now_ns.put(sink);
         }
     }
     actions.put(sink);

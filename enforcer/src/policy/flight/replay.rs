@@ -218,7 +218,8 @@ impl Player {
                 | Outcome::Eased { .. },
             )
             | Given::Node(_)
-            | Given::Usages { .. } => {}
+            | Given::Usages { .. }
+            | Given::Arm { .. } => {}
         }
         for action in step.actions.iter() {
             let what = match *action {
@@ -233,6 +234,7 @@ impl Player {
                 Action::Failed(failure) => Happening::Failed(failure),
                 Action::Suppressed { now_ns: _, signal, reason } => Happening::Suppressed { signal, reason },
                 Action::Conditions(_)
+                | Action::Arming
                 | Action::Ask { .. }
                 | Action::ReadUsages(_)
                 | Action::LookAgainWithin(_)

@@ -231,6 +231,23 @@ fn memory_pressure_keeps_new_best_effort_pods_out_and_no_other() {
 }
 
 #[test]
+fn any_other_condition_keeps_all_new_pods_out_but_critical_ones() {
+    for conditions in [
+        &[NodeCondition::PidPressure][..],
+        &[NodeCondition::DiskPressure],
+        &[NodeCondition::MemoryPressure, NodeCondition::PidPressure],
+    ] {
+        let mut roster = Roster::new();
+        roster.apply(vec![pod("runs", "1", 0)]);
+        admit(&mut roster, &[]);
+        let (burstable, dns) = (requesting("burstable", "2", 1), critical(requesting("dns", "3", 1)));
+        roster.apply(vec![pod("runs", "1", 0), burstable, dns]);
+        assert_eq!(told(&admit_under(&mut roster, &["1"], conditions)), ["burstable Evicted"]);
+        assert_eq!(names(&roster, is_active), ["runs", "dns"]);
+    }
+}
+
+#[test]
 fn a_critical_pod_waits_for_those_that_make_way() {
     let mut roster = Roster::new();
     let (small, large) = (requesting("small", "1", 1_000), requesting("large", "2", 3_000));

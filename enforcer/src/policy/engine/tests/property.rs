@@ -30,6 +30,7 @@ type Look = (u64, Node, Vec<Option<(u64, u64)>>);
 /// What is decided first of these looks.
 fn first_decision(settings: &EngineSettings, facts: &[CandidateFacts], looks: &[Look]) -> Option<Decision> {
     let mut engine = Engine::new(settings);
+    engine.remember_armed(|_| true);
     drop(engine.replace(Candidates::new(facts)));
     let mut now_ns = 0;
     for (after_ms, node, used) in looks {

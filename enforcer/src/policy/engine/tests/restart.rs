@@ -100,7 +100,7 @@ fn the_dead_are_no_part_of_those_that_the_share_is_of() {
 fn undead() -> Rig {
     let pods = [(candidate(1, -1, 0), using(MIB)), (candidate(2, 0, GIB), using(MIB))];
     let mut rig = Rig::new(&enforcing(GIB, 0), &pods);
-    assert!(evicts(&rig.look(MIB)));
+    assert!(evicts(&rig.look(GIB - 1)));
     rig.signalled();
     rig
 }
@@ -111,7 +111,7 @@ fn given_up(rig: &mut Rig) {
 }
 
 fn is_first(rig: &mut Rig) -> bool {
-    assert!(evicts(&rig.pass(MS).look(MIB)));
+    assert!(evicts(&rig.pass(MS).look(GIB - 1)));
     let decision = *rig.engine.decision().unwrap();
     rig.dies();
     let mut excluded = decision.excluded.iter();
@@ -126,7 +126,7 @@ fn an_undead_one_that_dies_after_all_and_fills_again_is_one_as_any() {
     given_up(&mut rig);
     assert!(!is_first(&mut rig));
     rig.readings[0] = EMPTY;
-    rig.pass(MS).look(MIB);
+    rig.pass(MS).look(GIB - 1);
     rig.dies();
     rig.readings[0] = using(MIB);
     assert!(is_first(&mut rig), "while the shortage lasts");

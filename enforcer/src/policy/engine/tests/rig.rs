@@ -49,6 +49,8 @@ pub(super) struct Rig {
     pub(super) now_ns: u64,
     /// The conditions that were told last.
     pub(super) conditions: Option<Conditions>,
+    /// How often it was told that other thresholds are armed, or not.
+    pub(super) arming: u32,
     /// What the readings that were wished for last were wished for.
     pub(super) wished: Option<Resource>,
 }
@@ -56,6 +58,7 @@ pub(super) struct Rig {
 impl Rig {
     pub(super) fn new(settings: &EngineSettings, pods: &[(CandidateFacts, Reading)]) -> Self {
         let mut engine = Engine::new(settings);
+        engine.remember_armed(|_| true);
         let facts: Vec<_> = pods.iter().map(|(facts, _)| *facts).collect();
         drop(engine.replace(Candidates::new(&facts)));
         Self {
@@ -63,6 +66,7 @@ impl Rig {
             readings: pods.iter().map(|(_, reading)| *reading).collect(),
             now_ns: SECOND,
             conditions: None,
+            arming: 0,
             wished: None,
         }
     }
@@ -112,12 +116,13 @@ impl Rig {
         self.note(&actions)
     }
 
-    /// All but the conditions, which are kept apart.
+    /// All but the conditions and what is armed, which are kept apart.
     fn note(&mut self, actions: &Actions) -> Vec<Action> {
         let mut told = Vec::new();
         for action in actions.iter() {
             match action {
                 Action::Conditions(conditions) => self.conditions = Some(*conditions),
+                Action::Arming => self.arming += 1,
                 other => told.push(*other),
             }
         }

@@ -74,7 +74,7 @@ fn critical_and_protected_pods_are_left_out_with_the_reason() {
         (candidate(5, 0, GIB), using(MIB)),
     ];
     let mut rig = Rig::new(&enforcing(GIB, 0), &pods);
-    assert!(evicts(&rig.look(MIB)));
+    assert!(evicts(&rig.look(GIB - 1)));
     let decision = rig.engine.decision().unwrap();
     assert_eq!((decision.cgroup, decision.decided_by), (CgroupId(5), None));
     let excluded: Vec<_> = decision.excluded.iter().map(|left_out| left_out.reason).collect();
@@ -185,12 +185,12 @@ fn once_dead_a_victim_that_gives_too_little_does_not_hold_the_next_one_up() {
         &enforcing(GIB, 0),
         &[(candidate(1, 0, 0), using(200 * MIB)), (candidate(2, 0, 0), using(100 * MIB))],
     );
-    assert!(evicts(&rig.look(MIB)));
+    assert!(evicts(&rig.look(GIB - 250 * MIB)));
     rig.signalled();
     rig.pass(MS);
     rig.progress(false, 150 * MIB);
-    // 150 MiB still to come are not enough for 1 GiB.
-    let told = rig.look(MIB);
+    // 150 MiB still to come are not enough for the 250 that are missing.
+    let told = rig.look(GIB - 250 * MIB);
     assert!(
         matches!(told[0], Action::Completed(Completion { freed_bytes: Some(freed), .. }) if freed == 50 * MIB)
     );
@@ -490,6 +490,6 @@ fn a_shortage_that_ends_with_its_threshold_is_over_for_who_was_passed_over_too()
     assert!(failed, "it dies for ever");
     rig.engine.configure(&enforcing(2 * GIB, 0));
     rig.pass(MS).look(8 * GIB);
-    assert!(evicts(&rig.pass(SECOND).look(MIB)));
+    assert!(evicts(&rig.pass(SECOND).look(GIB)));
     assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(5));
 }

@@ -159,6 +159,7 @@ pub(super) fn events() -> impl Strategy<Value = Vec<Event>> {
         8 => (sample(), prop::collection::vec(reading(), 0..7))
             .prop_map(|(node, readings)| Event::Given(Given::Usages { node, readings })),
         8 => outcome().prop_map(|outcome| Event::Given(Given::Outcome(outcome))),
+        1 => (0_u64..1_000).prop_map(|now_ns| Event::Given(Given::Arm { now_ns })),
         2 => candidates().prop_map(Event::Candidates),
         1 => settings().prop_map(|settings| Event::Settings(Box::new(settings))),
         1 => Just(Event::Key),

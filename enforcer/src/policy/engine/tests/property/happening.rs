@@ -32,6 +32,8 @@ pub(super) enum Happening {
     },
     NewSet(Vec<CandidateFacts>),
     Configure(Box<EngineSettings>),
+    /// An operator arms every threshold.
+    Arm,
     /// The clock goes back, or far ahead: no clock of a kernel that works does, and nothing may come of it but delay.
     Jump {
         back_ms: u64,
@@ -151,6 +153,7 @@ pub(super) fn happening() -> impl Strategy<Value = Happening> {
         ),
         2 => facts().prop_map(Happening::NewSet),
         1 => settings().prop_map(|settings| Happening::Configure(Box::new(settings))),
+        1 => Just(Happening::Arm),
         1 => (0_u64..LONGEST_JUMP_MS, prop_oneof![Just(0), 0_u64..LONGEST_JUMP_MS])
             .prop_map(|(back_ms, ahead_ms)| Happening::Jump { back_ms, ahead_ms }),
     ]

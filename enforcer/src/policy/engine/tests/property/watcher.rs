@@ -63,6 +63,9 @@ pub(super) struct Watcher {
     now_ns: u64,
     /// The latest that the clock showed before it jumped; 0 if it never did.
     peak_ns: u64,
+    /// Of each threshold whether as much as its value, and whether also its minimum reclaim, was seen to be there since it
+    /// was loaded, or it was armed otherwise.
+    above: BTreeMap<(Signal, bool), (bool, bool)>,
     /// Which thresholds are told as crossed.
     crossed: BTreeMap<(Signal, bool), bool>,
     course: Option<Course>,
@@ -140,6 +143,12 @@ impl Watcher {
                 self.has_jumped = true;
                 return;
             }
+            Happening::Arm => {
+                for threshold in self.settings.thresholds.iter() {
+                    self.above.insert((threshold.signal, threshold.is_hard()), (true, true));
+                }
+                self.engine.step(Input::Arm { now_ns })
+            }
             Happening::Configure(settings) => {
                 let kept = |(signal, hard): &(Signal, bool)| {
                     let same =
@@ -148,12 +157,16 @@ impl Watcher {
                     of(settings).is_some() && of(settings) == of(&self.settings)
                 };
                 self.crossed.retain(|key, _| kept(key));
+                self.above.retain(|key, _| kept(key));
                 self.engine.configure(settings);
                 self.oracle.configured();
                 self.settings = **settings;
                 return;
             }
         };
+        if let Happening::Look { node, .. } | Happening::Usages { node, .. } = happening {
+            self.see_above(*node);
+        }
         let questions = actions.iter().filter(|action| action.is_question());
         assert!(questions.count() <= 1, "two that are to be answered: {actions:?}");
         for action in actions.iter() {
@@ -339,9 +352,21 @@ impl Watcher {
             | Action::Uncontained { .. }
             | Action::Eased { .. }
             | Action::Conditions(_)
+            | Action::Arming
             | Action::ReadUsages(_)
             | Action::Suppressed { .. }
             | Action::LookAgainWithin(_) => {}
+        }
+    }
+
+    fn see_above(&mut self, node: Node) {
+        for threshold in self.settings.thresholds.iter() {
+            let Some(level) = node.sample(0).level(threshold.signal) else { continue };
+            let amount = threshold.value.amount(level.capacity);
+            let target = amount + threshold.min_reclaim.map_or(0, |reclaim| reclaim.amount(level.capacity));
+            let above = self.above.entry((threshold.signal, threshold.is_hard())).or_default();
+            above.0 |= level.available >= amount;
+            above.1 |= level.available >= target;
         }
     }
 
@@ -425,6 +450,9 @@ impl Watcher {
         assert!(self.acts() || decision.dry_run);
         assert_eq!(decision.paused, self.settings.paused);
         let shortage = decision.shortage;
+        let above = self.above.get(&(shortage.signal, shortage.hard)).copied().unwrap_or_default();
+        assert!(decision.dry_run || above.0, "it was never seen above its threshold");
+        assert!(!decision.unarmed || decision.dry_run && self.acts() && !above.1, "it is armed");
         assert_eq!(self.crossed.get(&(shortage.signal, shortage.hard)), Some(&true), "no crossing");
         let mut thresholds = self.settings.thresholds.iter();
         let threshold = thresholds
@@ -474,6 +502,12 @@ impl Watcher {
         let alive = self.engine.candidates().known().filter(|(_, reading)| !empty(reading)).count();
         let share = recent * 1_000 < (recent + alive) * usize::from(self.settings.breaker.max_share_permille);
         assert!(recent < 10 || share, "beyond the breaker's share");
+        let of_shortage =
+            |at_ns: &&u64| self.now_ns.saturating_sub(**at_ns) < window_ns && **at_ns >= decision.crossed_ns;
+        let in_a_row = self.kills_ns.iter().filter(of_shortage).count();
+        let permille = usize::from(self.settings.breaker.max_share_permille);
+        let share = in_a_row * 1_000 < (in_a_row + alive) * permille;
+        assert!(in_a_row < 3 || share, "beyond the breaker's share of a shortage");
         let (number, grace) = (decision.number, decision.grace_ns > 0);
         self.course = Some(match decision.hook {
             HookPlan::Off | HookPlan::NoTime => Course::Asked { number, grace },
@@ -492,13 +526,16 @@ pub(super) fn run(
     happenings: &[Happening],
 ) -> Vec<Vec<Action>> {
     let mut engine = Engine::new(settings);
+    engine.remember_armed(|_| true);
     drop(engine.replace(Candidates::new(first)));
+    let armed = settings.thresholds.iter().map(|threshold| (threshold.signal, threshold.is_hard()));
     let mut watcher = Watcher {
         engine,
         settings: *settings,
         set: first.to_vec(),
         now_ns: 0,
         peak_ns: 0,
+        above: armed.map(|key| (key, (true, true))).collect(),
         crossed: BTreeMap::new(),
         course: None,
         overtaken: None,
