@@ -161,6 +161,8 @@ fn decoy() -> io::Result<Candidate> {
         weight: Some(file("")?),
         targets: vec![Target { dir: open()?, kill: file("")?, events: file("populated 1\n")? }],
         elsewhere: Vec::new(),
+        is_whole: true,
+        pledged: Vec::new(),
         requested: Requests::default(),
         containers: Vec::new(),
     })
