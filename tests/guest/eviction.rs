@@ -31,6 +31,7 @@ mod metrics;
 mod orders;
 mod pids;
 mod reckoned;
+mod refused;
 mod restart;
 mod returning;
 mod soft;

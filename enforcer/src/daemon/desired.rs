@@ -36,10 +36,16 @@ mod candidates;
 mod components;
 mod guarded;
 mod orders;
+mod refused;
 mod view;
 
 pub(super) use self::orders::Evictable;
-use self::{alignment::Aligning, candidates::Standing, components::Looked, guarded::Guarding};
+use self::{
+    alignment::Aligning,
+    candidates::{Opening, Standing},
+    components::Looked,
+    guarded::Guarding,
+};
 
 /// The street of the desired state: pods → plan → cgroups, and what is told of them.
 ///
@@ -86,6 +92,8 @@ pub(super) struct Desired {
     candidates: BTreeMap<PodUid, Standing>,
     /// Whether the plan or the cgroups are others than when they were opened.
     are_candidates_stale: bool,
+    /// The candidates that are to be opened, or opened again.
+    opening: Opening,
     /// The pods that an operator has spared.
     protected: BTreeSet<PodName>,
     /// The planned cgroups that stand.
@@ -214,6 +222,7 @@ impl Desired {
             has_new_room: false,
             candidates: BTreeMap::new(),
             are_candidates_stale: true,
+            opening: Opening::default(),
             protected: BTreeSet::new(),
             ids: BTreeMap::new(),
             going: BTreeMap::new(),
@@ -346,7 +355,7 @@ impl Desired {
 
     /// When [`look`](Self::look) is to be called.
     pub(super) fn due(&self) -> Instant {
-        let others = [self.components.due(), self.alignment_due()];
+        let others = [self.components.due(), self.alignment_due(), self.candidates_due()];
         others.into_iter().flatten().fold(self.schedule.next(), Instant::min)
     }
 
@@ -406,22 +415,13 @@ impl Desired {
     ) -> anyhow::Result<()> {
         self.settle();
         self.guarded(told).await?;
+        self.note_branches(changes.as_ref());
         let Some(changes) = changes else {
             self.schedule.files_are_told(false, Instant::now());
             return Ok(());
         };
         let permit = self.permit.clone();
         self.change(move |reconciler| reconciler.look_at(&changes, permit.as_deref())).await
-    }
-
-    /// Where kubepods is, or would be.
-    pub(super) fn kubepods(&self) -> &CgroupPath {
-        &self.plan.node.path
-    }
-
-    /// The roster as it is told.
-    pub(super) fn view(&self) -> &View {
-        &self.view
     }
 
     /// Decides who may run, plans anew, and has done what follows. Answers whether the plan is another one.
