@@ -352,7 +352,11 @@ impl Incidents {
         } else {
             self.placeless.remove(&number);
         }
-        open.concerns = tally::to_read(open, world);
+        let concerns = tally::to_read(open, world);
+        if concerns != open.concerns {
+            self.ledger.concern(&open.concerns, &concerns);
+            open.concerns = concerns;
+        }
         for memory in open.memories() {
             self.by_memory.entry(memory).or_insert(number);
         }
@@ -476,6 +480,7 @@ impl Incidents {
             }
         }
         self.ledger.expect(&open.expected, &BTreeMap::new());
+        self.ledger.concern(&open.concerns, &[]);
         let sharers = open.sharers.iter().map(|shared| shared.sharer.pid);
         for pid in open.victims.iter().map(Marked::pid).chain(sharers) {
             if self.by_pid.get(&pid) == Some(&number) {
@@ -516,7 +521,7 @@ fn tell(open: &Open, tally: &Tally, world: &impl World, out: &mut Vec<Output>) {
         timeline_ms: scene::timeline(open),
         counters: tally.moved,
         counters_before: tally.before,
-        counters_after: tally.after,
+        counters_after: tally.before.plus(tally.moved),
         reconciled: tally.reconciliation == Reconciliation::Matched,
         reconciliation: tally.reconciliation,
         reconstructed: false,
