@@ -394,6 +394,11 @@ impl Ledger {
         oom > 0
     }
 
+    /// Whether a reading shows a limit hit without a kill.
+    pub(super) fn is_hit(&self, cgroup: CgroupId) -> bool {
+        self.accounts.get(&cgroup).is_some_and(|account| account.hit.is_some())
+    }
+
     /// Whether a limit that was hit about then went to some incident: that nothing is left does not say that it was not hit.
     pub(super) fn was_taken(&self, cgroup: CgroupId, about_ns: u64) -> bool {
         self.accounts

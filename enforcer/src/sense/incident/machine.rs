@@ -145,6 +145,12 @@ impl Incidents {
         self.ledger.knows(cgroup)
     }
 
+    /// Whether the limit of a cgroup was hit lately, and no kill for it is known.
+    #[must_use]
+    pub fn is_hit(&self, cgroup: CgroupId) -> bool {
+        self.ledger.is_hit(cgroup)
+    }
+
     /// Takes one input at a time of `CLOCK_BOOTTIME`, and answers with what is to be done, in order.
     pub fn step(&mut self, now_ns: u64, input: Input, world: &mut impl World) -> Vec<Output> {
         let mut out = Vec::new();
