@@ -28,7 +28,7 @@ mod writer;
 pub use self::{
     disk::folder,
     event::{Event, EventType, Subject},
-    intent::{Intent, IntentError, Intents, Slot, Slots},
+    intent::{Intent, IntentError, Intents, MOST_TARGETS, Slot, Slots},
     log::{Batch, Journal, Line, Load, Passed, Range, Reader, Stale},
     offline::Offline,
     record::{Cursor, Filter, Record},

@@ -35,6 +35,7 @@ mod orders;
 mod pids;
 mod reckoned;
 mod reclaim;
+mod refused;
 mod restart;
 mod returning;
 mod soft;

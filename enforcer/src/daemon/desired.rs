@@ -38,17 +38,23 @@ mod candidates;
 mod components;
 mod guarded;
 mod orders;
+mod refused;
 mod view;
 
 pub(super) use self::orders::Evictable;
-use self::{alignment::Aligning, candidates::Standing, components::Looked, guarded::Guarding};
+use self::{
+    alignment::Aligning,
+    candidates::{Opening, Standing},
+    components::Looked,
+    guarded::Guarding,
+};
 
 /// The street of the desired state: pods → plan → cgroups, and what is told of them.
 ///
 /// It runs on change, and now and then. What may block is done on a thread that may.
 pub(super) struct Desired {
     config: Config,
-    opening: candidates::Opening,
+    opener: candidates::Opener,
     endings: Option<Endings>,
     host: Host,
     journal: Journal,
@@ -90,6 +96,8 @@ pub(super) struct Desired {
     candidates: BTreeMap<PodUid, Standing>,
     /// Whether the plan or the cgroups are others than when they were opened.
     are_candidates_stale: bool,
+    /// The candidates that are to be opened, or opened again.
+    opening: Opening,
     /// The pods that an operator has spared.
     protected: BTreeSet<PodName>,
     /// The planned cgroups that stand.
@@ -134,7 +142,7 @@ impl Desired {
         let Permits { all: permit, scores: scores_permit } = permits;
         let mount = Path::new(cgroup::MOUNT);
         let mut events = None;
-        let opening = candidates::Opening::new(kubelets, &config.node_components);
+        let opener = candidates::Opener::new(kubelets, &config.node_components);
         let hierarchy = match Reconciler::new(mount, index)
             .map_err(anyhow::Error::from)
             .and_then(|reconciler| Ok((reconciler, CgroupDir::mount(mount)?)))
@@ -144,7 +152,7 @@ impl Desired {
                     let systemd = Systemd::new().blocking(tokio::runtime::Handle::current());
                     reconciler.set_driver(Box::new(SystemdDriver::new(systemd)));
                 }
-                reconciler.set_guard(opening.guard());
+                reconciler.set_guard(opener.guard());
                 if kubelets {
                     reconciler.set_audit();
                 } else {
@@ -181,7 +189,7 @@ impl Desired {
         let components = Looked::new(&config.node_components, hierarchy.is_some(), &journal);
         let desired = Self {
             config,
-            opening,
+            opener,
             endings: permit.is_some().then(|| candidates::start_endings(&journal)).flatten(),
             host,
             journal,
@@ -209,6 +217,7 @@ impl Desired {
             has_new_room: false,
             candidates: BTreeMap::new(),
             are_candidates_stale: true,
+            opening: Opening::default(),
             protected: BTreeSet::new(),
             ids: BTreeMap::new(),
             going: BTreeMap::new(),
@@ -341,7 +350,7 @@ impl Desired {
 
     /// When [`look`](Self::look) is to be called.
     pub(super) fn due(&self) -> Instant {
-        let others = [self.components.due(), self.alignment_due()];
+        let others = [self.components.due(), self.alignment_due(), self.candidates_due()];
         others.into_iter().flatten().fold(self.schedule.next(), Instant::min)
     }
 
@@ -401,22 +410,13 @@ impl Desired {
     ) -> anyhow::Result<()> {
         self.settle();
         self.guarded(told).await?;
+        self.note_branches(changes.as_ref());
         let Some(changes) = changes else {
             self.schedule.files_are_told(false, Instant::now());
             return Ok(());
         };
         let permit = self.permit.clone();
         self.change(move |reconciler| reconciler.look_at(&changes, permit.as_deref())).await
-    }
-
-    /// Where kubepods is, or would be.
-    pub(super) fn kubepods(&self) -> &CgroupPath {
-        &self.plan.node.path
-    }
-
-    /// The roster as it is told.
-    pub(super) fn view(&self) -> &View {
-        &self.view
     }
 
     /// Decides who may run, plans anew, and has done what follows. Answers whether the plan is another one.

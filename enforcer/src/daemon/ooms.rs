@@ -55,6 +55,10 @@ pub(super) struct Ooms {
     life: Option<LifeWatch>,
     /// Whether names are known for all cgroups: all were looked at, and no life of one was lost since.
     complete: bool,
+    /// Whether all cgroups that there were have been looked at.
+    has_looked: bool,
+    /// They are to be looked at again.
+    is_scan_owed: bool,
     watch: Option<CounterWatch>,
     /// Cgroups to be taken in, in their order; each opened, watched and read.
     new: VecDeque<CgroupId>,
@@ -164,6 +168,8 @@ impl Ooms {
             world,
             life: None,
             complete: false,
+            has_looked: false,
+            is_scan_owed: false,
             watch: None,
             new: VecDeque::new(),
             known: BTreeSet::new(),
@@ -286,9 +292,12 @@ impl Ooms {
                     () = sleep(due) => self.step(Input::Tick),
                     () = index.changed() => self.learn_cgroups(),
                     changed = changes(&mut self.watch) => self.changed(changed),
-                    _ = tick.tick() => self.look_around(),
+                    _ = tick.tick() => self.look_around().await,
                     () = future::ready(()), if busy => {
                         self.work();
+                        if std::mem::take(&mut self.is_scan_owed) {
+                            self.scan().await;
+                        }
                         // The ring is read by the other half of this task.
                         tokio::task::yield_now().await;
                     }
@@ -321,8 +330,16 @@ impl Ooms {
         self.complete = self.life.is_some();
         // Those that were made meanwhile are known from their beginning.
         self.learn_lives();
+        // Where the kernel does not report cgroups, those that an earlier look did not find were made since, with counters of
+        // zero, and those that this one does not find are gone.
+        let is_next = self.life.is_none() && std::mem::replace(&mut self.has_looked, found.is_whole());
+        if is_next && found.is_whole() {
+            for cgroup in self.world.gone_since(&found) {
+                self.gone(cgroup);
+            }
+        }
         for (cgroup, counts) in self.world.take(found) {
-            self.step(Input::Known { cgroup, counts: Some(counts) });
+            self.step(Input::Known { cgroup, counts: Some(counts).filter(|_| !is_next) });
             self.new.push_back(cgroup);
         }
     }
@@ -397,7 +414,10 @@ impl Ooms {
         for _ in 0..TURN_CGROUPS {
             if let Some(cgroup) = self.looks.pop_first() {
                 if let Some(counts) = self.world.counters(cgroup) {
+                    let was_hit = self.incidents.is_hit(cgroup);
                     self.step(Input::Looked { cgroup, counts });
+                    // Whoever was killed for that limit may be counted in a cgroup that nothing has reported.
+                    self.is_scan_owed |= self.life.is_none() && !was_hit && self.incidents.is_hit(cgroup);
                 }
             } else if let Some(cgroup) = self.new.pop_front() {
                 self.take_in(cgroup);
@@ -466,8 +486,12 @@ impl Ooms {
     }
 
     /// Learns of new and gone cgroups, and counts what the programs could not tell.
-    fn look_around(&mut self) {
+    async fn look_around(&mut self) {
         self.learn_cgroups();
+        if self.life.is_none() {
+            // A container may have made cgroups of its own, which no roster names.
+            self.scan().await;
+        }
         let Some(Working { counters, .. }) = &mut self.programs else { return };
         let mut more = false;
         let told = counters.tell_drops(|stage, lost| {

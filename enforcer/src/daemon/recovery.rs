@@ -131,7 +131,8 @@ fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
             uid,
             path,
             cgroup,
-            elsewhere,
+            whole,
+            targets,
             signal,
             hard,
             threshold,
@@ -142,7 +143,7 @@ fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
             continue;
         };
         let id = Ulid::from(*id).to_string();
-        let holding = held_in_the_end(path, *cgroup, elsewhere, deadline);
+        let holding = held_in_the_end(whole.then_some((&**path, *cgroup)), targets, deadline);
         let was_signalled = told.contains(&(EventType::EvictionSignalled, id.clone()));
         let mut data = Map::from_iter([
             (String::from("evictionId"), json!(id)),
@@ -271,10 +272,11 @@ pub(super) fn subject(pod: &str) -> Subject {
     })
 }
 
-/// What the pod holds, after those that are dying have had some time to.
-fn held_in_the_end(path: &str, id: CgroupId, elsewhere: &[CgroupId], deadline: Instant) -> Holding {
+/// What an evicted pod holds of what was to be killed, after those that are dying have had some time to: its own cgroup, if
+/// that was to be, and others.
+fn held_in_the_end(own: Option<(&str, CgroupId)>, targets: &[CgroupId], deadline: Instant) -> Holding {
     loop {
-        let held = held(path, id, elsewhere);
+        let held = held(own, targets);
         if held != Holding::Doomed || Instant::now() >= deadline {
             return held;
         }
@@ -282,12 +284,12 @@ fn held_in_the_end(path: &str, id: CgroupId, elsewhere: &[CgroupId], deadline: I
     }
 }
 
-/// What the pod's own cgroup holds, and those that its containers took elsewhere.
-fn held(path: &str, id: CgroupId, elsewhere: &[CgroupId]) -> Holding {
+fn held(own: Option<(&str, CgroupId)>, targets: &[CgroupId]) -> Holding {
     let mount = Path::new(cgroup::MOUNT);
-    let own = CgroupPath::parse(path).ok().map_or(Holding::Nobody, |path| held_at(&path, id));
-    let handles = if elsewhere.is_empty() { None } else { Handles::of(mount).ok() };
-    let others = elsewhere.iter().map(|id| match handles.as_ref().map(|handles| handles.find(*id)) {
+    let own = own.and_then(|(path, id)| Some((CgroupPath::parse(path).ok()?, id)));
+    let own = own.map_or(Holding::Nobody, |(path, id)| held_at(&path, id));
+    let handles = if targets.is_empty() { None } else { Handles::of(mount).ok() };
+    let others = targets.iter().map(|id| match handles.as_ref().map(|handles| handles.find(*id)) {
         Some(Sought::Found(path)) => held_at(&path, *id),
         Some(Sought::Gone) => Holding::Nobody,
         // Who may live must not be taken for dead.

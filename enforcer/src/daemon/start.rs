@@ -13,7 +13,7 @@ use crate::{
     config::{Config, Mode},
     journal::{Event, EventType, Journal, StoreError, Subject},
     policy::threshold::Signal,
-    sense::{self, HostFacts},
+    sense::{self, HostFacts, snapshot::BUDGET},
     serve::{self, Observe},
 };
 
@@ -137,7 +137,7 @@ pub(super) fn tell_start(journal: &Journal, config: &Config, host: &Host, facts:
     for lost in sense::host_lost(facts) {
         telling::degraded(journal, lost.what, &lost.message());
     }
-    if let Err(error) = open_files::allow(host.node.pods) {
+    if let Err(error) = open_files::allow(host.node.pods, &BUDGET) {
         telling::degraded(journal, "openFiles", &error.to_string());
     }
     // Of this thread, and of those that it starts: all that matters are younger.

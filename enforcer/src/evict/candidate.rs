@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use super::{executor, stat};
 use crate::{
     cgroup::{self, CgroupDir, Forbidden, Guard, Origin},
+    journal::MOST_TARGETS,
     model::{CgroupId, CgroupPath, ContainerKind, PodName, PodUid, QosClass, ResourceName},
     policy::{
         ContainerPlan, PodPlan,
@@ -57,8 +58,11 @@ pub struct Candidate {
     /// The pod's `cpu.weight`; none where it has none, or where its cgroup outlives the kill: nobody would give it back.
     pub(super) weight: Option<OwnedFd>,
     pub(super) targets: Vec<Target>,
-    /// The ids of those that are not its own cgroup or within it, for the intent page.
+    /// The ids of those that are not its own cgroup or within it.
     pub(super) elsewhere: Vec<CgroupId>,
+    /// What the intent page says of it: whether all of its own cgroup is killed, and the ids of what else is.
+    pub(super) is_whole: bool,
+    pub(super) pledged: Vec<CgroupId>,
     /// What it and its containers request, for what is said of them.
     pub(super) requested: Requests,
     /// Where its containers are.
@@ -190,7 +194,13 @@ impl Candidate {
                 open_count(dir, &mut counted)?;
             }
         }
+        // Of more containers than are written down, one might live and not be seen.
+        let is_whole = is_killed || targets.len() > MOST_TARGETS;
+        let pledged =
+            if is_whole { elsewhere.clone() } else { targets.iter().map(|target| target.dir.id()).collect() };
         Ok(Self {
+            is_whole,
+            pledged,
             identity: identity(plan),
             label: plan.name.to_string(),
             facts: facts(plan, dir.id()),

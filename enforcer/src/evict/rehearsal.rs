@@ -313,6 +313,8 @@ fn decoy(name: &str, charged: ChargeFiles) -> io::Result<Candidate> {
             events: file("populated 1\n")?,
         }],
         elsewhere: Vec::new(),
+        is_whole: true,
+        pledged: Vec::new(),
         requested: Requests::default(),
         containers: Vec::new(),
     })

@@ -36,8 +36,8 @@ const LIMITS: Range<usize> = 17..63;
 const MAKING: Range<usize> = 63..64;
 const SLOTS: usize = MAKING.end;
 
-/// So many of the cgroups that a victim's containers took elsewhere are written down.
-const MOST_ELSEWHERE: usize = 16;
+/// So many cgroups of a victim beside its own are written down.
+pub const MOST_TARGETS: usize = 16;
 
 /// Something that is about to be done, and must not be forgotten.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -74,8 +74,12 @@ pub enum Intent<'a> {
         path: Cow<'a, str>,
         /// Its cgroup's id.
         cgroup: CgroupId,
-        /// The ids of the cgroups that its containers took elsewhere; of many the first 16.
-        elsewhere: Cow<'a, [CgroupId]>,
+        /// Whether its own cgroup is killed with all in it. Else its containers alone are: what lives in its own cgroup
+        /// beside them, such as a sandbox, says nothing of them.
+        whole: bool,
+        /// The ids of the other cgroups that are killed: those that its containers took elsewhere, of many the first
+        /// [`MOST_TARGETS`]; all its containers' where it is not killed as a whole.
+        targets: Cow<'a, [CgroupId]>,
         /// The signal whose threshold was met, as events name it.
         signal: Cow<'a, str>,
         /// Whether that is a hard one.
@@ -282,6 +286,7 @@ fn read(page: &SharedWords, slot: usize) -> Option<Intent<'static>> {
 const KNOB: u8 = 1;
 const CGROUP: u8 = 3;
 const EVICTION: u8 = 4;
+const EVICTION_OF_CONTAINERS: u8 = 5;
 
 /// Writes into a buffer until it is full.
 struct Encoder<'a> {
@@ -328,14 +333,16 @@ fn encode(intent: &Intent<'_>, bytes: &mut [u8]) -> Option<usize> {
             uid,
             path,
             cgroup,
-            elsewhere,
+            whole,
+            targets,
             signal,
             hard,
             threshold,
             observed,
             decided_ns,
         } => {
-            to.put(&[EVICTION, u8::from(*hard)])?;
+            let kind = if *whole { EVICTION } else { EVICTION_OF_CONTAINERS };
+            to.put(&[kind, u8::from(*hard)])?;
             to.put(&id.to_le_bytes())?;
             for number in [cgroup.0, *threshold, *observed, *decided_ns] {
                 to.number(number)?;
@@ -343,7 +350,7 @@ fn encode(intent: &Intent<'_>, bytes: &mut [u8]) -> Option<usize> {
             for text in [signal, pod, uid, path] {
                 to.text(text)?;
             }
-            let written = elsewhere.get(..MOST_ELSEWHERE).unwrap_or(elsewhere);
+            let written = targets.get(..MOST_TARGETS).unwrap_or(targets);
             to.put(&[u8::try_from(written.len()).ok()?])?;
             for cgroup in written {
                 to.number(cgroup.0)?;
@@ -367,7 +374,7 @@ impl Decoder<'_> {
         self.array().map(u64::from_le_bytes)
     }
 
-    fn elsewhere(&mut self) -> Option<Cow<'static, [CgroupId]>> {
+    fn targets(&mut self) -> Option<Cow<'static, [CgroupId]>> {
         let [count] = self.array()?;
         (0..count).map(|_| self.number().map(CgroupId)).collect()
     }
@@ -393,7 +400,8 @@ fn decode(bytes: &[u8]) -> Option<Intent<'static>> {
                 new: from.text()?,
             }
         }
-        [EVICTION] => Intent::Eviction {
+        [kind @ (EVICTION | EVICTION_OF_CONTAINERS)] => Intent::Eviction {
+            whole: kind == EVICTION,
             hard: from.array()? == [1],
             id: from.array().map(u128::from_le_bytes)?,
             cgroup: CgroupId(from.number()?),
@@ -404,7 +412,7 @@ fn decode(bytes: &[u8]) -> Option<Intent<'static>> {
             pod: from.text()?,
             uid: from.text()?,
             path: from.text()?,
-            elsewhere: from.elsewhere()?,
+            targets: from.targets()?,
         },
         [CGROUP] => Intent::Cgroup { path: from.text()?, mark: from.text()? },
         _ => return None,
@@ -437,7 +445,8 @@ mod tests {
             uid: "6c1a4e95".into(),
             path: "/kubepods/besteffort/pod6c1a4e95".into(),
             cgroup: CgroupId(7),
-            elsewhere: vec![CgroupId(8), CgroupId(u64::MAX)].into(),
+            whole: true,
+            targets: vec![CgroupId(8), CgroupId(u64::MAX)].into(),
             signal: "pid.available".into(),
             hard: true,
             threshold: 1,
@@ -501,6 +510,47 @@ mod tests {
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
         let is_tmpfs = |line: &&str| line.split(' ').nth(1) == Some("/dev/shm") && line.contains(" tmpfs ");
         assert_eq!(in_memory("/dev/shm"), mounts.lines().any(|line| is_tmpfs(&line)));
+    }
+
+    #[test]
+    fn an_eviction_of_containers_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut first = Intents::open(dir.path(), "b1").unwrap();
+        let Intent::Eviction {
+            id,
+            pod,
+            uid,
+            path,
+            cgroup,
+            targets,
+            signal,
+            hard,
+            threshold,
+            observed,
+            decided_ns,
+            ..
+        } = eviction()
+        else {
+            panic!()
+        };
+        let whole = false;
+        let of_containers = Intent::Eviction {
+            id,
+            pod,
+            uid,
+            path,
+            cgroup,
+            whole,
+            targets,
+            signal,
+            hard,
+            threshold,
+            observed,
+            decided_ns,
+        };
+        let _held = first.reflex.hold(&of_containers).unwrap();
+        drop(first);
+        assert_eq!(Intents::open(dir.path(), "b1").unwrap().left, [of_containers]);
     }
 
     #[test]

@@ -232,14 +232,13 @@ impl Store {
         first.saturating_sub(self.next).saturating_sub(told.sum())
     }
 
-    /// Makes the index whole that a start on a full disk could not. Later nobody would: a start looks at the last segment
-    /// alone.
+    /// Makes the index whole that a start on a full or read-only disk could not. Later nobody would: a start looks at the
+    /// last segment alone.
     fn repair(&mut self) -> Result<(), StoreError> {
         let Some(segment) = &self.unrepaired else { return Ok(()) };
         // Its index must not be behind what is written next when the power fails.
-        let repaired = segment.recover(true).and_then(|_extent| segment.sync(&*self.medium));
-        match repaired {
-            Err(error) if is_no_room(&error) => {
+        match repair(&*self.medium, segment.header.first) {
+            Err(error) if is_refused_for_now(&error) => {
                 return Err(failed("repair", &*self.medium, &names(segment.header.first).1)(error));
             }
             // The log goes on without those events: all that comes is worth more.
@@ -343,9 +342,24 @@ impl Store {
     }
 }
 
-/// Whether that says that there is no room for now.
-fn is_no_room(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+/// Whether that says that the disk takes nothing for now.
+fn is_refused_for_now(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::ReadOnlyFilesystem
+    )
+}
+
+/// Makes the index of a segment whole, by files of its own: those of its readers may have been opened on a disk that was
+/// read-only.
+fn repair(medium: &dyn Medium, first: u64) -> io::Result<()> {
+    match Segment::open(medium, first, Access::Write)? {
+        Found::Segment(segment) => {
+            segment.recover(true)?;
+            segment.sync(medium)
+        }
+        Found::Newer(_) | Found::NoIndex => Err(io::Error::other("its index has been replaced")),
+    }
 }
 
 /// The segments of a folder that a daemon may be writing, or has left: for reading only, in order.

@@ -16,7 +16,7 @@ mod weight;
 mod zones;
 
 pub use self::{
-    branch::{BranchFiles, MOST_BELOW},
+    branch::{BUDGET, BranchFiles, Budget, FILES_BELOW, SHARE_BELOW},
     cgroup::{CgroupView, EventCounts, Guarded},
     charge::{Charge, ChargeFiles, Split},
     node::{NodeFiles, NodePaths, NodeView},

@@ -1,9 +1,12 @@
 //! Cgroups that die as a whole.
+use std::time::Duration;
+
+use enforcer_tests::cgroup::Cgroup;
 use serde_json::json;
 
 use super::{
     Scene, assert_holds,
-    scene::{kills, place, victims, wait_for_processes},
+    scene::{counters, kills, place, start, victims, wait_for_processes},
 };
 
 /// A container of that many processes, of which the last runs into the limit.
@@ -58,4 +61,45 @@ fn of_five_processes() {
 #[guest_test(kernel)]
 fn of_two_hundred_processes() {
     whole_container("two-hundred", 200, "192Mi", "512Mi");
+}
+
+/// The kernel counts the kills in the cgroup that the container made, the first of them twice, and the group above it.
+#[guest_test(kernel)]
+fn of_a_cgroup_that_the_container_made() {
+    let mut scene = Scene::open("nested", "");
+    scene.pod("nested", &[("app", "32Mi"), ("side", "32Mi")]);
+    let container = "/kubepods/burstable/podnested/app";
+    let inner = Cgroup::create(&format!("{container}/inner")[1..]).unwrap();
+    let cgroup = format!("{container}/inner");
+    let mut group = 0;
+    for _ in 0..3 {
+        let mut bystander = start(&inner, "exec sleep 600");
+        wait_for_processes(&cgroup, 1);
+        let mut hog = start(&inner, "exec workload spike --size 128Mi");
+        group += 1;
+        let incident = scene.incident("default/nested");
+        hog.killed();
+        bystander.killed();
+        let mut members = vec![u64::from(hog.pid()), u64::from(bystander.pid())];
+        members.sort_unstable();
+        assert_eq!(victims(&incident), members);
+        let member = place("nested", "app", &cgroup);
+        assert_holds(
+            &incident,
+            &json!({
+                "scope": "container",
+                "limitOwner": container,
+                "victims": vec![member; 2],
+                "counters": {"oomGroupKill": 1},
+                "countersAfter": {"oomKill": counters(&cgroup)["oomKill"], "oomGroupKill": group},
+                "reconciliation": "matched",
+                "reconstructed": false,
+            }),
+        );
+    }
+    assert_eq!(counters(container)["oomGroupKill"], 3);
+    // What counters show is reported once their records are three seconds late.
+    scene.stream.drain(Duration::from_secs(4));
+    scene.close(0);
+    drop(inner);
 }

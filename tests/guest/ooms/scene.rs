@@ -2,6 +2,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::{Command, Stdio},
     time::Duration,
 };
 
@@ -199,6 +200,13 @@ impl Running {
         let told_ms = victim["startTimeMs"].as_u64().unwrap();
         assert_eq!(told_ms / 10, self.start_time_ms / 10, "{victim:#}");
     }
+}
+
+/// Runs a script in a cgroup that is no container's own.
+pub(super) fn start(cgroup: &Cgroup, script: &str) -> Running {
+    let script = format!("echo 0 > {}/cgroup.procs || exit 1; {script}", cgroup.path().display());
+    let mut command = Command::new("sh");
+    Running::new(Process::new(command.args(["-c", &script]).stdout(Stdio::null()).spawn().unwrap()))
 }
 
 /// When a process was started, since boot, by /proc; a zombie still has it.

@@ -1,13 +1,13 @@
 //! Kills of which no record came: what the kernel counted is told all the same.
 use std::{path::Path, thread};
 
-use enforcer_tests::{daemon::Daemon, stream::is, wait::PATIENCE};
+use enforcer_tests::{cgroup::Cgroup, daemon::Daemon, stream::is, wait::PATIENCE};
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use serde_json::json;
 
 use super::{
     Scene, assert_holds,
-    scene::{counters, kills, merged, place},
+    scene::{counters, kills, merged, place, start},
 };
 
 /// What eBPF takes; without them the kernel refuses every program.
@@ -51,5 +51,14 @@ fn where_no_program_can_be_loaded() {
         });
         assert_holds(&incident, &merged(&expected, &place("web", "app", cgroup)));
     }
+    // A cgroup that the container made meanwhile is found by itself, and is the container's.
+    let inner = Cgroup::create("kubepods/burstable/podweb/app/inner").unwrap();
+    start(&inner, "exec workload spike --size 128Mi").killed();
+    let incident = scene.incident("default/web");
+    let nested = format!("{cgroup}/inner");
+    let expected = json!({"reconstructed": true, "scope": "container", "limitOwner": cgroup, "countersAfter": kills(&nested)});
+    let place = place("web", "app", &nested);
+    assert_holds(&incident, &merged(&json!({"countersBefore": {"oomKill": 0}}), &merged(&expected, &place)));
     scene.close(0);
+    drop(inner);
 }

@@ -72,6 +72,12 @@ impl Aligning {
         self.next = self.next.min(Instant::now() + SOON);
     }
 
+    /// Takes note that what a pod is weighed by is to be opened again.
+    pub(super) fn reopen(&mut self, uid: &PodUid) {
+        self.members.retain(|member| member.uid != *uid);
+        self.renew();
+    }
+
     /// Takes note that something runs short fast: whoever takes it is weighed at once, however long all were at rest.
     fn stir(&mut self) {
         let now = Instant::now();

@@ -4,12 +4,12 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use super::{Desired, telling};
+use super::{Desired, refused::Refused, telling};
 use crate::{
-    cgroup::{self, CgroupDir, Guard},
+    cgroup::{self, CgroupDir, Changes, Guard},
     daemon::lookout::{Kubepods, Sights, Suspect},
     evict::{Candidate, EndError, Ending, Endings, OpenError},
     journal::Journal,
@@ -19,12 +19,12 @@ use crate::{
 };
 
 /// Opens pods with what of them may be killed here.
-pub(super) struct Opening {
+pub(super) struct Opener {
     guard: Arc<Guard>,
     open: fn(&CgroupDir, &Arc<Guard>, &PodPlan) -> Result<Candidate, OpenError>,
 }
 
-impl Opening {
+impl Opener {
     /// Where the kubelet owns the pods' cgroups, their containers alone are killed.
     pub(super) fn new(kubelets: bool, components: &[NodeComponent]) -> Self {
         let guard = Arc::new(Guard::new(Path::new("/proc"), components));
@@ -42,12 +42,44 @@ impl Opening {
     }
 }
 
+/// How long a candidate stays as it was opened at the least, however often cgroups come and go in it.
+const REOPEN_PAUSE: Duration = Duration::from_secs(1);
+
+/// What is to be opened, or opened again.
+#[derive(Debug, Default)]
+pub(super) struct Opening {
+    /// Those that could not be opened.
+    refused: Refused,
+    /// Those in whose cgroups others were made or removed since they were opened.
+    branched: BTreeSet<PodUid>,
+}
+
+impl Opening {
+    fn refuse(&mut self, plan: &PodPlan, cgroup: CgroupId, error: &OpenError, now: Instant) {
+        let message = format!("pod {} cannot be evicted: {}", plan.name, crate::chain(error));
+        self.refused.refuse(plan, cgroup, message, now);
+    }
+}
+
 /// A candidate, and what it was opened for.
 pub(super) struct Standing {
     plan: PodPlan,
     pub(super) candidate: Arc<Candidate>,
+    opened: Instant,
     /// The containers' cgroups that stood then: their brakes are open.
     containers: Vec<Option<CgroupId>>,
+}
+
+impl Standing {
+    fn may_reopen_at(&self) -> Instant {
+        self.opened + REOPEN_PAUSE
+    }
+
+    /// The cgroups whose memory it reads with that of the cgroups right below them.
+    fn paths(&self) -> impl Iterator<Item = &CgroupPath> {
+        let adopted = self.plan.containers.iter().filter(|container| container.adopted);
+        std::iter::once(&self.plan.cgroup.path).chain(adopted.map(|container| &container.cgroup.path))
+    }
 }
 
 fn is_evicted(plan: &PodPlan) -> bool {
@@ -81,7 +113,9 @@ impl Desired {
     /// more, as it was evicted or rejected or is no source's any longer, is one as long as its cgroup stands: what is left of it
     /// fills the node like any other (the kubelet counts terminating pods as active too). Without a process it is not chosen.
     pub(in crate::daemon) fn new_candidates(&mut self) -> Option<Vec<Arc<Candidate>>> {
-        if !std::mem::take(&mut self.are_candidates_stale) {
+        let now = Instant::now();
+        let is_due = self.candidates_due().is_some_and(|due| due <= now);
+        if !std::mem::take(&mut self.are_candidates_stale) && !is_due {
             return None;
         }
         let (root, plan) = (Arc::clone(self.hierarchy.as_ref()?.root()), Arc::clone(&self.plan));
@@ -91,33 +125,88 @@ impl Desired {
         let holders = cgroup::holders(&plan, &self.retired.iter().collect());
         let planned = plan.pods.iter().filter_map(|pod| self.evicted_by(pod, &holders));
         let wanted: Vec<_> = planned.chain(self.leaving.values().cloned().map(Cow::Owned)).collect();
-        for plan in wanted {
-            let plan = plan.as_ref();
+        for plan in &wanted {
+            let plan: &PodPlan = plan;
             let held = |path| self.ids.get(path).copied().filter(|_| holders.get(path) == Some(&plan.uid));
             let id = held(&plan.cgroup.path).or_else(|| self.going(plan, &holders));
             let containers: Vec<_> =
                 plan.containers.iter().map(|container| held(&container.cgroup.path)).collect();
-            let standing = before.remove(&plan.uid).filter(|standing| {
+            let known = before.remove(&plan.uid);
+            let was_known = known.is_some();
+            let standing = known.filter(|standing| {
                 standing.plan == *plan
                     && standing.candidate.facts().protected == self.protected.contains(&plan.name)
                     && Some(standing.candidate.facts().cgroup) == id
                     && standing.containers == containers
             });
-            let candidate = match standing {
-                Some(standing) => Some(standing.candidate),
-                None if id.is_none() => None,
-                None => {
-                    differs = true;
-                    as_held(plan, &holders).and_then(|plan| self.open(&root, &plan))
+            if let Some(mut standing) = standing {
+                if !self.opening.branched.contains(&plan.uid) || now < standing.may_reopen_at() {
+                    order.push(Arc::clone(&standing.candidate));
+                    self.candidates.insert(plan.uid.clone(), standing);
+                    continue;
                 }
-            };
-            if let Some(candidate) = candidate {
-                order.push(Arc::clone(&candidate));
-                let standing = Standing { plan: plan.clone(), candidate, containers };
+                standing.opened = now;
+                match as_held(plan, &holders).map(|held| self.open(&root, &held)) {
+                    Some(Ok(candidate)) => {
+                        differs = true;
+                        standing.candidate = candidate;
+                        self.aligning.reopen(&plan.uid);
+                        self.opening.branched.remove(&plan.uid);
+                    }
+                    Some(Err(error @ OpenError::Forbidden { .. })) => {
+                        differs = true;
+                        self.opening.refuse(plan, standing.candidate.facts().cgroup, &error, now);
+                        continue;
+                    }
+                    // It can be evicted still as it was opened before, and is tried again.
+                    Some(Err(OpenError::Cgroup(_))) | None => {}
+                }
+                order.push(Arc::clone(&standing.candidate));
                 self.candidates.insert(plan.uid.clone(), standing);
+                continue;
+            }
+            differs |= was_known;
+            let Some((id, held)) = id.zip(as_held(plan, &holders)) else {
+                self.opening.refused.forget(&plan.uid);
+                continue;
+            };
+            if !self.opening.refused.may_try(plan, id, now) {
+                continue;
+            }
+            match self.open(&root, &held) {
+                Ok(candidate) => {
+                    differs = true;
+                    self.opening.refused.forget(&plan.uid);
+                    self.opening.branched.remove(&plan.uid);
+                    order.push(Arc::clone(&candidate));
+                    let standing = Standing { plan: plan.clone(), candidate, opened: now, containers };
+                    self.candidates.insert(plan.uid.clone(), standing);
+                }
+                // What stands there next has another id.
+                Err(OpenError::Cgroup(error)) if error.is_gone() => self.opening.refused.forget(&plan.uid),
+                Err(error) => self.opening.refuse(plan, id, &error, now),
             }
         }
+        let Self { opening: Opening { refused, branched }, journal, candidates, .. } = self;
+        let uids: BTreeSet<_> = wanted.iter().map(|plan| &plan.uid).collect();
+        refused.settle(|uid| uids.contains(uid), journal);
+        branched.retain(|uid| candidates.contains_key(uid));
         (differs || !before.is_empty()).then_some(order)
+    }
+
+    /// Notes in which cgroups others were made or removed; without changes that are known it may be any. What a candidate
+    /// reads of them was opened before.
+    pub(super) fn note_branches(&mut self, changes: Option<&Changes>) {
+        let known = changes.filter(|changes| !changes.overflow);
+        let is_changed = |path: &CgroupPath| known.is_none_or(|changes| changes.children.contains(path));
+        let changed = self.candidates.iter().filter(|(_, standing)| standing.paths().any(is_changed));
+        self.opening.branched.extend(changed.map(|(uid, _)| uid.clone()));
+    }
+
+    /// When a candidate is to be opened again, or one that could not be.
+    pub(super) fn candidates_due(&self) -> Option<Instant> {
+        let branched = self.opening.branched.iter().filter_map(|uid| self.candidates.get(uid));
+        branched.map(Standing::may_reopen_at).chain(self.opening.refused.due()).min()
     }
 
     /// The plan by which a pod may be evicted, if it may.
@@ -178,12 +267,24 @@ impl Desired {
         keep_leaving(&mut self.leaving, before, &leaving.map(|entry| &entry.pod.uid).collect());
     }
 
-    /// Opens a pod of the plan; none if it has no cgroup, and so no processes.
-    fn open_planned(&mut self, uid: &PodUid) -> Option<Arc<Candidate>> {
+    /// Opens a pod of the plan that is to make way; none if it has no cgroup, and so no processes.
+    fn open_planned(&self, uid: &PodUid) -> Option<Arc<Candidate>> {
         let root = Arc::clone(self.hierarchy.as_ref()?.root());
         let plan = self.plan.pods.iter().find(|plan| plan.uid == *uid)?;
         let plan = self.let_in(plan)?;
-        self.open(&root, &plan)
+        match self.open(&root, &plan) {
+            Ok(candidate) => Some(candidate),
+            Err(OpenError::Cgroup(error)) if error.is_gone() => None,
+            Err(error) => {
+                let message = format!(
+                    "pod {} does not make way for a critical one: {}",
+                    plan.name,
+                    crate::chain(&error)
+                );
+                telling::degraded(&self.journal, "preemption", &message);
+                None
+            }
+        }
     }
 
     /// The pod with what would be its own if it were let in; none if its cgroup is another's.
@@ -192,19 +293,9 @@ impl Desired {
         as_held(plan, &cgroup::holders(&self.plan, &retired))
     }
 
-    fn open(&mut self, root: &CgroupDir, plan: &PodPlan) -> Option<Arc<Candidate>> {
-        match self.opening.open(root, plan) {
-            Ok(candidate) => Some(Arc::new(candidate.protected(self.protected.contains(&plan.name)))),
-            Err(OpenError::Cgroup(error)) if error.is_gone() => None,
-            Err(error) => {
-                self.are_candidates_stale = true;
-                let message = format!("pod {} cannot be evicted: {}", plan.name, crate::chain(&error));
-                if self.told.insert(message.clone()) {
-                    telling::degraded(&self.journal, "candidate", &message);
-                }
-                None
-            }
-        }
+    fn open(&self, root: &CgroupDir, plan: &PodPlan) -> Result<Arc<Candidate>, OpenError> {
+        let candidate = self.opener.open(root, plan)?;
+        Ok(Arc::new(candidate.protected(self.protected.contains(&plan.name))))
     }
 
     /// Ends a pod that a critical one preempts, on the thread for that; told by the emptying of its cgroup.

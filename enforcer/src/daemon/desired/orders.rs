@@ -86,7 +86,7 @@ impl Desired {
         let hierarchy =
             self.hierarchy.as_ref().ok_or_else(|| refused("has no cgroup: this host has no cgroup v2"))?;
         let plan = self.let_in(plan).ok_or_else(|| refused("names a cgroup that is another pod's"))?;
-        let candidate = self.opening.open(hierarchy.root(), &plan).map_err(|error| match error {
+        let candidate = self.opener.open(hierarchy.root(), &plan).map_err(|error| match error {
             OpenError::Cgroup(error) if error.is_gone() => {
                 refused("has no cgroup: there is nothing to evict")
             }

@@ -7,11 +7,21 @@ use crate::{
         admission::{Rejection, under_conditions},
         threshold::NodeCondition,
     },
-    serve::{ContainerView, PodState, PodView},
+    serve::{ContainerView, PodState, PodView, View},
     source::{Entry, State},
 };
 
 impl Desired {
+    /// The roster as it is reported.
+    pub(in crate::daemon) fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Where kubepods is, or would be.
+    pub(in crate::daemon) fn kubepods(&self) -> &CgroupPath {
+        &self.plan.node.path
+    }
+
     /// Brings it up to date.
     pub(super) fn renew_view(&mut self) {
         let id_of = |path: &CgroupPath| self.ids.get(path).map(|id| id.0);

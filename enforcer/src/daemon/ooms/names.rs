@@ -1,5 +1,5 @@
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
@@ -49,6 +49,15 @@ struct Node {
 pub(super) struct Found {
     nodes: HashMap<CgroupId, Node>,
     counts: Vec<(CgroupId, OomCounts)>,
+    /// Whether some could not be looked at, though they are there.
+    has_failed: bool,
+}
+
+impl Found {
+    /// Whether all cgroups that there are were found.
+    pub(super) fn is_whole(&self) -> bool {
+        !self.has_failed && !self.nodes.is_empty() && self.nodes.len() <= MAX_CGROUPS
+    }
 }
 
 impl Names {
@@ -90,6 +99,18 @@ impl Names {
             self.insert(cgroup, node);
         }
         found.counts
+    }
+
+    /// Takes those for gone that a look at all cgroups did not find any more.
+    pub(super) fn gone_since(&mut self, found: &Found) -> Vec<CgroupId> {
+        let buried: HashSet<_> = self.graves.iter().map(|(_, cgroup)| *cgroup).collect();
+        let is_gone = |cgroup: &CgroupId| !found.nodes.contains_key(cgroup) && !buried.contains(cgroup);
+        let gone: Vec<_> = self.nodes.keys().copied().filter(is_gone).collect();
+        let now = Instant::now();
+        for cgroup in &gone {
+            self.learn(&Life::Gone(*cgroup), now);
+        }
+        gone
     }
 
     /// Learns of a cgroup made or removed; false if it lies in one that is not known.
@@ -168,12 +189,25 @@ fn walk(root: &CgroupDir) -> Found {
     let mut pending = vec![(root.id(), CgroupPath::root())];
     while let Some((parent, path)) = pending.pop() {
         // One that went away meanwhile has no children either.
-        let children = root.open(&path).and_then(|dir| dir.children()).unwrap_or_default();
+        let children = root.open(&path).and_then(|dir| dir.children()).unwrap_or_else(|error| {
+            found.has_failed |= !error.is_gone();
+            Vec::new()
+        });
         for name in children {
             let Ok(child) = path.child(&name) else { continue };
-            let Ok(dir) = root.open(&child) else { continue };
+            let dir = match root.open(&child) {
+                Ok(dir) => dir,
+                Err(error) => {
+                    found.has_failed |= !error.is_gone();
+                    continue;
+                }
+            };
             found.nodes.insert(dir.id(), Node { parent, name: name.into() });
-            found.counts.extend(read_counters(&dir).map(|counts| (dir.id(), counts)));
+            match dir.read(COUNTERS) {
+                Ok(text) => found.counts.push((dir.id(), OomCounts::parse(&text))),
+                // Memory is not counted there.
+                Err(error) => found.has_failed |= !error.is_gone(),
+            }
             pending.push((dir.id(), child));
         }
         if found.nodes.len() > MAX_CGROUPS {
@@ -309,6 +343,34 @@ mod tests {
             names.learn(&made(cgroup, root, "y"), now);
         }
         assert!(names.nodes.len() <= MAX_CGROUPS);
+    }
+
+    /// Where the kernel does not report them.
+    #[test]
+    fn a_second_look_finds_what_a_container_made_and_misses_what_is_gone() {
+        let (temp, mut names, _) = names();
+        let dir = |path: &str| {
+            let dir = temp.path().join(path);
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join(COUNTERS), "oom 1\noom_kill 1\n").unwrap();
+            dir
+        };
+        let app = dir("kubepods/podu/app");
+        let first = walk(names.root.as_ref().unwrap());
+        assert!(first.is_whole());
+        assert_eq!(names.take(first).len(), 1);
+        dir("kubepods/podu/app/inner");
+        let second = walk(names.root.as_ref().unwrap());
+        assert_eq!(names.gone_since(&second), []);
+        let counts = names.take(second);
+        let path = |cgroup: &CgroupId| names.path(*cgroup).unwrap().to_string();
+        let mut paths: Vec<_> = counts.iter().map(|(cgroup, _)| path(cgroup)).collect();
+        paths.sort();
+        assert_eq!(paths, ["/kubepods/podu/app", "/kubepods/podu/app/inner"]);
+        fs::remove_dir_all(&app).unwrap();
+        let third = walk(names.root.as_ref().unwrap());
+        assert_eq!(names.gone_since(&third).len(), 2);
+        assert_eq!(names.gone_since(&third), [], "once");
     }
 
     #[test]

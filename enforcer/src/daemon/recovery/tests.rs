@@ -10,7 +10,8 @@ fn an_eviction_is_told_once_and_its_pod_stays_evicted() {
         uid: "hog".into(),
         path: "/no/such/cgroup".into(),
         cgroup: CgroupId(1),
-        elsewhere: Vec::new().into(),
+        whole: true,
+        targets: Vec::new().into(),
         signal: "pid.available".into(),
         hard: true,
         threshold: 10,
@@ -55,7 +56,8 @@ fn one_whose_signal_was_told_counts_once_and_one_whose_was_not_is_made_up_for() 
             uid: "hog".into(),
             path: "/no/such/cgroup".into(),
             cgroup: CgroupId(1),
-            elsewhere: Vec::new().into(),
+            whole: true,
+            targets: Vec::new().into(),
             signal: "pid.available".into(),
             hard: true,
             threshold: 10,
@@ -77,7 +79,7 @@ fn one_whose_signal_was_told_counts_once_and_one_whose_was_not_is_made_up_for() 
 /// A process of its own, which nobody has killed.
 #[test]
 fn what_lives_elsewhere_is_not_dead() {
-    assert_eq!(held("/no/such", CgroupId(1), &[]), Holding::Nobody);
+    assert_eq!(held(Some(("/no/such", CgroupId(1))), &[]), Holding::Nobody);
     // Nowhere near a cgroup: that it is gone is known where ids can be looked up at all.
-    assert_ne!(held("/no/such", CgroupId(1), &[CgroupId(u64::MAX)]), Holding::Doomed);
+    assert_ne!(held(Some(("/no/such", CgroupId(1))), &[CgroupId(u64::MAX)]), Holding::Doomed);
 }

@@ -61,6 +61,11 @@ fn its_containers_alone_are_killed_if_they_are_known_and_else_all_of_it() {
     let (own, app) = ("/kubepods/besteffort/poda", "/kubepods/besteffort/poda/app");
     let mut plan = pod.plan();
     assert_eq!(targets(&plan), [app]);
+    // A start after a crash looks at what was to be killed: the sandbox lives on in the pod's own cgroup.
+    let candidate = Candidate::open_containers(&node.root(), &guard(), &plan).unwrap();
+    assert_eq!((candidate.is_whole, &*candidate.pledged), (false, &[candidate.targets[0].dir.id()][..]));
+    let candidate = node.open(&pod).unwrap();
+    assert_eq!((candidate.is_whole, &*candidate.pledged), (true, &[][..]));
     let mut other = plan.containers[0].clone();
     other.cgroup.path = CgroupPath::parse(&format!("{own}/other")).unwrap();
     for (kind, killed) in

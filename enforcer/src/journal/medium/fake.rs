@@ -70,6 +70,8 @@ struct State {
     dead: Arc<AtomicBool>,
     /// Nothing more can be written.
     full: bool,
+    /// It is mounted read-only.
+    read_only: bool,
     /// Of a hundred syncs, so many fail, and what they should have written is forgotten to be unwritten.
     sync_fails_percent: u64,
     /// So many calls were made.
@@ -85,6 +87,8 @@ struct FakeFile {
     fake: Fake,
     inode: usize,
     locks: bool,
+    /// Opened for reading alone.
+    reads_only: bool,
 }
 
 fn gone() -> io::Error {
@@ -111,6 +115,7 @@ impl Fake {
             fuse: None,
             dead,
             full: false,
+            read_only: false,
             sync_fails_percent: 0,
             calls: 0,
         })))
@@ -135,6 +140,11 @@ impl Fake {
 
     pub(in crate::journal) fn set_full(&self, full: bool) {
         self.state().full = full;
+    }
+
+    /// It is mounted anew; what was opened for reading alone stays so.
+    pub(in crate::journal) fn set_read_only(&self, read_only: bool) {
+        self.state().read_only = read_only;
     }
 
     pub(in crate::journal) fn set_sync_fails(&self, percent: u64) {
@@ -231,6 +241,11 @@ impl Fake {
         }
     }
 
+    /// Whether names can be changed.
+    fn writable(state: &State) -> io::Result<()> {
+        if state.read_only { Err(Errno::ROFS.into()) } else { Ok(()) }
+    }
+
     fn room(state: &State) -> io::Result<()> {
         if state.full { Err(Errno::NOSPC.into()) } else { Ok(()) }
     }
@@ -295,6 +310,10 @@ impl Medium for Fake {
 
     fn open(&self, name: &str, access: Access) -> io::Result<Box<dyn MediumFile>> {
         let mut state = self.call()?;
+        let reads_only = matches!(access, Access::Read);
+        if state.read_only && !reads_only {
+            return Err(Errno::ROFS.into());
+        }
         let found = state.live.get(name).copied();
         let inode = match (found, access) {
             (Some(_), Access::New) => return Err(Errno::EXIST.into()),
@@ -310,7 +329,7 @@ impl Medium for Fake {
                 inode
             }
         };
-        Ok(Box::new(FakeFile { fake: self.clone(), inode, locks: false }))
+        Ok(Box::new(FakeFile { fake: self.clone(), inode, locks: false, reads_only }))
     }
 
     fn lock(&self, name: &str) -> io::Result<Box<dyn MediumFile>> {
@@ -320,7 +339,7 @@ impl Medium for Fake {
         if std::mem::replace(&mut state.inodes[inode].locked, true) {
             return Err(Errno::WOULDBLOCK.into());
         }
-        Ok(Box::new(FakeFile { fake: self.clone(), inode, locks: true }))
+        Ok(Box::new(FakeFile { fake: self.clone(), inode, locks: true, reads_only: false }))
     }
 
     fn names(&self) -> io::Result<Vec<String>> {
@@ -329,6 +348,7 @@ impl Medium for Fake {
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut state = self.call()?;
+        Self::writable(&state)?;
         if !state.live.contains_key(from) {
             return Err(Errno::NOENT.into());
         }
@@ -343,6 +363,7 @@ impl Medium for Fake {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut state = self.call()?;
+        Self::writable(&state)?;
         if !state.live.contains_key(name) {
             return Err(Errno::NOENT.into());
         }
@@ -376,6 +397,12 @@ impl Drop for FakeFile {
     }
 }
 
+impl FakeFile {
+    fn for_writing(&self) -> io::Result<()> {
+        if self.reads_only { Err(Errno::BADF.into()) } else { Ok(()) }
+    }
+}
+
 impl MediumFile for FakeFile {
     fn size(&self) -> io::Result<u64> {
         let state = self.fake.call()?;
@@ -392,6 +419,7 @@ impl MediumFile for FakeFile {
     }
 
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.for_writing()?;
         let offset = usize::try_from(offset).unwrap();
         {
             let mut state = self.fake.state();
@@ -420,6 +448,7 @@ impl MediumFile for FakeFile {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
+        self.for_writing()?;
         let mut state = self.fake.call()?;
         let len = usize::try_from(len).unwrap();
         let inode = &mut state.inodes[self.inode];

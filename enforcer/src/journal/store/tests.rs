@@ -151,6 +151,35 @@ fn an_index_that_cannot_be_made_yet_is_made_later() {
     assert_eq!(sequences(&store.segments()), [1, 2, 3, 4, 5, 6]);
 }
 
+/// The last entry is lost, and the disk is read-only at the start and writable later: its files were opened for reading
+/// alone then.
+#[test]
+fn an_index_that_a_read_only_disk_kept_from_being_whole_is_made_whole_later() {
+    let fake = Fake::new(1);
+    let medium: Arc<dyn Medium> = Arc::new(fake.clone());
+    let start = || Store::open(&medium, BOOT, None, Limits::default(), Clock::system()).unwrap();
+    let (mut store, _) = start();
+    append(&mut store, 4);
+    let short = fake.get(&names(1).1).unwrap();
+    append(&mut store, 1);
+    drop(store);
+    let index = fake.get(&names(1).1).unwrap();
+    fake.put(&names(1).1, &short);
+    fake.set_read_only(true);
+    let (mut store, recovered) = start();
+    assert_eq!((recovered.reindexed, store.unreadable()), (1, 5..6));
+    assert!(store.append(&[record(6)]).is_err());
+    assert_eq!(fake.get(&names(1).1).unwrap(), short);
+    fake.set_read_only(false);
+    append(&mut store, 1);
+    let segments = store.segments();
+    assert_eq!(sequences(&segments), [1, 2, 3, 4, 5, 6], "also by the files that were opened then");
+    assert_eq!(fake.get(&names(1).1).unwrap(), index);
+    drop(store);
+    let (store, _) = start();
+    assert_eq!(sequences(&store.segments()), [1, 2, 3, 4, 5, 6]);
+}
+
 #[test]
 fn one_writer_at_a_time() {
     let dir = tempfile::tempdir().unwrap();

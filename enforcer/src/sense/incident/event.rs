@@ -330,9 +330,10 @@ pub struct Incident {
     pub timeline_ms: Timeline,
     /// By how much the counters of limit owner and victims moved for this OOM.
     pub counters: OomCounts,
-    /// What they were before, summed.
+    /// What they were before, summed. That is where the incident of the same cgroup before this one ended.
     pub counters_before: OomCounts,
-    /// What they are now, summed.
+    /// What they were before and by how much they moved for this OOM. A kill that another incident reports is not in it,
+    /// though the kernel may have counted it by the time of the reading.
     pub counters_after: OomCounts,
     /// Whether the kernel counted as many kills as were traced.
     pub reconciled: bool,

@@ -14,6 +14,9 @@ const MAX_UNPLACED: usize = 1024;
 
 /// How long a limit that was hit may still lead to a kill: the kernel counts the one before the other, and tries for a while.
 const HIT_NS: u64 = 5_000_000_000;
+/// How long a group kill that a reading shows may still be explained by an incident. The kernel counts it where
+/// `memory.oom.group` is set, which may be above the cgroups that count the kills: of it alone nothing is expected there.
+const GROUP_NS: u64 = 10_000_000_000;
 /// The most accounts. Cgroups beyond that are told by their records alone.
 const MAX_ACCOUNTS: usize = 65_536;
 
@@ -35,6 +38,8 @@ struct Account {
     twice: u64,
     /// The first reading that shows a limit hit without a kill.
     hit: Option<Seen>,
+    /// The first reading that shows a group kill which no incident has claimed.
+    group: Option<Seen>,
     /// The latest reading of which a limit that was hit went to some incident.
     taken_ns: Option<u64>,
     /// The latest reading.
@@ -52,6 +57,8 @@ pub(super) struct Ledger {
     accounts: HashMap<CgroupId, Account>,
     /// What open incidents expect, summed.
     expected: HashMap<CgroupId, Expected>,
+    /// How many open incidents each cgroup's counters tell of.
+    concerned: HashMap<CgroupId, u64>,
     /// Those that are gone, and until when they are kept.
     graves: VecDeque<(u64, CgroupId)>,
     /// Marks of kills of which no cgroup's counters are known to have told.
@@ -63,6 +70,15 @@ pub(super) struct Ledger {
 pub(super) struct Claim {
     pub(super) before: OomCounts,
     pub(super) moved: OomCounts,
+}
+
+/// What an incident that closes makes of the group kills that the counters show.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Group {
+    /// Whether one is shown that no incident has claimed.
+    pub(super) is_shown: bool,
+    /// The cgroup that was killed as a whole, if it was for this incident.
+    pub(super) claimed: Option<CgroupId>,
 }
 
 impl Account {
@@ -80,6 +96,13 @@ impl Account {
             self.told.oom = self.told.oom.max(hit.counts.oom);
         }
     }
+
+    /// A group kill that was seen long ago, and that no incident claimed: its records were lost. The next kill is another.
+    fn forget_groups(&mut self, now_ns: u64) {
+        if let Some(group) = self.group.take_if(|group| now_ns.saturating_sub(group.at_ns) >= GROUP_NS) {
+            self.told.oom_group_kill = self.told.oom_group_kill.max(group.counts.oom_group_kill);
+        }
+    }
 }
 
 impl Ledger {
@@ -93,6 +116,7 @@ impl Ledger {
             told: counts,
             twice: 0,
             hit: None,
+            group: None,
             taken_ns: None,
             latest: None,
             suspect: None,
@@ -133,9 +157,12 @@ impl Ledger {
         self.accounts.contains_key(&cgroup)
     }
 
-    /// What was told so far.
-    pub(super) fn told(&self, cgroup: CgroupId) -> Option<OomCounts> {
-        self.accounts.get(&cgroup).map(|account| account.told)
+    /// Whether a reading shows a group kill of this cgroup that no incident has claimed.
+    pub(super) fn shows_group(&mut self, cgroup: CgroupId, seen: Seen) -> bool {
+        self.accounts.get_mut(&cgroup).is_some_and(|account| {
+            account.forget_groups(seen.at_ns);
+            seen.counts.oom_group_kill > account.told.oom_group_kill
+        })
     }
 
     /// Exchanges what one open incident expects.
@@ -162,6 +189,35 @@ impl Ledger {
         }
     }
 
+    /// Exchanges the cgroups whose counters tell of one open incident.
+    pub(super) fn concern(&mut self, before: &[CgroupId], now: &[CgroupId]) {
+        for cgroup in now {
+            *self.concerned.entry(*cgroup).or_default() += 1;
+        }
+        for cgroup in before {
+            if let Some(count) = self.concerned.get_mut(cgroup) {
+                *count -= 1;
+                if *count == 0 {
+                    self.concerned.remove(cgroup);
+                }
+            }
+        }
+    }
+
+    /// Whether this cgroup's counters tell of an open incident.
+    pub(super) fn is_concerned(&self, cgroup: CgroupId) -> bool {
+        self.concerned.contains_key(&cgroup)
+    }
+
+    /// How many kills more than an incident's own a reading has that no other expects, up to those that the kernel may have
+    /// counted twice.
+    pub(super) fn counted_twice(&self, cgroup: CgroupId, own: Expected, after: Seen) -> u64 {
+        let others = self.expected.get(&cgroup).copied().unwrap_or_default();
+        let told = self.accounts.get(&cgroup).map_or(0, |account| account.told.oom_kill);
+        let free = after.counts.oom_kill.saturating_sub(told).saturating_sub(others.kills);
+        own.twice.min(free.saturating_sub(own.kills))
+    }
+
     /// Whether open incidents expect counts of this cgroup.
     pub(super) fn is_expected(&self, cgroup: CgroupId) -> bool {
         self.expected.contains_key(&cgroup)
@@ -184,15 +240,16 @@ impl Ledger {
     }
 
     /// Credits an incident that closes with what it explains of a reading: that many kills, one more if the kernel
-    /// counted it, and, where no other incident may, all that moved of the rest. `expected` of the incident itself is
-    /// no longer in the sum.
+    /// counted it, and, where no other incident may, all that moved of the rest. `expected` of the incident itself is no
+    /// longer in the sum.
     pub(super) fn claim(
         &mut self,
         cgroup: CgroupId,
         own: Expected,
-        group: bool,
+        group: Group,
         after: Seen,
     ) -> Option<Claim> {
+        let twice = if group.is_shown { self.counted_twice(cgroup, own, after) } else { 0 };
         let others = self.expected.get(&cgroup).copied();
         let shared = others.is_some();
         let account = self.accounts.get_mut(&cgroup)?;
@@ -201,8 +258,7 @@ impl Ledger {
         let before = account.told;
         let all = after.counts.since(before);
         let free = all.oom_kill.saturating_sub(others.unwrap_or_default().kills);
-        let twice = if group { own.twice.min(free.saturating_sub(own.kills)) } else { 0 };
-        if group && shared {
+        if group.is_shown && shared {
             account.twice = account.twice.saturating_add(own.twice.saturating_sub(twice));
         }
         let explained = own.kills.saturating_add(twice);
@@ -211,9 +267,11 @@ impl Ledger {
         let moved = OomCounts {
             oom: if alone { all.oom } else { all.oom.min(1) },
             oom_kill: all.oom_kill.min(explained),
-            oom_group_kill: all.oom_group_kill.min(1),
+            oom_group_kill: if group.claimed == Some(cgroup) { all.oom_group_kill.min(1) } else { 0 },
         };
         account.tell(moved, after.at_ns);
+        // What is left of it is another's, which is to be seen from now on.
+        account.group = None;
         Some(Claim { before, moved })
     }
 
@@ -258,10 +316,13 @@ impl Ledger {
         if expected == Expected::default() && counts.oom_kill >= account.told.oom_kill {
             account.twice = 0;
             account.told.oom_kill = counts.oom_kill;
-            account.told.oom_group_kill = account.told.oom_group_kill.max(counts.oom_group_kill);
             account.forget_hits(now_ns);
             if counts.oom > account.told.oom {
                 account.hit.get_or_insert(seen);
+            }
+            account.forget_groups(now_ns);
+            if counts.oom_group_kill > account.told.oom_group_kill {
+                account.group.get_or_insert(seen);
             }
         }
         None
@@ -329,9 +390,13 @@ impl Ledger {
         account.forget_hits(now_ns);
         let all = counts.since(account.told);
         let oom = if shared { all.oom.min(1) } else { all.oom };
-        let oom_group_kill = all.oom_group_kill.min(1);
-        account.tell(OomCounts { oom, oom_kill: 0, oom_group_kill }, now_ns);
+        account.tell(OomCounts { oom, ..OomCounts::default() }, now_ns);
         oom > 0
+    }
+
+    /// Whether a reading shows a limit hit without a kill.
+    pub(super) fn is_hit(&self, cgroup: CgroupId) -> bool {
+        self.accounts.get(&cgroup).is_some_and(|account| account.hit.is_some())
     }
 
     /// Whether a limit that was hit about then went to some incident: that nothing is left does not say that it was not hit.

@@ -145,6 +145,12 @@ impl Incidents {
         self.ledger.knows(cgroup)
     }
 
+    /// Whether the limit of a cgroup was hit lately, and no kill for it is known.
+    #[must_use]
+    pub fn is_hit(&self, cgroup: CgroupId) -> bool {
+        self.ledger.is_hit(cgroup)
+    }
+
     /// Takes one input at a time of `CLOCK_BOOTTIME`, and answers with what is to be done, in order.
     pub fn step(&mut self, now_ns: u64, input: Input, world: &mut impl World) -> Vec<Output> {
         let mut out = Vec::new();
@@ -352,7 +358,11 @@ impl Incidents {
         } else {
             self.placeless.remove(&number);
         }
-        open.concerns = tally::to_read(open, world);
+        let concerns = tally::to_read(open, world);
+        if concerns != open.concerns {
+            self.ledger.concern(&open.concerns, &concerns);
+            open.concerns = concerns;
+        }
         for memory in open.memories() {
             self.by_memory.entry(memory).or_insert(number);
         }
@@ -476,6 +486,7 @@ impl Incidents {
             }
         }
         self.ledger.expect(&open.expected, &BTreeMap::new());
+        self.ledger.concern(&open.concerns, &[]);
         let sharers = open.sharers.iter().map(|shared| shared.sharer.pid);
         for pid in open.victims.iter().map(Marked::pid).chain(sharers) {
             if self.by_pid.get(&pid) == Some(&number) {
@@ -516,7 +527,7 @@ fn tell(open: &Open, tally: &Tally, world: &impl World, out: &mut Vec<Output>) {
         timeline_ms: scene::timeline(open),
         counters: tally.moved,
         counters_before: tally.before,
-        counters_after: tally.after,
+        counters_after: tally.before.plus(tally.moved),
         reconciled: tally.reconciliation == Reconciliation::Matched,
         reconciliation: tally.reconciliation,
         reconstructed: false,

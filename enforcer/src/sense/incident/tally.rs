@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     OomCounts, Reconciliation, World,
-    ledger::{Ledger, Seen},
+    ledger::{Group, Ledger, Seen},
     open::{Expected, Marked, Open},
     scene::ancestors,
 };
@@ -14,7 +14,6 @@ use crate::{model::CgroupId, sense::record::Limited};
 pub(super) struct Tally {
     pub(super) moved: OomCounts,
     pub(super) before: OomCounts,
-    pub(super) after: OomCounts,
     pub(super) reconciliation: Reconciliation,
     /// The cgroups whose own limit was hit, according to them.
     limits: Vec<CgroupId>,
@@ -25,7 +24,6 @@ impl Default for Tally {
         Self {
             moved: OomCounts::default(),
             before: OomCounts::default(),
-            after: OomCounts::default(),
             reconciliation: Reconciliation::Unreadable,
             limits: Vec::new(),
         }
@@ -47,12 +45,9 @@ impl Tally {
                 (*cgroup, seen)
             })
             .collect();
-        let group = readings.iter().any(|(cgroup, seen)| {
-            let told = ledger.told(*cgroup);
-            matches!((seen, told), (Some(seen), Some(told)) if seen.counts.oom_group_kill > told.oom_group_kill)
-        });
         // Kills of before an account began are in what it began with.
         let expected = expected_since(open, &*ledger, world);
+        let group = group(open, &readings, &expected, ledger, world);
         let mut claimed = 0_u64;
         let mut moved = BTreeMap::new();
         let exact = open.victims.iter().all(|victim| victim.mark.counted.is_some());
@@ -67,7 +62,6 @@ impl Tally {
             }
             tally.moved = tally.moved.plus(claim.moved);
             tally.before = tally.before.plus(claim.before);
-            tally.after = tally.after.plus(seen.counts);
         }
         // An older reading says something only if the kill is in it.
         let read = |cgroup: CgroupId| {
@@ -115,6 +109,29 @@ impl Tally {
     pub(super) const fn comparable(&self) -> bool {
         matches!(self.reconciliation, Reconciliation::Matched | Reconciliation::Differs)
     }
+}
+
+/// The group kill of an incident: of the cgroups from the first victim's up to the limit owner the highest that counts one
+/// (`mem_cgroup_get_oom_group` in `mm/memcontrol.c`). Where another incident may be what it is counted for, it is this one's
+/// only if it explains a kill that is counted twice.
+fn group(
+    open: &Open,
+    readings: &BTreeMap<CgroupId, Option<Seen>>,
+    expected: &BTreeMap<CgroupId, Expected>,
+    ledger: &mut Ledger,
+    world: &impl World,
+) -> Group {
+    let Some(first) = open.victims.first().and_then(|victim| counted(victim, ledger, world)) else {
+        return Group::default();
+    };
+    let seen = |cgroup: &CgroupId| readings.get(cgroup).copied().flatten();
+    let levels = std::iter::once(first).chain(ancestors(first, world));
+    let shown =
+        levels.filter(|cgroup| seen(cgroup).is_some_and(|seen| ledger.shows_group(*cgroup, seen))).last();
+    let own = expected.get(&first).copied().unwrap_or_default();
+    let explains = seen(&first).is_some_and(|seen| ledger.counted_twice(first, own, seen) > 0);
+    let claimed = shown.filter(|cgroup| explains || !ledger.is_concerned(*cgroup));
+    Group { is_shown: shown.is_some(), claimed }
 }
 
 /// Without a watch on kills the counters decide, if they could be read and compared.

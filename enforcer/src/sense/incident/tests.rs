@@ -2,6 +2,7 @@
 mod calls;
 mod conserved;
 mod counted;
+mod counters;
 mod random;
 mod rebuilt;
 

@@ -1,29 +1,86 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::{Charge, ChargeFiles, Missing, Seen};
 use crate::{
     cgroup::{self, CgroupDir},
     model::CgroupPath,
+    sense::text::number,
 };
 
-/// The most cgroups below one that are looked at: a pod has few containers, and whoever may make cgroups there could take the
-/// daemon's open files away with many.
-pub const MOST_BELOW: usize = 16;
+/// So many cgroups below one are each one's share: as many as there can be on a node with the most pods have their room.
+pub const SHARE_BELOW: usize = 16;
+
+/// The most cgroups below one that are read: each costs the reflex two system calls. Beyond its [`SHARE_BELOW`] a cgroup
+/// takes what others leave.
+const MOST_BELOW: usize = 64;
+
+/// How many files each of them takes.
+pub const FILES_BELOW: u64 = 2;
+
+/// How many cgroups below others may be open in this process. Whoever may make cgroups must not take away the files that
+/// evicting the other pods takes.
+#[derive(Debug)]
+pub struct Budget {
+    most: AtomicU64,
+    open: AtomicU64,
+}
+
+/// The one of this process, as its limit of open files is.
+pub static BUDGET: Budget = Budget::of(1_024);
+
+/// A place in the budget, until it is dropped.
+#[derive(Debug)]
+struct Place(&'static Budget);
+
+impl Budget {
+    /// Of so many cgroups.
+    #[must_use]
+    pub const fn of(most: u64) -> Self {
+        Self { most: AtomicU64::new(most), open: AtomicU64::new(0) }
+    }
+
+    /// Allows so many cgroups from now on; those that are open stay so.
+    pub fn allow(&self, most: u64) {
+        self.most.store(most, Ordering::Relaxed);
+    }
+
+    /// A place; none if all are taken. Those beyond one's share come out of the first half alone: the other half is for the
+    /// shares of those that come later.
+    fn take(&'static self, is_of_share: bool) -> Option<Place> {
+        let most = self.most.load(Ordering::Relaxed);
+        let most = if is_of_share { most } else { most / 2 };
+        let more = |open: u64| (open < most).then_some(open + 1);
+        self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_open| Place(self))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// What a cgroup is charged for, and those right below it, open: a pod and its containers.
 #[derive(Debug)]
 pub struct BranchFiles {
     own: ChargeFiles,
-    below: Vec<ChargeFiles>,
+    below: Vec<(ChargeFiles, Place)>,
 }
 
 impl BranchFiles {
-    /// Opens them. What comes to lie below it later is not looked at.
+    /// Opens them: of those below it the ones that are charged for most, as far as there is room. What comes to lie below it
+    /// later is not looked at, and what is not open is read by the counters above it.
     pub fn open(dir: &CgroupDir) -> Result<Self, cgroup::Error> {
+        Self::open_within(dir, &BUDGET)
+    }
+
+    fn open_within(dir: &CgroupDir, budget: &'static Budget) -> Result<Self, cgroup::Error> {
         let own = ChargeFiles::open(dir)?;
         let mut below = Vec::new();
-        let paths = dir.children()?.into_iter().filter_map(|name| CgroupPath::parse(&name).ok());
-        for path in paths.take(MOST_BELOW) {
-            match dir.open(&path).and_then(|dir| ChargeFiles::open(&dir)) {
-                Ok(files) => below.push(files),
+        for path in charged_most_first(dir)?.iter().take(MOST_BELOW) {
+            let Some(place) = budget.take(below.len() < SHARE_BELOW) else { break };
+            match dir.open(path).and_then(|dir| ChargeFiles::open(&dir)) {
+                Ok(files) => below.push((files, place)),
                 // It has gone, or memory is not counted there: then it is above.
                 Err(error) if error.is_gone() => {}
                 Err(error) => return Err(error),
@@ -57,7 +114,7 @@ impl BranchFiles {
     ) -> Seen<(T, T)> {
         let own = read(&self.own, buffer)?;
         let mut below = T::default();
-        for files in &self.below {
+        for (files, _place) in &self.below {
             match read(files, buffer) {
                 Ok(more) => below = plus(below, more),
                 // What is left of it is charged above.
@@ -67,6 +124,25 @@ impl BranchFiles {
         }
         Ok((own, below))
     }
+}
+
+/// The cgroups right below one that count memory, those that are charged for most first.
+fn charged_most_first(dir: &CgroupDir) -> Result<Vec<CgroupPath>, cgroup::Error> {
+    let paths: Vec<_> =
+        dir.children()?.into_iter().filter_map(|name| CgroupPath::parse(&name).ok()).collect();
+    if paths.len() <= SHARE_BELOW {
+        return Ok(paths);
+    }
+    let mut charged = Vec::with_capacity(paths.len());
+    for path in paths {
+        match dir.open(&path).and_then(|dir| dir.read("memory.current")) {
+            Ok(text) => charged.push((number(text.as_bytes()).unwrap_or(0), path)),
+            Err(error) if error.is_gone() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    charged.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+    Ok(charged.into_iter().map(|(_, path)| path).collect())
 }
 
 #[cfg(test)]
@@ -102,14 +178,55 @@ mod tests {
         assert_eq!(files.charge(&mut buffer), Err(Missing::Malformed));
     }
 
+    fn budget(most: u64) -> &'static Budget {
+        Box::leak(Box::new(Budget::of(most)))
+    }
+
+    fn open(dir: &Path, budget: &'static Budget) -> BranchFiles {
+        BranchFiles::open_within(&CgroupDir::unchecked(dir).unwrap(), budget).unwrap()
+    }
+
     #[test]
-    fn no_more_than_a_few_are_opened() {
+    fn empty_ones_do_not_hide_the_one_that_is_charged() {
         let temp = tempfile::tempdir().unwrap();
-        write(temp.path(), 100, 100, 0);
+        write(temp.path(), 800, 100, 0);
         for number in 0..MOST_BELOW + 9 {
-            write(&temp.path().join(number.to_string()), 1, 1, 0);
+            write(&temp.path().join(format!("a{number:03}")), 0, 0, 0);
         }
-        let files = BranchFiles::open(&CgroupDir::unchecked(temp.path()).unwrap()).unwrap();
+        write(&temp.path().join("z"), 800, 700, 0);
+        let files = open(temp.path(), budget(1_000));
         assert_eq!(files.below.len(), MOST_BELOW);
+        assert_eq!(files.charge(&mut [0; 512]).unwrap().split.anon_bytes, 700);
+    }
+
+    #[test]
+    fn one_with_many_leaves_the_others_their_share() {
+        let temp = tempfile::tempdir().unwrap();
+        let pod = |name: &str, containers: usize| {
+            let dir = temp.path().join(name);
+            write(&dir, 100, 100, 0);
+            for number in 0..containers {
+                write(&dir.join(number.to_string()), 1, 1, 0);
+            }
+            dir
+        };
+        let budget = budget(100);
+        let many = open(&pod("many", 500), budget);
+        let others = [open(&pod("many", 500), budget), open(&pod("few", 20), budget)];
+        // The first half is for anybody, the rest for shares.
+        assert_eq!(many.below.len(), 50);
+        assert_eq!(others.each_ref().map(|other| other.below.len()), [SHARE_BELOW; 2]);
+        drop((many, others));
+        assert_eq!(open(&pod("many", 500), budget).below.len(), 50, "what is closed is free again");
+    }
+
+    #[test]
+    fn without_room_the_whole_is_read_by_its_own_counters() {
+        let temp = tempfile::tempdir().unwrap();
+        write(temp.path(), 700, 100, 0);
+        write(&temp.path().join("app"), 600, 90, 0);
+        let files = open(temp.path(), budget(0));
+        assert_eq!(files.below.len(), 0);
+        assert_eq!(files.charge(&mut [0; 512]).unwrap().split.anon_bytes, 100);
     }
 }
