@@ -27,6 +27,7 @@ mod calm;
 mod contain;
 mod disk;
 mod exhausted;
+mod faults;
 mod foretold;
 mod hook;
 mod immune;
