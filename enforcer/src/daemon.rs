@@ -200,7 +200,12 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
             turn = desk.next() => desk.take(turn, &desired, &config, &evictions),
             Some(reflexion) = reflexions.recv() => desired.heed(&reflexion),
             loaded = pods.next() => desired.load(loaded).await?,
-            changes = watched.next() => desired.changed(changes, guarded.take()).await?,
+            changes = watched.next() => {
+                desired.changed(changes, guarded.take()).await?;
+                if desired.is_flooded() {
+                    watched.rest();
+                }
+            }
             events = guarded.next() => {
                 desired.guarded(events).await?;
                 desired.set_sight(guarded.sight());
