@@ -41,7 +41,7 @@ pub use self::{
     desired::holders,
     diff::{Diff, diff},
     dir::{CgroupDir, Error},
-    drift::{Drift, DriftAction, DriftPolicy, OnDrift},
+    drift::{Author, Drift, DriftAction, DriftPolicy, OnDrift},
     guard::{COMPONENTS, Forbidden, Guard, Origin, Unseen},
     handle::{Handles, Sought},
     index::{Index, Resolved},
@@ -63,7 +63,7 @@ pub use self::{
         Absent, Blocking, Driver, Property, Systemd, SystemdDriver, UnitError, UnitKind, UnitName, Units,
         is_there,
     },
-    watch::{Changes, Watch, WatchEvents, watch},
+    watch::{Changes, Sight, Watch, WatchEvents, watch},
 };
 
 /// Where cgroup v2 is mounted.

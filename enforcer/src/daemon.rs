@@ -61,7 +61,6 @@ use tokio::{
 
 use self::{
     backlog::Backlog,
-    claim::Claim,
     desired::Desired,
     edges::Edges,
     host::Host,
@@ -156,10 +155,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let host = Host::read(&config)?;
     let kubelets = unfit::is_kubelets(&config);
     unfit::check(&config, &host, kubelets)?;
-    let taken = unless_stopped(&mut signals, Claim::take(config.mode)).await?;
-    let Some(claim) = taken else { return Ok(()) };
-    let bound = unless_stopped(&mut signals, start::bind(&config)).await?;
-    let Some(observe) = bound else { return Ok(()) };
+    let taken = unless_stopped(&mut signals, start::take(&config)).await?;
+    let Some((claim, observe)) = taken else { return Ok(()) };
     let admin = Admin::bind(&config.run_dir, &config.sockets)?;
     let opened = unless_stopped(&mut signals, Sinks::open(&config, &host)).await?;
     let Some((journal, mut sinks)) = opened else { return Ok(()) };
@@ -227,7 +224,12 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
             turn = desk.next() => wanted = desk.take(turn, &desired, &config, &evictions),
             Some(reflexion) = reflexions.recv() => desired.heed(&reflexion),
             loaded = pods.next() => desired.load(loaded).await?,
-            changes = watched.next() => desired.changed(changes, guarded.take()).await?,
+            changes = watched.next() => {
+                desired.changed(changes, guarded.take()).await?;
+                if desired.is_flooded() {
+                    watched.rest();
+                }
+            }
             events = guarded.next() => {
                 desired.guarded(events).await?;
                 desired.set_sight(guarded.sight());

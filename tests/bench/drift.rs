@@ -67,7 +67,7 @@ fn bench(args: &Args) -> anyhow::Result<bool> {
     let mut times: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for (kind, places) in kinds(&planned) {
         let times = times.entry(kind.clone()).or_default();
-        // A daemon does not fight: the third foreign write to one file within a minute may be left to stand.
+        // The fourth foreign write to one file within a minute is undone later.
         let mut random = Random::of_this_run();
         for place in places.iter().chain(&places).take(usize::try_from(args.rounds)?) {
             // Not in step with a daemon that looks at fixed times.

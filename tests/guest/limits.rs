@@ -82,7 +82,7 @@ fn a_limit_below_what_cannot_be_reclaimed_kills_nothing_and_is_told() {
 }
 
 #[guest_test(kernel)]
-fn what_another_writes_is_put_right_until_it_insists() {
+fn what_another_writes_is_put_right_and_later_if_it_insists() {
     let daemon = daemon("drift", "");
     let mut stream = daemon.follow().unwrap();
     daemon.manifest("drift.yaml", &limited("drift", "64Mi")).unwrap();
@@ -105,10 +105,12 @@ fn what_another_writes_is_put_right_until_it_insists() {
         assert_eq!(restored["data"]["files"][0]["new"], "67108864", "{restored}");
     }
     fs::write(app.join("memory.max"), "536870912").unwrap();
-    let yielded = of("limits.drifted", "/data/new", "536870912");
-    let yielded = stream.wait_for("limits.drifted", PATIENCE, yielded).unwrap();
-    assert_eq!(yielded["data"]["action"], "yielded");
-    assert_eq!(read(&app, "memory.max"), "536870912");
+    let delayed = of("limits.drifted", "/data/action", "delayed");
+    let delayed = stream.wait_for("limits.drifted", PATIENCE, delayed).unwrap();
+    assert_eq!(delayed["data"]["new"], "536870912");
+    stream.wait_for("the contest", PATIENCE, of("degraded.entered", "/data/what", "drift")).unwrap();
+    wait_until("the planned value", || read(&app, "memory.max") == "67108864");
+    stream.wait_for("its end", PATIENCE, of("degraded.left", "/data/what", "drift")).unwrap();
     daemon.stop().unwrap();
 }
 

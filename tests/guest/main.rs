@@ -12,6 +12,7 @@ mod doctor;
 mod enforcement;
 mod evict;
 mod eviction;
+mod floods;
 mod limits;
 mod ooms;
 mod outlook;

@@ -95,7 +95,7 @@ fn drifted(event: &Value) -> bool {
 }
 
 #[guest_test(kernel)]
-fn a_score_that_somebody_writes_is_put_back_thrice_and_told_with_the_writer() {
+fn a_score_that_somebody_writes_is_put_back_thrice_then_later_and_told_with_the_writer() {
     let (daemon, mut stream, cgroup) = guaranteed("written");
     let mut app = Process::new(daemon.exec("default/written/app", &["sleep", "600"]).unwrap());
     let pid = app.id();
@@ -138,21 +138,24 @@ fn a_score_that_somebody_writes_is_put_back_thrice_and_told_with_the_writer() {
     let event = stream
         .wait_for("the fourth time", PATIENCE, |event| drifted(event) && event["data"]["new"] == "600")
         .unwrap();
-    assert_eq!(event["data"]["action"], "yielded", "{event}");
-    // Neither at once nor by a sweep.
-    stream.drain(Duration::from_secs(3));
-    assert_eq!(score(pid), Some(600));
+    assert_eq!(event["data"]["action"], "delayed", "{event}");
+    wait_until("its score again", || score(pid) == Some(GUARANTEED));
+    stream
+        .wait_for("the end of it", PATIENCE, |event| {
+            is(event, "degraded.left") && event["data"]["what"] == "drift"
+        })
+        .unwrap();
     // A new process is nobody's drift.
     let other = Process::new(shell(&format!("echo $$ > {}/cgroup.procs; exec sleep 600", cgroup.display())));
     wait_until("the score of a new process", || score(other.id()) == Some(GUARANTEED));
-    assert_eq!(stream.seen.iter().filter(|event| drifted(event)).count(), 4);
+    assert_eq!(stream.seen.iter().filter(|event| drifted(event)).count(), 5);
     assert!(app.lives().unwrap());
     drop(other);
     daemon.stop().unwrap();
 }
 
 #[guest_test(daemon)]
-fn a_process_that_insists_on_its_score_is_told_a_few_times_and_yielded_to() {
+fn a_process_that_insists_on_its_score_is_told_a_few_times_and_undone_for_ever() {
     let (daemon, mut stream, cgroup) = guaranteed("insists");
     // It counts its rounds of 900 writes each.
     let rounds = daemon.folder().join("rounds");
@@ -162,10 +165,12 @@ fn a_process_that_insists_on_its_score_is_told_a_few_times_and_yielded_to() {
         rounds.display()
     );
     let hostile = Process::new(shell(&format!("echo $$ > {}/cgroup.procs; {script}", cgroup.display())));
-    let yielded = stream
-        .wait_for("the end of it", PATIENCE, |event| drifted(event) && event["data"]["action"] == "yielded")
+    let delayed = stream
+        .wait_for("the contest", PATIENCE, |event| drifted(event) && event["data"]["action"] == "delayed")
         .unwrap();
-    assert_eq!(yielded["data"]["pid"], hostile.id(), "{yielded}");
+    assert_eq!(delayed["data"]["pid"], hostile.id(), "{delayed}");
+    let told = |daemon: &Daemon| daemon.events().unwrap().iter().filter(|event| drifted(event)).count();
+    wait_until("another round", || told(&daemon) >= 5);
     let count = || fs::read_to_string(&rounds).ok().and_then(|count| count.trim().parse::<u32>().ok());
     let before = count().unwrap_or_default();
     wait_until("thousands of writes after that", || count() >= Some(before + 5));
@@ -173,8 +178,9 @@ fn a_process_that_insists_on_its_score_is_told_a_few_times_and_yielded_to() {
     let other = Process::new(shell(&format!("echo $$ > {}/cgroup.procs; exec sleep 600", cgroup.display())));
     wait_until("the score of a new process", || score(other.id()) == Some(GUARANTEED));
     drop(stream);
-    let told = daemon.events().unwrap().iter().filter(|event| drifted(event)).count();
-    assert!((1..=4).contains(&told), "{told}");
+    let told = told(&daemon);
+    // Three times at once, and then after 1, 2, 4 … seconds.
+    assert!((5..=16).contains(&told), "{told}");
     drop((hostile, other));
     daemon.stop().unwrap();
 }

@@ -6,6 +6,7 @@ pub mod daemon;
 pub mod disk;
 pub mod expect;
 pub mod figures;
+pub mod flood;
 pub mod host;
 pub mod kernel;
 pub mod kernel_log;

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use super::{
     CgroupDir, Error, Permit,
+    drift::{Contest, ROUNDS, Verdict},
     process::{PAUSE, Process, Processes, is_gone},
     score::is_within,
 };
@@ -22,11 +23,6 @@ mod unit;
 
 /// How often processes are looked through though none was started.
 const AT_THE_LATEST: Duration = Duration::from_mins(5);
-
-/// So often within a window one process's score is put right; after that somebody insists on another.
-const ROUNDS: usize = 3;
-/// The window.
-const WINDOW: Duration = Duration::from_mins(1);
 
 /// Keeps the node's own components at −999 and pods' pause processes at −998.
 ///
@@ -60,8 +56,8 @@ struct Look {
 struct Known {
     /// Whether it had the right score at some time.
     was_right: bool,
-    /// When it was put right, within the last window.
-    rounds: Vec<Instant>,
+    /// Whether another insists on its score.
+    contest: Contest,
     /// Why it was left with another score, as it was told.
     told: Option<ScoreFate>,
 }
@@ -90,8 +86,8 @@ pub enum ScoreFate {
     Set,
     /// It had the right one before, and has it again.
     Restored,
-    /// It was put right thrice, and is left now.
-    Yielded,
+    /// It was put right thrice within a minute, and is put right later.
+    Delayed,
     /// It is only told: writing is not ours.
     Audited,
     /// It may not be lowered without `CAP_SYS_RESOURCE`.
@@ -177,7 +173,7 @@ impl Components {
         let newest = self.processes.newest().ok();
         self.looked.as_ref().is_none_or(|look| {
             look.newest != newest || now.saturating_duration_since(look.at) >= AT_THE_LATEST
-        })
+        }) || self.known.values().any(|known| known.contest.is_overdue(now))
     }
 
     /// Looks at the processes that were started since the look before the last one, and at those that are known; now and
@@ -315,20 +311,20 @@ impl Components {
         }
         let found = process.score()?;
         let known = self.known.entry(key).or_default();
-        known.rounds.retain(|round| pass.now.saturating_duration_since(*round) < WINDOW);
         if found == wanted {
             known.was_right = true;
             known.told = None;
+            known.contest.settled();
             return Ok(None);
         }
+        let is_to_wait = pass.permit.is_some()
+            && known.was_right
+            && known.contest.judge(&wanted.to_string(), ROUNDS, pass.now) != Verdict::Restore;
         let fate = match pass.permit {
             None => ScoreFate::Audited,
-            Some(_) if known.rounds.len() >= ROUNDS => ScoreFate::Yielded,
+            Some(_) if is_to_wait => ScoreFate::Delayed,
             Some(_) => match process.set_score(wanted) {
-                Ok(()) if std::mem::replace(&mut known.was_right, true) => {
-                    known.rounds.push(pass.now);
-                    ScoreFate::Restored
-                }
+                Ok(()) if std::mem::replace(&mut known.was_right, true) => ScoreFate::Restored,
                 Ok(()) => ScoreFate::Set,
                 Err(Errno::ACCESS | Errno::PERM) => ScoreFate::Refused,
                 Err(errno) => return Err(errno),
@@ -336,7 +332,7 @@ impl Components {
         };
         let is_left = match fate {
             ScoreFate::Set | ScoreFate::Restored => false,
-            ScoreFate::Yielded | ScoreFate::Audited | ScoreFate::Refused => true,
+            ScoreFate::Delayed | ScoreFate::Audited | ScoreFate::Refused => true,
         };
         let told = std::mem::replace(&mut known.told, is_left.then_some(fate));
         if is_left && told == Some(fate) {

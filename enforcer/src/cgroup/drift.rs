@@ -1,17 +1,18 @@
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, time::Instant};
 
 use crate::{
     model::{CgroupId, CgroupPath},
     policy::FileName,
 };
 
-/// So many times within a window a file is put right; after that another is taken to insist on its value.
+mod contest;
+
+pub(super) use self::contest::{Contest, Verdict};
+use super::report::Problem;
+
+/// So many times within a minute a file is written back at once; after that another process is taken to insist on its
+/// value.
 pub(super) const ROUNDS: usize = 3;
-/// The window.
-const WINDOW: Duration = Duration::from_mins(1);
 
 /// What is done about a value that another wrote.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -28,10 +29,11 @@ pub enum OnDrift {
 pub enum DriftAction {
     /// The planned value is written back.
     Restored,
+    /// The planned value is written back later: it was written back three times within a minute already. A second
+    /// later, then two, four … up to a minute, and at once when nobody writes it any longer.
+    Delayed,
     /// It is told alone, as the configuration says.
     Reported,
-    /// It is told alone, as the file was put right three times within a minute already.
-    Yielded,
     /// It is told alone: the cgroups are the kubelet's.
     Audited,
 }
@@ -42,8 +44,8 @@ impl DriftAction {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Restored => "restored",
+            Self::Delayed => "delayed",
             Self::Reported => "reported",
-            Self::Yielded => "yielded",
             Self::Audited => "audited",
         }
     }
@@ -64,11 +66,20 @@ pub struct Drift {
     pub found: String,
     /// What is done about it.
     pub action: DriftAction,
+    /// Who wrote last, as far as that is known.
+    pub author: Option<Author>,
 }
 
-/// Remembers how often each file was put right, so that two writers do not fight for ever.
-///
-/// A file that was given up is taken up again once it holds what is planned, or is planned to hold something else.
+/// A process that writes to a file of ours.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Author {
+    /// Its id in the machine's PID namespace.
+    pub pid: u32,
+    /// The name of the thread that wrote: the process chooses it.
+    pub comm: String,
+}
+
+/// Decides about each value that another wrote: it is written back, at once or with back-off, or told alone.
 #[derive(Debug, Default)]
 pub struct DriftPolicy {
     on_drift: OnDrift,
@@ -78,8 +89,10 @@ pub struct DriftPolicy {
 
 #[derive(Debug, Default)]
 struct History {
-    /// When it was put right, within the last window.
-    rounds: VecDeque<Instant>,
+    path: Option<CgroupPath>,
+    contest: Contest,
+    /// Who wrote last, as far as the kernel told.
+    author: Option<Author>,
     /// What was told and left, and what was planned then.
     left: Option<(String, String)>,
 }
@@ -97,59 +110,71 @@ impl DriftPolicy {
         Self { is_audit: true, ..Self::default() }
     }
 
-    /// Decides about a file that holds `found` instead of `planned`, and whether that is to be told.
+    /// Decides about a file that holds `found` instead of `planned`, and whether that is to be told. Up to `rounds` times
+    /// within a minute it is written back at once.
     pub fn judge(
         &mut self,
-        file: (CgroupId, &FileName),
-        values: (&str, &str),
-        now: Instant,
-    ) -> (DriftAction, bool) {
-        self.judge_within(file, values, ROUNDS, now)
-    }
-
-    /// The same, where the file is put right that many times within a minute.
-    pub fn judge_within(
-        &mut self,
-        (cgroup, file): (CgroupId, &FileName),
+        (path, cgroup, file): (&CgroupPath, CgroupId, &FileName),
         (planned, found): (&str, &str),
         rounds: usize,
         now: Instant,
     ) -> (DriftAction, bool) {
         let history = self.files.entry((cgroup, file.clone())).or_default();
-        let is_left = history.left.as_ref().is_some_and(|(_, then)| then == planned);
+        history.path.get_or_insert_with(|| path.clone());
         let action = match self.on_drift {
             _ if self.is_audit => DriftAction::Audited,
             OnDrift::Report => DriftAction::Reported,
-            OnDrift::Restore if is_left => DriftAction::Yielded,
             OnDrift::Restore => {
-                history.rounds.retain(|round| now.saturating_duration_since(*round) < WINDOW);
-                if history.rounds.len() < rounds { DriftAction::Restored } else { DriftAction::Yielded }
+                return match history.contest.judge(planned, rounds, now) {
+                    Verdict::Restore => (DriftAction::Restored, true),
+                    Verdict::Wait { is_news } => (DriftAction::Delayed, is_news),
+                };
             }
         };
-        let left = (found.to_owned(), planned.to_owned());
-        match action {
-            DriftAction::Restored => {
-                history.left = None;
-                history.rounds.push_back(now);
-                (action, true)
-            }
-            DriftAction::Reported | DriftAction::Yielded | DriftAction::Audited => {
-                let is_news = history.left.as_ref() != Some(&left);
-                // Told once while it is left, however often the other changes its mind.
-                let is_told = is_news && (action != DriftAction::Yielded || !is_left);
-                history.left = Some(left);
-                (action, is_told)
-            }
+        let left = Some((found.to_owned(), planned.to_owned()));
+        let is_news = history.left != left;
+        history.left = left;
+        (action, is_news)
+    }
+
+    /// Who wrote to a file last, as far as that is known.
+    #[must_use]
+    pub fn author(&self, cgroup: CgroupId, file: &FileName) -> Option<Author> {
+        self.files.get(&(cgroup, file.clone()))?.author.clone()
+    }
+
+    /// Notes that another wrote to a file, and who, as far as that is known.
+    pub fn wrote(&mut self, cgroup: CgroupId, file: &FileName, author: Option<Author>, now: Instant) {
+        // The first write to a file is noted by what it leaves there.
+        if let Some(history) = self.files.get_mut(&(cgroup, file.clone())) {
+            history.contest.wrote(now);
+            history.author = author.or_else(|| history.author.take());
+        } else if author.is_some() {
+            self.files.insert((cgroup, file.clone()), History { author, ..History::default() });
         }
     }
 
-    /// Notes that a file holds what is planned without our doing: it is watched again as at first.
+    /// Notes that a file holds what is planned without our doing.
     pub fn settled(&mut self, cgroup: CgroupId, file: &FileName) {
-        if let Some(history) = self.files.get_mut(&(cgroup, file.clone()))
-            && history.left.take().is_some()
-        {
-            history.rounds.clear();
+        if let Some(history) = self.files.get_mut(&(cgroup, file.clone())) {
+            history.left = None;
+            history.contest.settled();
         }
+    }
+
+    /// Notes the same of one that was to be written back now, and did not have to be.
+    pub fn settled_if_overdue(&mut self, cgroup: CgroupId, file: &FileName, now: Instant) {
+        if let Some(history) = self.files.get_mut(&(cgroup, file.clone()))
+            && history.contest.is_overdue(now)
+        {
+            history.contest.settled();
+        }
+    }
+
+    /// Whether a file is contested, and not to be written yet.
+    #[must_use]
+    pub fn waits(&self, cgroup: CgroupId, file: &FileName, now: Instant) -> bool {
+        self.files.get(&(cgroup, file.clone())).is_some_and(|history| history.contest.waits(now))
     }
 
     /// Forgets a cgroup that is gone.
@@ -157,61 +182,92 @@ impl DriftPolicy {
         self.files.retain(|(id, _), _| *id != cgroup);
     }
 
-    /// The files that are left as another wrote them.
-    pub fn left(&self) -> impl Iterator<Item = (CgroupId, &FileName, &str)> {
-        self.files.iter().filter_map(|((id, file), history)| {
-            history.left.as_ref().map(|(found, _)| (*id, file, found.as_str()))
+    /// Ends the contests that nobody carries on, and answers the files that are to be written back now.
+    pub fn turn(&mut self, now: Instant) -> Vec<(CgroupPath, CgroupId, FileName)> {
+        self.files.retain(|_, history| {
+            history.contest.turn(now);
+            history.left.is_some() || !history.contest.is_forgotten(now)
+        });
+        let due = self.files.iter().filter(|(_, history)| history.contest.is_overdue(now));
+        due.filter_map(|((id, file), history)| Some((history.path.clone()?, *id, file.clone()))).collect()
+    }
+
+    /// When [`turn`](Self::turn) is to be called.
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        self.files.values().filter_map(|history| history.contest.due()).min()
+    }
+
+    /// The files that another insists on, for as long as it does.
+    pub(super) fn problems(&self) -> impl Iterator<Item = Problem> {
+        let contested = self.files.iter().filter(|(_, history)| history.contest.is_on());
+        contested.filter_map(|((_, file), History { path, author, .. })| {
+            let place = format!("{}/{file}", path.as_ref()?);
+            let author = match author {
+                Some(Author { pid, comm }) => format!("process {pid} ({})", comm.escape_debug()),
+                None => String::from("a process that the kernel did not name"),
+            };
+            let message = format!(
+                "{author} writes {place} again and again: the planned value is written back after 1, 2, 4 … s, at most a \
+                 minute apart, and at once when the writes end"
+            );
+            Some(Problem { what: "drift", place, message })
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const ID: CgroupId = CgroupId(1);
     const FILE: FileName = FileName::Borrowed("cpu.weight");
 
-    #[test]
-    fn three_rounds_within_a_minute_and_no_more() {
-        let (mut policy, start) = (DriftPolicy::new(OnDrift::Restore), Instant::now());
-        let mut judge = |seconds, found: &str| {
-            policy.judge((ID, &FILE), ("79", found), start + Duration::from_secs(seconds))
-        };
-        for second in 0..3 {
-            assert_eq!(judge(second, "1"), (DriftAction::Restored, true));
-        }
-        assert_eq!(judge(3, "1"), (DriftAction::Yielded, true));
-        assert_eq!(judge(4, "1"), (DriftAction::Yielded, false), "told once");
-        assert_eq!(judge(5, "2"), (DriftAction::Yielded, false));
-        assert_eq!(judge(500, "2"), (DriftAction::Yielded, false), "it was given up for good");
-        assert_eq!(policy.left().count(), 1);
-        policy.settled(ID, &FILE);
-        let now = start + Duration::from_secs(501);
-        assert_eq!(policy.judge((ID, &FILE), ("79", "1"), now), (DriftAction::Restored, true));
+    fn judge(policy: &mut DriftPolicy, found: &str, now: Instant) -> (DriftAction, bool) {
+        let path = CgroupPath::parse("/kubepods/pod1").unwrap();
+        policy.judge((&path, ID, &FILE), ("79", found), ROUNDS, now)
     }
 
     #[test]
-    fn slow_drift_is_always_put_right_and_another_plan_starts_anew() {
+    fn what_another_insists_on_is_a_problem_that_names_it_until_it_ends() {
         let (mut policy, start) = (DriftPolicy::new(OnDrift::Restore), Instant::now());
-        for round in 0..10 {
-            let now = start + Duration::from_secs(round * 21);
-            assert_eq!(policy.judge((ID, &FILE), ("79", "1"), now).0, DriftAction::Restored);
+        let sh = Author { pid: 7, comm: String::from("s\u{1b}h") };
+        for _ in 0..ROUNDS {
+            policy.wrote(ID, &FILE, Some(sh.clone()), start);
+            assert_eq!(judge(&mut policy, "1", start), (DriftAction::Restored, true));
         }
-        let now = start + Duration::from_secs(9 * 21 + 1);
-        assert_eq!(policy.judge((ID, &FILE), ("79", "1"), now).0, DriftAction::Yielded);
-        let later = now + WINDOW;
-        assert_eq!(policy.judge((ID, &FILE), ("39", "1"), later).0, DriftAction::Restored);
+        assert_eq!(policy.problems().count(), 0);
+        assert_eq!(judge(&mut policy, "1", start), (DriftAction::Delayed, true));
+        assert_eq!(judge(&mut policy, "1", start), (DriftAction::Delayed, false), "told once");
+        let problems: Vec<Problem> = policy.problems().collect();
+        let [Problem { what: "drift", place, message }] = &problems[..] else { panic!("{problems:?}") };
+        assert_eq!(place, "/kubepods/pod1/cpu.weight");
+        assert!(message.contains(r"process 7 (s\u{1b}h)"), "{message}");
+
+        let due = policy.due().unwrap();
+        assert_eq!(policy.turn(start), []);
+        let path = CgroupPath::parse("/kubepods/pod1").unwrap();
+        assert_eq!(policy.turn(due), [(path, ID, FILE)]);
+        assert_eq!(judge(&mut policy, "1", due), (DriftAction::Restored, true));
+        assert_eq!(policy.turn(due), []);
+        assert_eq!(policy.problems().count(), 0, "the writer has stopped");
+        assert_eq!(policy.due(), None);
+        assert_eq!(policy.turn(due + Duration::from_mins(2)), []);
+        assert!(policy.files.is_empty(), "{policy:?}");
     }
 
     #[test]
     fn what_is_only_reported_is_told_once_a_value() {
         let (mut policy, now) = (DriftPolicy::new(OnDrift::Report), Instant::now());
-        let mut judge = |found: &str| policy.judge((ID, &FILE), ("79", found), now);
-        assert_eq!(judge("1"), (DriftAction::Reported, true));
-        assert_eq!(judge("1"), (DriftAction::Reported, false));
-        assert_eq!(judge("2"), (DriftAction::Reported, true));
+        assert_eq!(judge(&mut policy, "1", now), (DriftAction::Reported, true));
+        assert_eq!(judge(&mut policy, "1", now), (DriftAction::Reported, false));
+        assert_eq!(judge(&mut policy, "2", now), (DriftAction::Reported, true));
+        policy.settled(ID, &FILE);
+        assert_eq!(judge(&mut policy, "2", now), (DriftAction::Reported, true));
+        assert_eq!((policy.due(), policy.problems().count()), (None, 0));
         policy.forget(ID);
-        assert_eq!(policy.left().count(), 0);
+        assert!(policy.files.is_empty());
     }
 }

@@ -179,7 +179,16 @@ pub(super) fn is_gone(errno: Errno) -> bool {
 
 /// Nanoseconds of `CLOCK_BOOTTIME` as /proc tells them.
 pub(super) fn ticks(ns: u64) -> u64 {
-    ns / (1_000_000_000 / rustix::param::clock_ticks_per_second().max(1))
+    ns / tick_ns()
+}
+
+/// The first nanosecond of a clock tick.
+pub(super) fn ns(ticks: u64) -> u64 {
+    ticks.saturating_mul(tick_ns())
+}
+
+fn tick_ns() -> u64 {
+    1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)
 }
 
 fn base_name(path: &str) -> Option<&str> {
@@ -256,5 +265,6 @@ mod tests {
     #[test]
     fn ticks_are_hundredths_of_a_second() {
         assert_eq!(ticks(12_345_678_901), 12_345_678_901 / 1_000_000_000 * 100 + 34);
+        assert_eq!(ticks(ns(1_234)), 1_234);
     }
 }

@@ -17,7 +17,7 @@ use self::findings::Seen;
 pub use self::guarded::{Guarded, SCORE_FILE, ScoreSeen};
 use super::{
     CgroupDir, CgroupsRs, Changes, DriftPolicy, Driver, Error, Guard, Index, Ledger, Lowering, Making,
-    OnDrift, PageSize, Permit, Report, ScoreKeeper, Sweep, Throttled, Watch,
+    OnDrift, PageSize, Permit, Report, ScoreKeeper, Sight, Sweep, Throttled, Watch,
     desired::Desired,
     failing::Failing,
     standing::{Known, Standing},
@@ -187,6 +187,8 @@ impl Reconciler {
             self.give_scores_back(&before, permit, &mut report);
         }
         self.keeper.retain(&self.desired.scores);
+        // What is due is written back when its time comes.
+        drop(self.drift.turn((self.clock)()));
         self.retire(permit, &mut report);
         self.find_strangers(&mut report);
         if let Some(permit) = permit {
@@ -233,8 +235,16 @@ impl Reconciler {
         if changes.overflow {
             return self.look_at_all(permit);
         }
-        let mut paths: BTreeSet<CgroupPath> =
-            changes.written.iter().flat_map(|(path, file)| self.concerned(path, file)).collect();
+        let mut paths: BTreeSet<CgroupPath> = BTreeSet::new();
+        for (path, file) in &changes.written {
+            let concerned = self.concerned(path, file);
+            if !concerned.is_empty()
+                && let Some(id) = self.id(path)
+            {
+                self.wrote(id, file, changes.authors.get(&(path.clone(), file.clone())).cloned());
+            }
+            paths.extend(concerned);
+        }
         if !changes.children.is_empty() {
             self.drop_gone_runtimes();
             paths.extend(self.adopt_runtimes(Some(&changes.children)));
@@ -340,6 +350,18 @@ impl Reconciler {
         if is_ours { vec![path.clone()] } else { Vec::new() }
     }
 
+    /// The id of a planned cgroup.
+    fn id(&self, path: &CgroupPath) -> Option<CgroupId> {
+        match self.standing.get(path) {
+            Some(known) => Some(known.id),
+            // The system's own stand for nobody.
+            None if self.desired.targets.get(path)?.owner.is_none() => {
+                self.root.open(path).ok().map(|dir| dir.id())
+            }
+            None => None,
+        }
+    }
+
     fn is_gone(&self, path: &CgroupPath) -> bool {
         self.root.open(path).is_err_and(|error| error.is_gone())
     }
@@ -383,14 +405,15 @@ impl Reconciler {
     fn renew_watch(&mut self, report: &mut Report) {
         let Some(watch) = &mut self.watch else { return };
         let pods = self.standing.iter().map(|(path, known)| {
-            let population = known.is_retired || known.owner.level.container().is_some();
-            (path.clone(), (known.id, population))
+            let is_container = known.owner.level.container().is_some();
+            let population = known.is_retired || is_container;
+            (path.clone(), Sight { id: known.id, population, children: !is_container })
         });
-        let outside = self
-            .desired
-            .outside()
-            .filter_map(|path| Some((path.clone(), (self.root.open(path).ok()?.id(), false))));
-        let mut wanted: BTreeMap<CgroupPath, (CgroupId, bool)> = outside.collect();
+        let outside = self.desired.outside().filter_map(|path| {
+            let id = self.root.open(path).ok()?.id();
+            Some((path.clone(), Sight { id, population: false, children: false }))
+        });
+        let mut wanted: BTreeMap<CgroupPath, Sight> = outside.collect();
         wanted.extend(pods);
         for error in watch.watch(&self.root, &wanted) {
             self.seen.errors.insert(String::from("inotify"), crate::chain(&error));

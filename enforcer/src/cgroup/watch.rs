@@ -4,21 +4,37 @@ use std::{
     io,
     os::fd::{AsFd as _, AsRawFd as _},
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use inotify::{Event, EventMask, EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
+use tokio::time::Instant;
 
-use super::{CgroupDir, Error};
+use super::{Author, CgroupDir, Error};
 use crate::model::{CgroupId, CgroupPath};
 
 /// The most events that are taken at once.
 const MAX_EVENTS: usize = 4096;
 
+/// How long events are left to gather during a flood.
+const REST: Duration = Duration::from_millis(50);
+
 /// The file that tells whether processes are in a cgroup, and whether it is frozen.
 const EVENTS: &str = "cgroup.events";
 
 type Names = Arc<Mutex<HashMap<WatchDescriptor, CgroupPath>>>;
+
+/// What is watched of a cgroup, beside writes to its files.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Sight {
+    /// Its id.
+    pub id: CgroupId,
+    /// Whether processes are in it, and whether it is frozen.
+    pub population: bool,
+    /// Cgroups that are made and removed right below it. Nobody need know what a container makes below its own.
+    pub children: bool,
+}
 
 /// The cgroups that are watched; held by the reconciler.
 #[derive(Debug)]
@@ -30,7 +46,7 @@ pub struct Watch {
 
 #[derive(Debug)]
 struct Watched {
-    id: CgroupId,
+    sight: Sight,
     dir: WatchDescriptor,
     events: Option<WatchDescriptor>,
 }
@@ -38,8 +54,20 @@ struct Watched {
 /// The changes of the watched cgroups; held by the daemon's loop.
 #[derive(Debug)]
 pub struct WatchEvents {
-    stream: EventStream<Vec<u8>>,
+    source: Source,
     names: Names,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// The runtime wakes for each event. Where not all was read, some may wait in memory.
+    Listening {
+        stream: EventStream<Vec<u8>>,
+        is_drained: bool,
+    },
+    /// The kernel keeps them until then, and the runtime does not wake for them.
+    Resting(Inotify, Instant),
+    Broken,
 }
 
 /// What the kernel told of since the last time.
@@ -49,6 +77,8 @@ pub struct Changes {
     pub populated: BTreeSet<CgroupPath>,
     /// Files that were written, by whomever: also by us.
     pub written: BTreeSet<(CgroupPath, String)>,
+    /// Who wrote to them last, as far as that is known; inotify does not tell.
+    pub authors: BTreeMap<(CgroupPath, String), Author>,
     /// Cgroups in which a cgroup was made or removed.
     pub children: BTreeSet<CgroupPath>,
     /// Whether changes were lost: everything has to be looked at.
@@ -63,22 +93,26 @@ pub fn watch() -> io::Result<(Watch, WatchEvents)> {
     let inotify = Inotify::init()?;
     let names = Names::default();
     let watch = Watch { watches: inotify.watches(), names: Arc::clone(&names), watched: BTreeMap::new() };
+    Ok((watch, WatchEvents { source: listen(inotify)?, names }))
+}
+
+fn listen(inotify: Inotify) -> io::Result<Source> {
     let stream = inotify.into_event_stream(vec![0_u8; 16 * 1024])?;
-    Ok((watch, WatchEvents { stream, names }))
+    Ok(Source::Listening { stream, is_drained: false })
 }
 
 impl Watch {
-    /// Watches exactly these cgroups, and the population of those with `true`. Answers what could not be watched, such
-    /// as for want of inotify watches (`fs.inotify.max_user_watches`); those are then seen by the periodic look only.
-    pub fn watch(&mut self, root: &CgroupDir, wanted: &BTreeMap<CgroupPath, (CgroupId, bool)>) -> Vec<Error> {
+    /// Watches exactly these cgroups. Answers what could not be watched, such as for want of inotify watches
+    /// (`fs.inotify.max_user_watches`); those are then seen by the periodic look only.
+    pub fn watch(&mut self, root: &CgroupDir, wanted: &BTreeMap<CgroupPath, Sight>) -> Vec<Error> {
         let stale: Vec<CgroupPath> = self
             .watched
             .iter()
-            .filter(|(path, watched)| wanted.get(*path) != Some(&(watched.id, watched.events.is_some())))
+            .filter(|(path, watched)| wanted.get(*path) != Some(&watched.sight))
             .map(|(path, _)| path.clone())
             .collect();
         for path in stale {
-            let Some(Watched { id: _, dir, events }) = self.watched.remove(&path) else { continue };
+            let Some(Watched { sight: _, dir, events }) = self.watched.remove(&path) else { continue };
             for descriptor in std::iter::once(dir).chain(events) {
                 self.names.lock().unwrap_or_else(PoisonError::into_inner).remove(&descriptor);
                 // EINVAL: the kernel dropped it together with the cgroup.
@@ -86,11 +120,11 @@ impl Watch {
             }
         }
         let mut errors = Vec::new();
-        for (path, (_, population)) in wanted {
+        for (path, sight) in wanted {
             if self.watched.contains_key(path) {
                 continue;
             }
-            match self.add(root, path, *population) {
+            match self.add(root, path, *sight) {
                 Ok(()) => {}
                 Err(error) if error.is_gone() => {}
                 Err(error) => errors.push(error),
@@ -99,7 +133,7 @@ impl Watch {
         errors
     }
 
-    fn add(&mut self, root: &CgroupDir, path: &CgroupPath, population: bool) -> Result<(), Error> {
+    fn add(&mut self, root: &CgroupDir, path: &CgroupPath, sight: Sight) -> Result<(), Error> {
         let dir = root.open(path)?;
         // By way of the handle: the name can lead nowhere else.
         let handle = format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd());
@@ -115,9 +149,11 @@ impl Watch {
             names.insert(descriptor.clone(), path.clone());
             Ok(descriptor)
         };
-        let events = if population { Some(add(EVENTS, WatchMask::MODIFY)?) } else { None };
-        let mask = WatchMask::CLOSE_WRITE | WatchMask::CREATE | WatchMask::DELETE | WatchMask::ONLYDIR;
-        let watched = Watched { id: dir.id(), dir: add("", mask)?, events };
+        let events = if sight.population { Some(add(EVENTS, WatchMask::MODIFY)?) } else { None };
+        let children =
+            if sight.children { WatchMask::CREATE | WatchMask::DELETE } else { WatchMask::empty() };
+        let mask = WatchMask::CLOSE_WRITE | WatchMask::ONLYDIR | children;
+        let watched = Watched { sight: Sight { id: dir.id(), ..sight }, dir: add("", mask)?, events };
         drop(names);
         self.watched.insert(path.clone(), watched);
         Ok(())
@@ -127,39 +163,63 @@ impl Watch {
 impl WatchEvents {
     /// Waits for changes, and answers all that are there; safe to be cancelled.
     pub async fn next(&mut self) -> io::Result<Changes> {
+        if let Source::Resting(_, until) = self.source {
+            tokio::time::sleep_until(until).await;
+            self.source = match std::mem::replace(&mut self.source, Source::Broken) {
+                Source::Resting(inotify, _) => listen(inotify)?,
+                other => other,
+            };
+        }
+        let Source::Listening { stream, is_drained } = &mut self.source else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        *is_drained = false;
         let mut changes = Changes::default();
-        let mut next = self.stream.next().await;
+        let mut next = stream.next().await;
         for _ in 0..MAX_EVENTS {
             let Some(event) = next else { return Err(io::ErrorKind::UnexpectedEof.into()) };
-            self.take(&event?, &mut changes);
-            match self.stream.next().now_or_never() {
+            take(&self.names, &event?, &mut changes);
+            match stream.next().now_or_never() {
                 Some(more) => next = more,
-                None => break,
+                None => {
+                    *is_drained = true;
+                    break;
+                }
             }
         }
         Ok(changes)
     }
 
-    fn take(&self, event: &Event<impl AsRef<OsStr>>, changes: &mut Changes) {
-        if event.mask.contains(EventMask::Q_OVERFLOW) {
-            changes.overflow = true;
-            return;
+    /// Leaves events to gather in the kernel for 50 ms, so that a flood of them costs twenty reads a second.
+    pub fn rest(&mut self) {
+        self.source = match std::mem::replace(&mut self.source, Source::Broken) {
+            Source::Listening { stream, is_drained: true } => {
+                Source::Resting(stream.into_inotify(), Instant::now() + REST)
+            }
+            other => other,
+        };
+    }
+}
+
+fn take(names: &Names, event: &Event<impl AsRef<OsStr>>, changes: &mut Changes) {
+    if event.mask.contains(EventMask::Q_OVERFLOW) {
+        changes.overflow = true;
+        return;
+    }
+    let names = names.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(path) = names.get(&event.wd) else { return };
+    let name = event.name.as_ref().map(|name| name.as_ref().to_string_lossy());
+    match name {
+        Some(file) if event.mask.contains(EventMask::CLOSE_WRITE) => {
+            changes.written.insert((path.clone(), file.into_owned()));
         }
-        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(path) = names.get(&event.wd) else { return };
-        let name = event.name.as_ref().map(|name| name.as_ref().to_string_lossy());
-        match name {
-            Some(file) if event.mask.contains(EventMask::CLOSE_WRITE) => {
-                changes.written.insert((path.clone(), file.into_owned()));
-            }
-            Some(_) if event.mask.contains(EventMask::ISDIR) => {
-                changes.children.insert(path.clone());
-            }
-            None if event.mask.contains(EventMask::MODIFY) => {
-                changes.populated.insert(path.clone());
-            }
-            Some(_) | None => {}
+        Some(_) if event.mask.contains(EventMask::ISDIR) => {
+            changes.children.insert(path.clone());
         }
+        None if event.mask.contains(EventMask::MODIFY) => {
+            changes.populated.insert(path.clone());
+        }
+        Some(_) | None => {}
     }
 }
 
@@ -173,8 +233,9 @@ mod tests {
         CgroupPath::parse(text).unwrap()
     }
 
-    fn wanted(root: &CgroupDir, at: &str) -> BTreeMap<CgroupPath, (CgroupId, bool)> {
-        BTreeMap::from([(path(at), (root.open(&path(at)).unwrap().id(), true))])
+    fn wanted(root: &CgroupDir, at: &str) -> BTreeMap<CgroupPath, Sight> {
+        let id = root.open(&path(at)).unwrap().id();
+        BTreeMap::from([(path(at), Sight { id, population: true, children: true })])
     }
 
     fn tree() -> (tempfile::TempDir, CgroupDir) {
@@ -227,10 +288,41 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_is_made_below_a_container_is_not_told() {
+        let (temp, root) = tree();
+        let (mut watch, mut events) = watch().unwrap();
+        let id = root.open(&path("/a")).unwrap().id();
+        let sight = Sight { id, population: true, children: false };
+        assert!(watch.watch(&root, &BTreeMap::from([(path("/a"), sight)])).is_empty());
+        fs::create_dir(temp.path().join("a/new")).unwrap();
+        fs::remove_dir(temp.path().join("a/new")).unwrap();
+        root.open(&path("/a")).unwrap().write(EVENTS, "populated 1\n").unwrap();
+        let changes = until(&mut events, |changes| !changes.populated.is_empty()).await;
+        assert!(changes.children.is_empty(), "{changes:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_comes_during_a_rest_is_told_after_it_once() {
+        let (_temp, root) = tree();
+        let (mut watch, mut events) = watch().unwrap();
+        assert!(watch.watch(&root, &wanted(&root, "/a")).is_empty());
+        let write = || root.open(&path("/a")).unwrap().write(EVENTS, "populated 1\n").unwrap();
+        write();
+        until(&mut events, |changes| !changes.populated.is_empty()).await;
+        events.rest();
+        let begin = Instant::now();
+        (0..100).for_each(|_| write());
+        let changes = until(&mut events, |changes| !changes.populated.is_empty()).await;
+        assert_eq!(changes.populated, BTreeSet::from([path("/a")]));
+        assert!(begin.elapsed() >= REST);
+    }
+
+    #[tokio::test]
     async fn a_cgroup_that_is_gone_is_no_error() {
         let (_temp, root) = tree();
         let (mut watch, _events) = watch().unwrap();
-        let gone = BTreeMap::from([(path("/gone"), (CgroupId(1), true))]);
+        let gone =
+            BTreeMap::from([(path("/gone"), Sight { id: CgroupId(1), population: true, children: true })]);
         assert!(watch.watch(&root, &gone).is_empty());
     }
 }

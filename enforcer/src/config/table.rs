@@ -172,7 +172,7 @@ pub const FIELDS: &[Field] = &[
     ours(
         "onDrift",
         Form::Choice(&["restore", "report"]),
-        "what is done about a cgroup file or score of ours that somebody else writes: the planned value is written back, three times within a minute at the most; or it is told alone",
+        "what is done about a cgroup file or score of ours that somebody else writes: the planned value is written back, three times within a minute at once, then with back-off up to a minute for as long as the other insists; or it is told alone",
         |config| {
             json!(match config.on_drift {
                 OnDrift::Restore => "restore",

@@ -20,20 +20,20 @@ use super::{
 };
 use crate::{
     cgroup::{
-        self, CgroupDir, Changes, DriftPolicy, Guarded, Index, Lowering, Making, Permit, Problem, Reason,
-        Reconciler, Report, Systemd, SystemdDriver, Throttled, WatchEvents,
+        self, CgroupDir, DriftPolicy, Guarded, Index, Lowering, Making, Permit, Problem, Reason, Reconciler,
+        Report, Systemd, SystemdDriver, Throttled, WatchEvents,
     },
     config::{Config, OomScorePolicy},
     evict::Endings,
     journal::{Event, EventType, Journal, Slots, Subject},
     model::{CgroupId, CgroupPath, Pod, PodName, PodUid},
     policy::{self, CgroupDriver, Plan, PodPlan, admission::Admission, pressure::Conditions},
-    sense::GuardEvent,
     serve::View,
     source::{Change, Decisions, EndedPod, Grounds, Loaded, Roster, SourceError, State},
 };
 
 mod alignment;
+mod attention;
 mod candidates;
 mod components;
 mod guarded;
@@ -44,6 +44,7 @@ mod view;
 pub(super) use self::orders::Evictable;
 use self::{
     alignment::Aligning,
+    attention::Attention,
     candidates::{Opening, Standing},
     components::Looked,
     guarded::Guarding,
@@ -83,6 +84,8 @@ pub(super) struct Desired {
     /// What is wrong with the cgroups.
     problems: Problems,
     schedule: Schedule,
+    /// When what the kernel told of is looked at.
+    attention: Attention,
     /// What of the cgroups the eBPF programs guard.
     guarding: Guarding,
     /// The scores of the node's own.
@@ -126,6 +129,7 @@ struct Worked {
     standing: BTreeSet<PodUid>,
     problems: Vec<Problem>,
     due: Option<Instant>,
+    contest_due: Option<Instant>,
 }
 
 impl Desired {
@@ -210,6 +214,7 @@ impl Desired {
             is_loaded: false,
             problems: Problems::default(),
             schedule,
+            attention: Attention::default(),
             guarding: Guarding::default(),
             components,
             woken: Arc::default(),
@@ -337,8 +342,15 @@ impl Desired {
         self.look_at_components();
         self.align().await?;
         let now = Instant::now();
+        if let Some((changes, writers)) = self.attention.take(now) {
+            self.look_at(changes, &writers).await?;
+        }
         match self.schedule.due(now) {
             Some(Due::Look) => self.reconcile().await,
+            Some(Due::WriteBack) => {
+                let permit = self.permit.clone();
+                self.change(move |reconciler| reconciler.write_back(permit.as_deref())).await
+            }
             Some(Due::Sweep) => {
                 self.schedule.swept(now);
                 let Some(permit) = self.permit.clone() else { return Ok(()) };
@@ -350,7 +362,8 @@ impl Desired {
 
     /// When [`look`](Self::look) is to be called.
     pub(super) fn due(&self) -> Instant {
-        let others = [self.components.due(), self.alignment_due(), self.candidates_due()];
+        let others =
+            [self.components.due(), self.alignment_due(), self.candidates_due(), self.attention.due()];
         others.into_iter().flatten().fold(self.schedule.next(), Instant::min)
     }
 
@@ -399,24 +412,6 @@ impl Desired {
     /// Whether the source has been read.
     pub(super) fn is_loaded(&self) -> bool {
         self.is_loaded
-    }
-
-    /// Looks at the cgroups that the kernel told of; without any, it tells of none any longer. What the guard has told
-    /// comes first: it told of it before, and knows who it was.
-    pub(super) async fn changed(
-        &mut self,
-        changes: Option<Changes>,
-        told: Vec<GuardEvent>,
-    ) -> anyhow::Result<()> {
-        self.settle();
-        self.guarded(told).await?;
-        self.note_branches(changes.as_ref());
-        let Some(changes) = changes else {
-            self.schedule.files_are_told(false, Instant::now());
-            return Ok(());
-        };
-        let permit = self.permit.clone();
-        self.change(move |reconciler| reconciler.look_at(&changes, permit.as_deref())).await
     }
 
     /// Decides who may run, plans anew, and has done what follows. Answers whether the plan is another one.
@@ -474,23 +469,23 @@ impl Desired {
         &mut self,
         work: impl FnOnce(&mut Reconciler) -> Report + Send + 'static,
     ) -> anyhow::Result<()> {
-        self.change_once(work).await?;
+        self.change_by(&Writers::default(), work).await?;
+        self.fill_room().await
+    }
+
+    /// As long as there is room for pods that wait, lets them in.
+    async fn fill_room(&mut self) -> anyhow::Result<()> {
         while std::mem::take(&mut self.has_new_room) {
             if !self.decide() {
                 break;
             }
             let (plan, retired, permit) = (Arc::clone(&self.plan), self.retired.clone(), self.permit.clone());
-            self.change_once(move |reconciler| reconciler.reconcile(&plan, &retired, permit.as_deref()))
-                .await?;
+            self.change_by(&Writers::default(), move |reconciler| {
+                reconciler.reconcile(&plan, &retired, permit.as_deref())
+            })
+            .await?;
         }
         Ok(())
-    }
-
-    async fn change_once(
-        &mut self,
-        work: impl FnOnce(&mut Reconciler) -> Report + Send + 'static,
-    ) -> anyhow::Result<()> {
-        self.change_by(&Writers::default(), work).await
     }
 
     /// Has the cgroups changed after somebody else wrote to them.
@@ -505,7 +500,7 @@ impl Desired {
             self.renew_view();
             return Ok(());
         };
-        let Worked { report, ids, going, guarded, standing, problems, due } = hierarchy
+        let Worked { report, ids, going, guarded, standing, problems, due, contest_due } = hierarchy
             .run(move |reconciler| {
                 let report = work(reconciler);
                 Worked {
@@ -516,6 +511,7 @@ impl Desired {
                     standing: reconciler.standing().cloned().collect(),
                     problems: reconciler.problems(),
                     due: reconciler.due(),
+                    contest_due: reconciler.contest_due(),
                 }
             })
             .await?;
@@ -533,6 +529,7 @@ impl Desired {
         self.are_candidates_stale |= self.going != going;
         self.going = going;
         self.schedule.retry_at(due, Instant::now());
+        self.schedule.write_back_at(contest_due, Instant::now());
         self.renew_view();
         Ok(())
     }

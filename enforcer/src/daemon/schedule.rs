@@ -10,6 +10,9 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// What waits to be tried again is not tried more often than this.
 const RETRY: Duration = Duration::from_millis(100);
 
+/// The same of what could not be written back when it was due.
+const OVERDUE: Duration = Duration::from_secs(1);
+
 /// After a kill the cpus are the victim's, so that its memory comes back soon: what follows from it for the cgroups waits.
 const AFTER_A_KILL: Duration = Duration::from_secs(1);
 
@@ -26,6 +29,8 @@ pub(super) struct Schedule {
     sweep: Instant,
     /// When something that waits is to be tried again.
     retry: Option<Instant>,
+    /// When what others insist on is to be written back.
+    write_back: Option<Instant>,
 }
 
 /// What is due.
@@ -33,6 +38,8 @@ pub(super) struct Schedule {
 pub(super) enum Due {
     /// A look at everything.
     Look,
+    /// What others insist on is to be written back.
+    WriteBack,
     /// A look at the scores alone.
     Sweep,
 }
@@ -46,6 +53,7 @@ impl Schedule {
             look: now,
             sweep: now,
             retry: None,
+            write_back: None,
         }
     }
 
@@ -91,10 +99,19 @@ impl Schedule {
         self.retry = due.map(|due| due.max(now + RETRY));
     }
 
+    /// Notes when what others insist on is to be written back, or that there is nothing of that kind. What is overdue
+    /// could not be, and waits for something else.
+    pub(super) fn write_back_at(&mut self, due: Option<Instant>, now: Instant) {
+        self.write_back = due.map(|due| if due <= now { now + OVERDUE } else { due });
+    }
+
     /// What is due now.
     pub(super) fn due(&self, now: Instant) -> Option<Due> {
         if self.look <= now || self.retry.is_some_and(|retry| retry <= now) {
             return Some(Due::Look);
+        }
+        if self.write_back.is_some_and(|write_back| write_back <= now) {
+            return Some(Due::WriteBack);
         }
         (self.sweeps() && self.sweep <= now).then_some(Due::Sweep)
     }
@@ -106,7 +123,7 @@ impl Schedule {
     /// When something is due next.
     pub(super) fn next(&self) -> Instant {
         let sweep = self.sweeps().then_some(self.sweep);
-        [self.retry, sweep].into_iter().flatten().fold(self.look, Instant::min)
+        [self.retry, self.write_back, sweep].into_iter().flatten().fold(self.look, Instant::min)
     }
 }
 
@@ -155,6 +172,21 @@ mod tests {
         assert_eq!(schedule.due(start + AFTER_A_KILL), Some(Due::Look));
         schedule.looked(start + AFTER_A_KILL);
         assert_eq!(schedule.due(start + AFTER_A_KILL), None);
+    }
+
+    #[test]
+    fn what_is_written_back_costs_no_look_at_everything() {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(true, start);
+        schedule.looked(start);
+        schedule.scores_are_told(true);
+        schedule.write_back_at(Some(start + RETRY), start);
+        assert_eq!((schedule.next(), schedule.due(start)), (start + RETRY, None));
+        assert_eq!(schedule.due(start + RETRY), Some(Due::WriteBack));
+        schedule.write_back_at(Some(start + RETRY), start + RETRY);
+        assert_eq!(schedule.next(), start + RETRY + OVERDUE);
+        schedule.write_back_at(None, start + RETRY);
+        assert_eq!(schedule.next(), start + LOOK_TOLD);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::{
     NICE,
+    claim::Claim,
     handover::{self, Refusal},
     host::Host,
     open_files, telling,
@@ -99,8 +100,13 @@ impl Refusal for serve::Error {
     }
 }
 
+/// What one daemon at a time has here: the claim to evict, and the observe socket.
+pub(super) async fn take(config: &Config) -> anyhow::Result<(Claim, Observe)> {
+    Ok((Claim::take(config.mode).await?, bind(config).await?))
+}
+
 /// The observe socket, taken over from a predecessor that is still ending: until it has ended, its socket takes connections.
-pub(super) async fn bind(config: &Config) -> anyhow::Result<Observe> {
+async fn bind(config: &Config) -> anyhow::Result<Observe> {
     let bind = async || Observe::bind(&config.run_dir, &config.sockets).await;
     handover::take(handover::PATIENCE, bind).await.map_err(|error| {
         let message = error.is_held().then(|| handover::not_ended(&error));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::{
-    cgroup::{Applied, ComponentScore, Drift, DriftAction, Reason, ScoreFate},
+    cgroup::{Applied, Author, ComponentScore, Drift, DriftAction, Reason, ScoreFate},
     journal::{Event, EventType, Journal, Subject},
     model::{CgroupPath, ContainerKind, Pod, PodName, Quantity, ResourceList},
     policy::{Plan, PodPlan, admission::Rejection},
@@ -80,7 +80,7 @@ pub(super) fn kind(kind: ContainerKind) -> &'static str {
 pub(super) struct Writers(BTreeMap<(CgroupPath, String), Writer>);
 
 /// Who wrote a value.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Writer {
     /// The writer.
     pub(super) by: Process,
@@ -89,6 +89,11 @@ pub(super) struct Writer {
 }
 
 impl Writers {
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The latest one counts.
     pub(super) fn note(&mut self, path: CgroupPath, file: &str, writer: Writer) {
         self.0.insert((path, file.to_owned()), writer);
@@ -123,7 +128,7 @@ pub(super) fn limits(applied: &Applied, plan: &Plan, writers: &Writers) -> (Subj
 
 /// A value that somebody else wrote.
 pub(super) fn drifted(drift: &Drift, plan: &Plan, writers: &Writers) -> (Subject, Value) {
-    let Drift { path, cgroup, file, planned, found, action } = drift;
+    let Drift { path, cgroup, file, planned, found, action, author } = drift;
     let mut data = json!({
         "cgroup": path.as_str(),
         "cgroupId": cgroup.0,
@@ -133,6 +138,9 @@ pub(super) fn drifted(drift: &Drift, plan: &Plan, writers: &Writers) -> (Subject
         "action": action.as_str(),
     });
     writers.name(path, file, &mut data);
+    if let (Some(Author { pid, comm }), None) = (author, data.get("writer")) {
+        data["writer"] = json!({"pid": pid, "comm": comm});
+    }
     about(path, plan, data)
 }
 
@@ -159,7 +167,7 @@ pub(super) fn component(score: &ComponentScore) -> Vec<(EventType, Value)> {
         ScoreFate::Restored => {
             vec![drifted(DriftAction::Restored.as_str()), written(EventType::LimitsRestored, Reason::Drifted)]
         }
-        ScoreFate::Yielded => vec![drifted(DriftAction::Yielded.as_str())],
+        ScoreFate::Delayed => vec![drifted(DriftAction::Delayed.as_str())],
         ScoreFate::Audited => vec![drifted(DriftAction::Audited.as_str())],
         // Told as what this host lacks.
         ScoreFate::Refused => Vec::new(),

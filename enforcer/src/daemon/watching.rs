@@ -25,6 +25,15 @@ impl Watched {
     }
 }
 
+impl Watched {
+    /// Leaves changes to gather for a moment.
+    pub(super) fn rest(&mut self) {
+        if let Some(events) = &mut self.0 {
+            events.rest();
+        }
+    }
+}
+
 /// The guard of scores and files, where there is one.
 pub(super) struct Guarded(pub(super) Option<Guard>);
 

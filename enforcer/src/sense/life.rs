@@ -31,6 +31,17 @@ pub enum Life {
     Gone(CgroupId),
 }
 
+impl Life {
+    /// The cgroup that was removed, if it is that.
+    #[must_use]
+    pub fn gone(&self) -> Option<CgroupId> {
+        match self {
+            Self::Gone(cgroup) => Some(*cgroup),
+            Self::Made { .. } => None,
+        }
+    }
+}
+
 /// The ring that tells of them, not read yet.
 pub struct LifeRing {
     ring: RingBuf<MapData>,

@@ -121,16 +121,10 @@ fn a_program_of_roots_is_kept_until_somebody_insists() {
         assert_eq!(scene.look(Some(&permit)), [(pid, 5, -999, ScoreFate::Restored)]);
     }
     running.set(6);
-    assert_eq!(scene.look(Some(&permit)), [(pid, 6, -999, ScoreFate::Yielded)]);
-    running.set(4);
-    assert_eq!(scene.look(Some(&permit)), [], "that it is left was told");
-    assert_eq!(running.score(), 4);
-    scene.now += WINDOW;
-    assert_eq!(
-        scene.look(Some(&permit)),
-        [(pid, 4, -999, ScoreFate::Restored)],
-        "a minute later it is tried again"
-    );
+    assert_eq!(scene.look(Some(&permit)), [(pid, 6, -999, ScoreFate::Delayed)]);
+    assert!(scene.components.wants_look(scene.now + LATER));
+    assert_eq!(scene.look(Some(&permit)), [(pid, 6, -999, ScoreFate::Restored)], "at the next look");
+    assert_eq!(running.score(), -999);
 }
 
 #[test]

@@ -69,7 +69,7 @@ impl Reconciler {
                 "cgroup {path} is frozen, itself or above: its processes stand still until somebody thaws it"
             ),
         });
-        let failing = self.failing.problems().chain(self.lowering.problems());
+        let failing = self.failing.problems().chain(self.lowering.problems()).chain(self.drift.problems());
         let scores =
             seen.scores.values().flatten().chain(seen.unnamed.values()).chain(&seen.unmarked).cloned();
         missing.chain(strangers).chain(errors).chain(frozen).chain(failing).chain(scores).collect()

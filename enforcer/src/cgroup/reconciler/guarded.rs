@@ -1,9 +1,15 @@
 //! What the kernel tells of single processes and files: put right at once, without a look at everything.
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
 
 use super::Reconciler;
 use crate::{
-    cgroup::{Correction, Drift, DriftAction, Permit, Reason, Report, ScoreError, Suspect, Sweep, Write},
+    cgroup::{
+        Author, Correction, Drift, DriftAction, Permit, Reason, Report, ScoreError, Suspect, Sweep, Write,
+        drift::ROUNDS,
+    },
     model::{CgroupId, CgroupPath},
     policy::FileName,
 };
@@ -41,14 +47,8 @@ impl Reconciler {
     #[must_use]
     pub fn guarded(&self) -> Guarded {
         let mut guarded = Guarded { made_by_runtimes: self.made_by_runtimes(), ..Guarded::default() };
-        for (path, target) in &self.desired.targets {
-            let id = match self.standing.get(path) {
-                Some(known) => Some(known.id),
-                // The system's own stand for nobody.
-                None if target.owner.is_none() => self.root.open(path).ok().map(|dir| dir.id()),
-                None => None,
-            };
-            let Some(id) = id else { continue };
+        for path in self.desired.targets.keys() {
+            let Some(id) = self.id(path) else { continue };
             guarded.files.insert(id, path.clone());
             if let Some(score) = self.desired.scores.get(path) {
                 guarded.scores.insert(id, *score);
@@ -59,8 +59,8 @@ impl Reconciler {
 
     /// Looks at processes that were seen with a wrong score, right when they were.
     ///
-    /// A new one gets its container's score. One whose score somebody wrote is put right or left, as with any value
-    /// that others write: three times within a minute for a container, and what is left is left to sweeps as well.
+    /// A new one gets its container's score. One whose score somebody wrote is put right at once or later, as with any
+    /// value that others write: at once three times within a minute for a container, and sweeps wait as well.
     pub fn put_right(&mut self, seen: &[ScoreSeen], permit: &Permit) -> Report {
         let mut report = Report::default();
         let mut swept = BTreeSet::new();
@@ -116,6 +116,7 @@ impl Reconciler {
         if let Some(permit) = permit {
             for container in containers {
                 if let Some((path, score)) = self.planned_score(*container) {
+                    self.wrote(*container, SCORE_FILE, None);
                     self.keeper.forget(&path);
                     self.sweep_container(&path, score, permit, &mut report);
                 }
@@ -139,7 +140,7 @@ impl Reconciler {
         };
         let now = (self.clock)();
         let (planned, text) = (score.to_string(), found.to_string());
-        let (action, is_told) = self.drift.judge((container, &SCORE), (&planned, &text), now);
+        let (action, is_told) = self.drift.judge((path, container, &SCORE), (&planned, &text), ROUNDS, now);
         if is_told {
             report.drifted.push(Drift {
                 path: path.clone(),
@@ -148,11 +149,12 @@ impl Reconciler {
                 planned: planned.clone(),
                 found: text.clone(),
                 action,
+                author: self.drift.author(container, &SCORE),
             });
         }
         match action {
             DriftAction::Restored => {}
-            DriftAction::Reported | DriftAction::Yielded | DriftAction::Audited => {
+            DriftAction::Delayed | DriftAction::Reported | DriftAction::Audited => {
                 self.keeper.leave(path, suspect);
                 return Ok(Correction::Settled);
             }
@@ -168,6 +170,73 @@ impl Reconciler {
             });
         }
         Ok(correction)
+    }
+
+    /// Notes that another wrote to a file of a cgroup, or the score of one of its processes, and who, if that is known.
+    pub fn wrote(&mut self, cgroup: CgroupId, file: &str, author: Option<Author>) {
+        let now = (self.clock)();
+        self.drift.wrote(cgroup, &FileName::Owned(file.to_owned()), author, now);
+    }
+
+    /// Writes back what another insisted on, as far as it has stood for long enough.
+    pub fn write_back(&mut self, permit: Option<&Permit>) -> Report {
+        let mut report = Report::default();
+        let due = self.drift.turn((self.clock)());
+        let (scores, files): (Vec<_>, Vec<_>) = due.into_iter().partition(|(_, _, file)| *file == SCORE);
+        let paths: BTreeSet<CgroupPath> = files.iter().map(|(path, _, _)| path.clone()).collect();
+        if !paths.is_empty() {
+            self.pass(Some(&paths), permit, &mut report);
+        }
+        if let Some(permit) = permit {
+            for (_, container, _) in &scores {
+                self.write_scores_back(*container, permit, &mut report);
+            }
+        }
+        let now = (self.clock)();
+        for (path, cgroup, file) in files.iter().chain(&scores) {
+            let is_withheld = |write: &Write| write.path == *path && write.file == *file;
+            // It stands as planned by now, or is planned no longer.
+            if !report.withheld.iter().any(|withheld| is_withheld(&withheld.write)) {
+                self.drift.settled_if_overdue(*cgroup, file, now);
+            }
+        }
+        self.drift.turn(now);
+        report
+    }
+
+    /// When [`write_back`](Self::write_back) is to be called.
+    #[must_use]
+    pub fn contest_due(&self) -> Option<Instant> {
+        self.drift.due()
+    }
+
+    /// Puts the scores right that were left for a while. They are told as one.
+    fn write_scores_back(&mut self, container: CgroupId, permit: &Permit, report: &mut Report) {
+        let Some((path, score)) = self.planned_score(container) else { return };
+        let mut is_first = true;
+        for suspect in self.keeper.take_left(&path) {
+            let outcome = if is_first {
+                self.judge_score((container, &path), suspect, score, permit, report)
+            } else {
+                self.keeper.correct(&path, suspect, score, permit)
+            };
+            match outcome {
+                Ok(Correction::Set { change, is_same: _ }) => {
+                    is_first = false;
+                    report.scores.changed.push(change);
+                }
+                Ok(Correction::Settled | Correction::Refused) => {}
+                Ok(Correction::Hidden) => {
+                    self.sweep_container(&path, score, permit, report);
+                    return;
+                }
+                Err(error) => {
+                    let sweep = Sweep { errors: vec![error], ..Sweep::default() };
+                    self.note_scores(&path, &sweep);
+                    report.scores.absorb(sweep);
+                }
+            }
+        }
     }
 
     fn sweep_container(&mut self, path: &CgroupPath, score: i16, permit: &Permit, report: &mut Report) {

@@ -80,9 +80,12 @@ impl Reconciler {
             self.note_unmarked(&unmarked);
             self.take_in(outcomes, desired, &mut ids, unmarked.is_empty(), report);
             let looked_at = |path: &CgroupPath| is_looked_at(path);
-            // Two who hold the same file down would each give back what the other wrote.
+            // Two who hold the same file down would each give back what the other wrote. And what is written back later
+            // needs no room before.
             let is_free = |withheld: &&Withheld| {
-                ids.get(&withheld.write.path).is_none_or(|id| !self.throttled.holds(*id))
+                let Withheld { write, usage_bytes: _ } = withheld;
+                ids.get(&write.path)
+                    .is_none_or(|id| !self.throttled.holds(*id) && !self.drift.waits(*id, &write.file, now))
             };
             let lowered: Vec<_> = report.withheld.iter().filter(is_free).cloned().collect();
             report
@@ -195,8 +198,8 @@ impl Reconciler {
             let action = match (id, found) {
                 (Some(id), Some(found)) if drifted => {
                     let rounds = self.driver.rounds(&write.file);
-                    let (action, is_told) =
-                        self.drift.judge_within((*id, &write.file), (&write.value, found), rounds, now);
+                    let file = (&write.path, *id, &write.file);
+                    let (action, is_told) = self.drift.judge(file, (&write.value, found), rounds, now);
                     if is_told {
                         report.drifted.push(Drift {
                             path: write.path.clone(),
@@ -205,6 +208,7 @@ impl Reconciler {
                             planned: write.value.clone(),
                             found: found.to_owned(),
                             action,
+                            author: self.drift.author(*id, &write.file),
                         });
                     }
                     action

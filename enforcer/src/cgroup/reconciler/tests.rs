@@ -58,7 +58,7 @@ impl Fixture {
         Self { temp, ahead_ms, reconciler, permit: Permit::for_enforce_mode() }
     }
 
-    fn wait(&self, time: Duration) {
+    pub(super) fn wait(&self, time: Duration) {
         self.ahead_ms.fetch_add(u64::try_from(time.as_millis()).unwrap(), Ordering::Relaxed);
     }
 
@@ -342,7 +342,7 @@ fn strangers_are_told_and_never_touched() {
 }
 
 #[test]
-fn a_file_that_another_insists_on_is_left_after_three_rounds() {
+fn a_file_that_another_insists_on_is_written_back_later_after_three_rounds() {
     let mut fixture = Fixture::new(TREE);
     drop(fixture.reconcile(&plan("8192")));
     let round = |fixture: &mut Fixture| {
@@ -358,15 +358,47 @@ fn a_file_that_another_insists_on_is_left_after_three_rounds() {
     for _ in 0..3 {
         assert_eq!(round(&mut fixture), (vec![DriftAction::Restored], 1, String::from("79")));
     }
-    assert_eq!(round(&mut fixture), (vec![DriftAction::Yielded], 0, String::from("1\n")));
+    assert_eq!(round(&mut fixture), (vec![DriftAction::Delayed], 0, String::from("1\n")));
     assert_eq!(round(&mut fixture), (vec![], 0, String::from("1\n")));
-    fixture.wait(Duration::from_mins(10));
-    assert_eq!(round(&mut fixture), (vec![], 0, String::from("1\n")), "it was given up for good");
     assert!(fixture.reconcile(&plan("8192")).written.is_empty());
-    // Until somebody writes the planned value, or it is planned to be another.
-    fixture.write("kubepods/pod1/cpu.weight", "79\n");
+    let insists = |fixture: &Fixture| {
+        let problems = fixture.reconciler.problems();
+        problems
+            .iter()
+            .any(|problem| (problem.what, problem.place.as_str()) == ("drift", "/kubepods/pod1/cpu.weight"))
+    };
+    assert!(insists(&fixture));
+    // A second later, though it writes all the time.
+    fixture.wait(Duration::from_millis(600));
+    assert_eq!(round(&mut fixture), (vec![], 0, String::from("1\n")));
+    assert!(fixture.reconciler.write_back(Some(&fixture.permit)).is_converged());
+    fixture.wait(Duration::from_millis(400));
+    let report = fixture.reconciler.write_back(Some(&fixture.permit));
+    assert_eq!((report.written.len(), fixture.read("kubepods/pod1/cpu.weight").as_str()), (1, "79"));
+    assert_eq!(report.drifted.first().map(|drift| drift.action), Some(DriftAction::Restored));
+    // Then after two seconds; but at once when it has stopped.
+    assert_eq!(round(&mut fixture), (vec![], 0, String::from("1\n")), "told once");
+    assert!(insists(&fixture));
+    fixture.wait(Duration::from_millis(1_200));
+    let report = fixture.reconciler.write_back(Some(&fixture.permit));
+    assert_eq!((report.written.len(), fixture.read("kubepods/pod1/cpu.weight").as_str()), (1, "79"));
+    assert!(!insists(&fixture));
+    assert_eq!(fixture.reconciler.contest_due(), None);
+}
+
+#[test]
+fn what_is_contested_and_no_longer_there_is_waited_for_no_longer() {
+    let mut fixture = Fixture::new(TREE);
     drop(fixture.reconcile(&plan("8192")));
-    assert_eq!(round(&mut fixture), (vec![DriftAction::Restored], 1, String::from("79")));
+    for _ in 0..4 {
+        fixture.write("kubepods/pod1/cpu.weight", "1\n");
+        drop(fixture.reconcile(&plan("8192")));
+    }
+    assert!(fixture.reconciler.contest_due().is_some());
+    fixture.write("kubepods/pod1/cpu.weight", "79\n");
+    fixture.wait(Duration::from_secs(1));
+    assert!(fixture.reconciler.write_back(Some(&fixture.permit)).is_converged());
+    assert_eq!(fixture.reconciler.contest_due(), None);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::{ScoreChange, ScoreError, ScoreKeeper};
 use crate::{
     cgroup::{
         Permit,
-        process::{Process, is_gone, ticks},
+        process::{Process, is_gone, ns, ticks},
     },
     model::CgroupPath,
 };
@@ -130,6 +130,14 @@ impl ScoreKeeper {
         if left.len() < MAX_LEFT {
             left.insert(suspect.pid, start_ticks);
         }
+    }
+
+    /// The processes of a container that were left with a score that another wrote; they are left no longer.
+    pub fn take_left(&mut self, path: &CgroupPath) -> Vec<Suspect> {
+        self.seen.remove(path);
+        let left = self.left.remove(path).unwrap_or_default();
+        let suspect = |(pid, start_ticks)| Suspect { pid, start_ns: Some(ns(start_ticks)) };
+        left.into_iter().map(suspect).collect()
     }
 
     /// Whether that process is left with a score that another wrote.

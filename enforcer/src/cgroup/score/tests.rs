@@ -143,9 +143,9 @@ fn who_is_left_is_not_swept_until_it_has_the_right_score() {
 fn a_container_of_many_processes_is_swept_whole() {
     let sleeper = Sleeper::start();
     // Above every process id that there is.
-    let mut procs: String = (4_194_305..4_214_305).map(|pid| format!("{pid}\n")).collect();
-    procs.push_str(&format!("{}\n", sleeper.id()));
-    let (_temp, root) = tree(&procs);
+    let mut procs: Vec<_> = (4_194_305..4_214_305).map(|pid: u32| pid.to_string()).collect();
+    procs.push(sleeper.id().to_string());
+    let (_temp, root) = tree(&procs.join("\n"));
     let mut keeper = ScoreKeeper::new(Path::new("/proc")).unwrap();
     let sweep = keeper.sweep(&root, &path("/pod/app"), 988, &Permit::for_enforce_mode());
     assert!(sweep.errors.is_empty(), "{:?}", sweep.errors);

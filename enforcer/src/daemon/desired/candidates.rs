@@ -323,15 +323,12 @@ impl Desired {
                 telling::degraded(&journal, "preemption", &message);
             }
         };
-        match &self.endings {
-            Some(endings) => endings.end(candidate, grace, done),
-            None => {
-                let message = format!(
-                    "pod {} does not make way for a critical one: there is no thread",
-                    entry.pod.name
-                );
-                telling::degraded(&self.journal, "preemption", &message);
-            }
+        if let Some(endings) = &self.endings {
+            endings.end(candidate, grace, done);
+        } else {
+            let message =
+                format!("pod {} does not make way for a critical one: there is no thread", entry.pod.name);
+            telling::degraded(&self.journal, "preemption", &message);
         }
     }
 }

@@ -7,10 +7,11 @@ use std::{
 
 use super::{
     Desired,
+    attention::{self, Thing},
     telling::{self, Writer, Writers},
 };
 use crate::{
-    cgroup::{Changes, Guarded, ScoreSeen, Suspect},
+    cgroup::{Changes, Guarded, Reconciler, SCORE_FILE, ScoreSeen, Suspect},
     model::{CgroupId, CgroupPath},
     sense::{ForeignWrite, Guard, GuardEvent, Kept, ScoreCause, Sight, WrongScore},
 };
@@ -46,8 +47,8 @@ struct Turn {
     new: Vec<ScoreSeen>,
     /// Scores that somebody wrote, by process: the latest counts.
     written: BTreeMap<u32, WrongScore>,
-    files: BTreeSet<(CgroupPath, String)>,
-    writers: Writers,
+    /// Files that somebody wrote: the latest counts.
+    files: BTreeMap<(CgroupPath, String), Writer>,
     /// Containers of which not everything was told.
     containers: BTreeSet<CgroupId>,
     /// As above, cgroups.
@@ -69,8 +70,7 @@ impl Turn {
                 GuardEvent::Written(ForeignWrite { time_ns: _, cgroup, file, writer }) => {
                     // One that is guarded no longer is of no concern.
                     let Some(path) = guarding.path(cgroup) else { continue };
-                    turn.writers.note(path.clone(), &file, Writer { by: writer, of: None });
-                    turn.files.insert((path.clone(), file));
+                    turn.files.insert((path.clone(), file), Writer { by: writer, of: None });
                 }
                 GuardEvent::Overrun { cgroup, of: Kept::Scores } => drop(turn.containers.insert(cgroup)),
                 GuardEvent::Overrun { cgroup, of: Kept::Files } => {
@@ -120,8 +120,7 @@ impl Desired {
 
     /// Puts right what the programs told of.
     pub(in crate::daemon) async fn guarded(&mut self, events: Vec<GuardEvent>) -> anyhow::Result<()> {
-        let Turn { new, written, files, writers, containers, cgroups, lost } =
-            Turn::sort(events, &self.guarding);
+        let Turn { new, written, files, containers, cgroups, lost } = Turn::sort(events, &self.guarding);
         let (Some(hierarchy), permit) = (self.hierarchy.clone(), self.permit.clone()) else {
             return Ok(());
         };
@@ -133,19 +132,35 @@ impl Desired {
             }
             for score in written.into_values() {
                 let (permit, seen) = (Arc::clone(permit), seen(&score));
-                let report = hierarchy.run(move |reconciler| reconciler.put_right(&[seen], &permit)).await?;
+                let writer = Writer { by: score.writer, of: Some(score.process) };
+                let author = attention::author(&writer);
                 let mut writers = Writers::default();
                 if let Some(path) = self.guarding.path(score.container) {
-                    let writer = Writer { by: score.writer, of: Some(score.process) };
-                    writers.note(path.clone(), crate::cgroup::SCORE_FILE, writer);
+                    writers.note(path.clone(), SCORE_FILE, writer);
                 }
+                let work = move |reconciler: &mut Reconciler| {
+                    reconciler.wrote(seen.container, SCORE_FILE, Some(author));
+                    let report = reconciler.put_right(&[seen], &permit);
+                    (report, reconciler.problems(), reconciler.contest_due())
+                };
+                let (report, problems, contest_due) = hierarchy.run(work).await?;
                 self.tell_report(&report, &writers);
+                self.problems.renew(problems, &self.journal);
+                self.schedule.write_back_at(contest_due, Instant::now());
             }
         }
-        if !files.is_empty() {
-            let (changes, permit) = (Changes { written: files, ..Changes::default() }, permit.clone());
-            self.change_by(&writers, move |reconciler| reconciler.look_at(&changes, permit.as_deref()))
-                .await?;
+        let now = Instant::now();
+        let (mut changes, mut writers) = (Changes::default(), Writers::default());
+        for ((path, file), writer) in files {
+            let thing = Thing::File(path.clone(), file.clone());
+            if self.attention.admit(thing, Some(writer.clone()), now) {
+                changes.authors.insert((path.clone(), file.clone()), attention::author(&writer));
+                changes.written.insert((path.clone(), file.clone()));
+                writers.note(path, &file, writer);
+            }
+        }
+        if !changes.written.is_empty() {
+            self.look_at(changes, &writers).await?;
         }
         if !containers.is_empty() || !cgroups.is_empty() {
             let permit = permit.clone();
@@ -154,7 +169,10 @@ impl Desired {
         }
         if lost > 0 {
             tracing::info!(lost, "the programs could not tell everything; everything is looked at");
-            self.change(move |reconciler| reconciler.look_at_all(permit.as_deref())).await?;
+            let all = Changes { overflow: true, ..Changes::default() };
+            if let Some(all) = self.attention.sift(all, now) {
+                self.look_at(all, &Writers::default()).await?;
+            }
         }
         Ok(())
     }
@@ -217,7 +235,8 @@ mod tests {
         assert_eq!(turn.new, [seen(suspect), seen(None)]);
         let written: Vec<_> = turn.written.values().map(|score| score.pid).collect();
         assert_eq!(written, [Some(12)]);
-        assert_eq!(turn.files, BTreeSet::from([(path.clone(), String::from("memory.max"))]));
+        let files: Vec<_> = turn.files.into_keys().collect();
+        assert_eq!(files, [(path.clone(), String::from("memory.max"))]);
         assert_eq!(turn.containers, BTreeSet::from([CgroupId(5)]));
         assert_eq!(turn.cgroups, BTreeSet::from([path]));
         assert_eq!(turn.lost, 5);

@@ -42,6 +42,8 @@ pub(super) struct Names {
 struct Node {
     parent: CgroupId,
     name: Box<str>,
+    /// Whether it was gone before anybody took it in.
+    is_brief: bool,
 }
 
 /// What a look at the whole hierarchy found.
@@ -115,13 +117,14 @@ impl Names {
 
     /// Learns of a cgroup made or removed; false if it lies in one that is not known.
     pub(super) fn learn(&mut self, life: &Life, now: Instant) -> bool {
-        while self.graves.front().is_some_and(|(until, _)| *until <= now) || self.nodes.len() > MAX_CGROUPS {
+        // Room for the next one: a flood of cgroups takes its own names first.
+        while self.graves.front().is_some_and(|(until, _)| *until <= now) || self.nodes.len() >= MAX_CGROUPS {
             let Some((_, cgroup)) = self.graves.pop_front() else { break };
             self.nodes.remove(&cgroup);
         }
         match life {
             Life::Made { cgroup, parent, name } => {
-                self.insert(*cgroup, Node { parent: *parent, name: name.as_str().into() });
+                self.insert(*cgroup, Node { parent: *parent, name: name.as_str().into(), is_brief: false });
                 self.knows(*parent)
             }
             Life::Gone(cgroup) => {
@@ -129,6 +132,25 @@ impl Names {
                 true
             }
         }
+    }
+
+    /// Notes that a cgroup was gone before anybody took it in.
+    pub(super) fn note_brief(&mut self, cgroup: CgroupId) {
+        if let Some(node) = self.nodes.get_mut(&cgroup) {
+            node.is_brief = true;
+        }
+    }
+
+    /// A cgroup and those above it that were gone before anybody took them in.
+    pub(super) fn brief(&self, cgroup: CgroupId) -> Vec<CgroupId> {
+        let mut at = Some(cgroup);
+        let upwards = std::iter::from_fn(|| {
+            let cgroup = at?;
+            let node = self.nodes.get(&cgroup)?;
+            at = Some(node.parent);
+            Some((cgroup, node.is_brief))
+        });
+        upwards.take(MAX_DEPTH).filter(|(_, is_brief)| *is_brief).map(|(cgroup, _)| cgroup).collect()
     }
 
     fn insert(&mut self, cgroup: CgroupId, node: Node) {
@@ -202,7 +224,7 @@ fn walk(root: &CgroupDir) -> Found {
                     continue;
                 }
             };
-            found.nodes.insert(dir.id(), Node { parent, name: name.into() });
+            found.nodes.insert(dir.id(), Node { parent, name: name.into(), is_brief: false });
             match dir.read(COUNTERS) {
                 Ok(text) => found.counts.push((dir.id(), OomCounts::parse(&text))),
                 // Memory is not counted there.
@@ -371,6 +393,22 @@ mod tests {
         let third = walk(names.root.as_ref().unwrap());
         assert_eq!(names.gone_since(&third).len(), 2);
         assert_eq!(names.gone_since(&third), [], "once");
+    }
+
+    #[test]
+    fn what_was_there_for_a_moment_takes_no_room_from_the_next() {
+        let (_temp, mut names, root) = names();
+        let now = Instant::now();
+        let most = u64::try_from(MAX_CGROUPS).unwrap();
+        for cgroup in 100..100 + most + 50 {
+            names.learn(&made(cgroup, root, "x"), now);
+            names.learn(&Life::Gone(CgroupId(cgroup)), now);
+        }
+        let last = 100 + most + 50;
+        names.learn(&made(last, root, "web"), now);
+        assert_eq!(names.path(CgroupId(last)).unwrap().as_str(), "/web");
+        assert_eq!(names.path(CgroupId(last - 1)).unwrap().as_str(), "/x");
+        assert!(names.nodes.len() <= MAX_CGROUPS);
     }
 
     #[test]

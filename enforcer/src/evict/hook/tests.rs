@@ -35,6 +35,7 @@ fn decision(candidate: &Candidate) -> Decision {
         ..EngineSettings::default()
     };
     let mut engine = Engine::new(&settings);
+    engine.remember_armed(|_| true);
     drop(engine.replace(Candidates::new(&[candidate.facts()])));
     let node = NodeSample::memory(0, 100 * MIB, 1024 * MIB);
     let usage = Usage { working_set_bytes: 600 * MIB, ..Usage::default() };

@@ -4,7 +4,7 @@
 //! have a wrong digit. It decides as in dry-run until as much as it asks for was available once, or an operator arms it. A
 //! threshold that stays as it is, also over a restart, stays armed.
 
-use super::{Action, Actions, Engine, MAX_THRESHOLDS, NodeSample, Resource, Thresholds, Usage, push};
+use super::{Action, Actions, Engine, MAX_THRESHOLDS, NodeSample, Resource, Thresholds, push};
 use crate::policy::{pressure::Reclaim, threshold::Signal, threshold::Threshold, wire::wire};
 
 /// Whether a threshold evicts.
@@ -191,7 +191,9 @@ impl Engine {
             let Some(usage) = slot.reading.usage() else { return false };
             within_reach = within_reach.saturating_add(match resource {
                 // No less than it can be: shared memory and the kernel's own are charged too, and may come back.
-                Resource::Memory => usage.current_bytes.max(Usage::freed_by_death_bytes(usage)),
+                Resource::Memory => {
+                    usage.current_bytes.max(usage.working_set_bytes).max(usage.freed_by_death_bytes())
+                }
                 Resource::Pids => match usage.process_count {
                     Some(count) => count,
                     None => return false,

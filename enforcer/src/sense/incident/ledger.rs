@@ -108,7 +108,8 @@ impl Account {
 impl Ledger {
     /// Begins an account, unless there is one. What comes on top of `counts` from then on is told.
     pub(super) fn begin(&mut self, cgroup: CgroupId, counts: OomCounts, since_ns: u64) {
-        if self.accounts.len() >= MAX_ACCOUNTS {
+        let is_full = self.accounts.len() >= MAX_ACCOUNTS && !self.accounts.contains_key(&cgroup);
+        if is_full && !self.make_room() {
             return;
         }
         self.accounts.entry(cgroup).or_insert(Account {
@@ -125,6 +126,21 @@ impl Ledger {
         });
     }
 
+    /// Forgets the one that is gone for longest; false if there is none, or it is needed.
+    fn make_room(&mut self) -> bool {
+        let Some((until_ns, cgroup)) = self.graves.pop_front() else { return false };
+        if self.is_needed(cgroup) {
+            self.graves.push_back((until_ns, cgroup));
+            return false;
+        }
+        self.accounts.remove(&cgroup).is_some()
+    }
+
+    fn is_needed(&self, cgroup: CgroupId) -> bool {
+        self.expected.contains_key(&cgroup)
+            || self.accounts.get(&cgroup).is_some_and(|account| account.suspect.is_some())
+    }
+
     /// The cgroup is gone. Its account is kept for late records, and as long as an incident or a suspicion needs it.
     pub(super) fn bury(&mut self, cgroup: CgroupId, now_ns: u64) {
         if self.accounts.contains_key(&cgroup) {
@@ -137,9 +153,7 @@ impl Ledger {
         while let Some((_, cgroup)) = self.graves.front().copied().filter(|(until_ns, _)| *until_ns <= now_ns)
         {
             self.graves.pop_front();
-            let needed = self.expected.contains_key(&cgroup)
-                || self.accounts.get(&cgroup).is_some_and(|account| account.suspect.is_some());
-            if needed {
+            if self.is_needed(cgroup) {
                 self.graves.push_back((now_ns.saturating_add(GONE_NS), cgroup));
             } else {
                 self.accounts.remove(&cgroup);

@@ -20,7 +20,7 @@ impl Scene {
         let mut fixture = Fixture::new(TREE);
         let proc = tempfile::tempdir().unwrap();
         let root = CgroupDir::unchecked(fixture.temp.path()).unwrap();
-        let clock = std::mem::replace(&mut fixture.reconciler.clock, Box::new(std::time::Instant::now));
+        let clock = std::mem::replace(&mut fixture.reconciler.clock, Box::new(Instant::now));
         fixture.reconciler =
             Reconciler::on(root, proc.path(), Box::new(CgroupsRs), PageSize::new(4096), Index::new())
                 .unwrap();
@@ -74,7 +74,7 @@ fn a_new_process_gets_its_containers_score_and_nobody_elses() {
 }
 
 #[test]
-fn a_written_score_is_put_back_thrice_and_then_left() {
+fn a_written_score_is_put_back_thrice_and_then_later() {
     let mut scene = Scene::new();
     for round in 0..3 {
         scene.process(1, POD, &format!("50{round}"));
@@ -88,13 +88,19 @@ fn a_written_score_is_put_back_thrice_and_then_left() {
     }
     scene.process(1, POD, "504");
     let report = scene.put_right(scene.seen(1, true));
-    assert_eq!(report.drifted.first().map(|drift| drift.action), Some(DriftAction::Yielded));
+    assert_eq!(report.drifted.first().map(|drift| drift.action), Some(DriftAction::Delayed));
     assert_eq!((report.written.len(), scene.score(1).as_str()), (0, "504"));
     assert!(scene.put_right(scene.seen(1, true)).drifted.is_empty(), "told once");
     // It goes on with another program; and a new process of the container is none of this.
     assert!(scene.put_right(scene.seen(1, false)).scores.changed.is_empty());
     scene.process(2, POD, "500");
     assert_eq!(scene.put_right(scene.seen(2, false)).scores.changed.len(), 1);
+    scene.fixture.wait(std::time::Duration::from_secs(1));
+    let report = scene.fixture.reconciler.write_back(Some(&scene.fixture.permit));
+    let [drift] = &report.drifted[..] else { panic!("{report:?}") };
+    assert_eq!((drift.found.as_str(), drift.action), ("504", DriftAction::Restored));
+    assert_eq!((report.written.len(), scene.score(1).as_str()), (1, "988"));
+    assert_eq!(scene.fixture.reconciler.contest_due(), None);
 }
 
 #[test]

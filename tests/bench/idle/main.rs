@@ -1,9 +1,12 @@
-//! What a converged daemon costs: writes and processor time while nothing happens.
+//! What a converged daemon costs: writes and processor time while nothing happens, and while others do something without
+//! end.
 //!
 //! The kernel counts both. Processor time is that of the daemon's own cgroup, threads that have ended included. An
 //! emulated machine needs more of it; how much more a loop tells that was timed outside as well.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "printing figures is what a benchmark is for")]
+
+mod floods;
 
 use std::{
     collections::BTreeMap,
@@ -46,6 +49,9 @@ struct Args {
     /// For how long
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
+    /// For how long each flood is measured; 0 leaves them out
+    #[arg(long, default_value_t = 20)]
+    flood_seconds: u32,
     /// The units of work that `workload spin --threads 1` does in a second where nothing is emulated
     #[arg(long)]
     native_rate: Option<u64>,
@@ -92,7 +98,6 @@ fn bench(args: &Args) -> anyhow::Result<bool> {
     check(&writes, &own)?;
     let differences = planned.differences(&[])?;
     ensure!(differences.is_empty(), "it is not converged:\n{}", differences.join("\n"));
-    drop(processes);
 
     let since = after.since(&before);
     println!(
@@ -116,13 +121,13 @@ fn bench(args: &Args) -> anyhow::Result<bool> {
             (after.cpu_ns.saturating_sub(before.cpu_ns), after.turns.saturating_sub(before.turns));
         println!("    {name:<40} {:>10.1} ms in {turns} turns", float(cpu_ns) / 1e6);
     }
-    let is_within = match args.native_rate {
+    let factor = args.native_rate.map(|native| float(native) / float(rate.max(1)));
+    let mut is_within = match factor.zip(args.native_rate) {
         None => {
             println!("  the emulation's part is not known: run by way of `cargo xtask bench idle`");
             true
         }
-        Some(native) => {
-            let factor = float(native) / float(rate.max(1));
+        Some((factor, native)) => {
             println!(
                 "known loop, units a second: outside {native}, here {rate}: emulation costs a factor of {factor:.2}"
             );
@@ -135,6 +140,12 @@ fn bench(args: &Args) -> anyhow::Result<bool> {
             is_within
         }
     };
+    if args.flood_seconds > 0 {
+        let duration = Duration::from_secs(args.flood_seconds.into());
+        is_within &= floods::measure(&own, &planned, duration, factor)?;
+        floods::storm(&planned)?;
+    }
+    drop(processes);
     daemon.stop()?;
     Ok(is_within && since.cgroup_writes == 0 && since.score_writes == 0)
 }
