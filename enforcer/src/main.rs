@@ -14,7 +14,7 @@ fn main() -> ExitCode {
 fn abort_on_panic() {
     let tell = panic::take_hook();
     panic::set_hook(Box::new(move |panicked| {
-        tell(panicked);
+        enforcer::logging::last_words(|| tell(panicked));
         process::abort();
     }));
 }
