@@ -19,6 +19,7 @@ mod plan;
 mod protect;
 mod rank;
 mod ranked;
+mod reload;
 mod render;
 mod replay;
 mod run;
@@ -72,6 +73,12 @@ impl Files {
         Effective::load(self.config.as_deref(), self.kubelet_config.as_deref())
             .map_err(|error| Failure::usage(error.into()))
     }
+
+    /// Refuses files that others than root and this process's user may change: for who acts on them.
+    fn trusted(&self) -> Result<(), Failure> {
+        Effective::check_trust(self.config.as_deref(), self.kubelet_config.as_deref())
+            .map_err(|error| Failure::usage(error.into()))
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -102,6 +109,8 @@ enum Verb {
     Pause(pause::Args),
     /// Evict a pod now
     Evict(evict::Args),
+    /// Have configuration and manifests read again
+    Reload(reload::Args),
     /// Say what this host offers and what is lost; status 1 if anything is
     Doctor(doctor::Args),
     /// Check and print the configuration
@@ -171,6 +180,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Verb::Protect(args) => protect::protect(&context(&files)?, args),
         Verb::Pause(args) => pause::pause(&context(&files)?, args),
         Verb::Evict(args) => evict::evict(&context(&files)?, args),
+        Verb::Reload(args) => reload::reload(&context(&files)?, &args),
         Verb::Doctor(args) => doctor::doctor(&context(&files)?, &args),
         Verb::Config(verb) => config::config(&files, output, verb),
         Verb::Exec(args) => exec::exec(&context(&files)?, &args),

@@ -2,13 +2,15 @@
 //!
 //! | who | runs on | gets | gives |
 //! |---|---|---|---|
-//! | `Desired` | the runtime; what may block on its blocking threads | pods of the static directory, changes of cgroups, the guard's events, evictions, now and then a look | cgroups, scores, candidates, events |
+//! | `Desired` | the runtime; what may block on its blocking threads | pods, changes of cgroups, the guard's events, evictions, now and then a look | cgroups, scores, candidates, events |
 //! | `evict::Reflex` | five threads of its own | candidates, kernel edges, meminfo | evictions, reports |
 //! | `Lookout` | a thread of its own | pods, thresholds, a look now and then | warnings of what comes |
 //! | `Ooms` | a task | ring buffer records, a tick | OOM events |
 //! | `Stalling` | the task of `Ooms` | records of stalls, what came together of them | pressure events |
 //! | `Desk` | the runtime; a thread that writes | wishes, its clock | orders in force: settings, protected pods |
 //! | `Sinks` | a thread for each sink | the journal | deliveries, events about them |
+//! | `StaticDir` | a thread of its own | the folder of manifests, changes of it | pods |
+//! | `Reloader` | a thread of its own | SIGHUP, `enforcer reload` | the configuration, read again |
 //! | `serve::Observe` | a thread of its own, and one that waits for the disk | journal, view | answers |
 //! | `serve::{Admin, View}` | tasks | wishes | answers |
 //! | `Metering` | a blocking thread, when asked | what the journal counted, candidates, kernel files | metrics |
@@ -65,6 +67,7 @@ use self::{
     ooms::{BeingEvicted, Ooms},
     orders::{Desk, Evictions},
     recording::Recording,
+    reload::Reloader,
     reports::{Telling, lock, start_reflex},
     signals::{Asked, Signals},
     sinks::Sinks,
@@ -173,19 +176,23 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         recording.sources(journal.clone(), doctor, lookout.headrooms(), view, desk.view(), metering.scrape());
     let server = tokio::spawn(observe.serve(sources, readiness, stopping));
 
-    let mut pods = StaticDir::new(config.static_pod_path.clone());
+    let mut pods = StaticDir::start(config.static_pod_path.clone(), &config.run_dir)
+        .context("no thread for the manifests")?;
+    let mut reloader = Reloader::start(load).context("no thread for the configuration")?;
     let mut watched = Watched(watched);
     let mut guarded = Guarded(guard);
     desired.set_sight(guarded.sight());
     let (woken, stirred) = (desired.woken(), lookout.stirred());
     loop {
         let due = desired.due().min(edges.due());
+        let mut manifests = None;
         tokio::select! {
-            asked = signals.next() => {
-                if asked == Asked::Stop {
-                    break;
-                }
-                if let Some(new) = reload::reload(&config, &*load, &host, kubelets, &journal) {
+            asked = signals.next() => match asked {
+                Asked::Stop => break,
+                Asked::Reload => reloader.ask(None),
+            },
+            (loaded, order) = reloader.next() => {
+                let outcome = reload::reload(&config, loaded, &host, kubelets, &journal).map(|(new, message)| {
                     config = new;
                     lock(&teller).configured(config.hash());
                     recording.configured(&config);
@@ -194,12 +201,23 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                     desk.configure(&reflex, &config);
                     lookout.configure(&config);
                     sinks.configure(&config);
+                    message
+                });
+                if outcome.is_ok() {
                     desired.configure(&config).await?;
                 }
+                reload::read_manifests(order, outcome, &pods, (&config, &journal));
             }
-            turn = desk.next() => desk.take(turn, &desired, &config, &evictions),
+            turn = desk.next() => if let Some(order) = desk.take(turn, &desired, &config, &evictions) {
+                reloader.ask(Some(order));
+            },
             Some(reflexion) = reflexions.recv() => desired.heed(&reflexion),
-            loaded = pods.next() => desired.load(loaded).await?,
+            mut news = pods.next() => {
+                if let Some(loaded) = news.loaded.take() {
+                    desired.load(loaded).await?;
+                }
+                manifests = Some(news);
+            }
             changes = watched.next() => desired.changed(changes, guarded.take()).await?,
             events = guarded.next() => {
                 desired.guarded(events).await?;
@@ -217,6 +235,9 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         hand_on(&mut desired, &reflex, &lookout, &recording);
         desk.settle();
         views.send_if_modified(|view| has_changed(view, desired.view()));
+        if let Some(news) = manifests {
+            news.answer();
+        }
         tell_ready(&ready, desired.is_loaded());
     }
     tracing::info!("stopping");

@@ -19,7 +19,7 @@ use tokio::{
 use self::evict::EvictOrder;
 pub(super) use self::evict::Evictions;
 use self::file::{Kept, Waiting, Writer};
-use super::{GOODBYE, desired::Desired, engine_settings, telling};
+use super::{GOODBYE, desired::Desired, engine_settings, reload::ReloadOrder, telling};
 use crate::{
     config::Config,
     evict::{Operator, Reflex},
@@ -159,10 +159,19 @@ impl Desk {
         }
     }
 
-    /// Does what is to be done.
-    pub(super) fn take(&mut self, turn: Turn, desired: &Desired, config: &Config, evictions: &Evictions) {
+    /// Does what is to be done. Answers a reload that somebody asks for, which is not done here.
+    pub(super) fn take(
+        &mut self,
+        turn: Turn,
+        desired: &Desired,
+        config: &Config,
+        evictions: &Evictions,
+    ) -> Option<ReloadOrder> {
         match turn {
-            Turn::Due => self.expire(),
+            Turn::Due => {
+                self.expire();
+                None
+            }
             Turn::Asked(asked) => self.hear(*asked, desired, config, evictions),
         }
     }
@@ -187,7 +196,13 @@ impl Desk {
     }
 
     /// Takes in a wish.
-    fn hear(&mut self, asked: Asked, desired: &Desired, config: &Config, evictions: &Evictions) {
+    fn hear(
+        &mut self,
+        asked: Asked,
+        desired: &Desired,
+        config: &Config,
+        evictions: &Evictions,
+    ) -> Option<ReloadOrder> {
         let Asked { wish, peer, answer } = asked;
         let answered = match wish {
             Wish::Give { what, reason, for_ms } => self.give(what, &reason, for_ms, peer, desired, config),
@@ -195,13 +210,16 @@ impl Desk {
             Wish::Evict { namespace, name, reason, dry_run } => {
                 let pod = PodName { namespace, name };
                 let operator = Operator { uid: peer.uid, pid: peer.pid, reason };
-                return evictions.evict(EvictOrder { pod, operator, dry_run }, answer, desired, config);
+                evictions.evict(EvictOrder { pod, operator, dry_run }, answer, desired, config);
+                return None;
             }
+            Wish::Reload { accept_empty } => return Some(ReloadOrder { accept_empty, peer, answer }),
         };
         match answered {
             Ok(done) => self.waiting.push(Waiting { done, answer }),
             Err(no) => refuse(answer, no),
         }
+        None
     }
 
     fn give(

@@ -1,11 +1,16 @@
-//! SIGHUP: the configuration is read again.
+//! SIGHUP and `enforcer reload`: configuration and manifests are read again.
+
+use std::{io, sync::mpsc, thread};
 
 use serde_json::json;
+use tokio::sync::oneshot;
 
 use super::{Unfit, host::Host, unfit};
 use crate::{
     config::{self, Config, FIELDS},
     journal::{Event, EventType, Journal, Subject},
+    serve::{Done, No, Peer},
+    source::StaticDir,
 };
 
 /// What is read at the start only: where things are, and what has been taken hold of since.
@@ -40,40 +45,139 @@ enum Refused {
     Fixed(Vec<&'static str>),
 }
 
-/// The configuration to go on with; none if what there is must not be followed, and that is told. One that is as it was is
-/// gone on with too: that closes an open breaker.
+/// Somebody wants a reload, by the admin socket.
+#[derive(Debug)]
+pub(super) struct ReloadOrder {
+    /// Whether the folder of manifests counts as it is now, whatever it is.
+    pub(super) accept_empty: bool,
+    pub(super) peer: Peer,
+    pub(super) answer: oneshot::Sender<Result<Done, No>>,
+}
+
+/// A configuration that was read, and who asked for it; none asked by SIGHUP.
+pub(super) type Reloaded = (Result<Config, config::Error>, Option<ReloadOrder>);
+
+/// Reads the configuration on a thread of its own: nobody waits for its disk.
+#[derive(Debug)]
+pub(super) struct Reloader {
+    orders: mpsc::Sender<Option<ReloadOrder>>,
+    reloaded: tokio::sync::mpsc::UnboundedReceiver<Reloaded>,
+}
+
+impl Reloader {
+    pub(super) fn start(load: Box<Load>) -> io::Result<Self> {
+        let (orders, asked) = mpsc::channel();
+        let (sender, reloaded) = tokio::sync::mpsc::unbounded_channel();
+        let work = move || {
+            while let Ok(order) = asked.recv() {
+                if sender.send((load(), order)).is_err() {
+                    return;
+                }
+            }
+        };
+        // It ends when nobody can ask any more, and is not waited for: it may hang.
+        let _detached = thread::Builder::new().name(String::from("reload")).spawn(work)?;
+        Ok(Self { orders, reloaded })
+    }
+
+    /// Has it read; [`Self::next`] answers what came of it.
+    pub(super) fn ask(&self, order: Option<ReloadOrder>) {
+        // It ends after us.
+        drop(self.orders.send(order));
+    }
+
+    /// The next one that was read. Safe to cancel.
+    pub(super) async fn next(&mut self) -> Reloaded {
+        match self.reloaded.recv().await {
+            Some(reloaded) => reloaded,
+            // It ends with us.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// The configuration to go on with, with what changed, for a person; or why the running one stays, which is reported.
+/// One that is as it was is gone on with too: that closes an open breaker.
 pub(super) fn reload(
     running: &Config,
-    load: &Load,
+    loaded: Result<Config, config::Error>,
     host: &Host,
     kubelets: bool,
     journal: &Journal,
-) -> Option<Config> {
-    match check(running, load, host, kubelets) {
+) -> Result<(Config, String), String> {
+    match check(running, loaded, host, kubelets) {
         Ok(config) if config == *running => {
-            tracing::info!("SIGHUP: the configuration is as it was");
-            Some(config)
+            let message = String::from("the configuration is as it was");
+            tracing::info!("{message}");
+            Ok((config, message))
         }
         Ok(config) => {
-            tell(
-                journal,
-                EventType::ConfigLoaded,
-                &config,
-                &format!("changed: {}", changed(running, &config).join(", ")),
-            );
-            Some(config)
+            let message = format!("changed: {}", changed(running, &config).join(", "));
+            tell(journal, EventType::ConfigLoaded, &config, &message);
+            Ok((config, message))
         }
         Err(refused) => {
             let message = format!("the running configuration stays in force: {}", crate::chain(&refused));
             tracing::warn!("{message}");
             tell(journal, EventType::ConfigRejected, running, &message);
-            None
+            Err(message)
         }
     }
 }
 
-fn check(running: &Config, load: &Load, host: &Host, kubelets: bool) -> Result<Config, Refused> {
-    let config = load()?;
+/// Has the manifests read as well, and who asked answered when they are in force; or says why nothing was done.
+pub(super) fn read_manifests(
+    order: Option<ReloadOrder>,
+    outcome: Result<String, String>,
+    pods: &StaticDir,
+    (config, journal): (&Config, &Journal),
+) {
+    // SIGHUP has nobody to answer, and reads them whatever became of the configuration.
+    let Some(ReloadOrder { accept_empty, peer, answer }) = order else { return pods.look(false, None) };
+    let said = match outcome {
+        Ok(_) if pods.is_stuck() => {
+            let folder = config.static_pod_path.display();
+            Err(No::Busy(format!("{folder} does not answer: its pods stay as they were read last")))
+        }
+        Ok(message) => Ok(message),
+        Err(why) => Err(No::Refused(format!("{why}; the manifests were not read again"))),
+    };
+    let message = match said {
+        Ok(message) => message,
+        // Who asked may have gone.
+        Err(no) => return drop(answer.send(Err(no))),
+    };
+    if accept_empty {
+        let folder = config.static_pod_path.display();
+        let message = format!("{folder} is followed as it is now, by order of uid {}", peer.uid);
+        tracing::warn!("{message}");
+        let data = json!({
+            "mode": config.mode.as_str(), "configHash": config.hash(), "message": message, "acceptEmpty": true,
+            "uid": peer.uid, "pid": peer.pid,
+        });
+        journal.append(Event { kind: EventType::ConfigLoaded, subject: Subject::Node, data });
+    }
+    let folder = config.static_pod_path.display().to_string();
+    let answer = move |loaded: &crate::source::Loaded| {
+        let pods = match loaded.pods.len() {
+            1 => String::from("1 pod"),
+            count => format!("{count} pods"),
+        };
+        let wrong = loaded.errors.iter().map(|error| format!("; {error}"));
+        let message = format!("{message}; {folder}: {pods}{}", wrong.collect::<String>());
+        // Who asked may have gone.
+        drop(answer.send(Ok(Done { message, durable: true, ..Done::default() })));
+    };
+    pods.look(accept_empty, Some(Box::new(answer)));
+}
+
+fn check(
+    running: &Config,
+    loaded: Result<Config, config::Error>,
+    host: &Host,
+    kubelets: bool,
+) -> Result<Config, Refused> {
+    let config = loaded?;
     let fixed: Vec<_> = changed(running, &config).into_iter().filter(|field| FIXED.contains(field)).collect();
     if !fixed.is_empty() {
         return Err(Refused::Fixed(fixed));
@@ -116,13 +220,14 @@ mod tests {
         let with = |change: fn(&mut Config)| {
             let mut config = Config::default();
             change(&mut config);
-            reload(&running, &move || Ok(config.clone()), &host(), false, &journal)
+            reload(&running, Ok(config), &host(), false, &journal)
         };
-        assert_eq!(with(|_| ()).as_ref(), Some(&running), "it closes an open breaker, and is no news");
-        assert!(with(|config| config.on_drift = OnDrift::Report).is_some());
-        assert_eq!(with(|config| config.mode = Mode::Enforce), None);
-        let broken = || Config::parse("c.yaml", "kind: Other");
-        assert_eq!(reload(&running, &broken, &host(), false, &journal), None);
+        let same = with(|_| ()).unwrap();
+        assert_eq!(same.0, running, "it closes an open breaker, and is no news");
+        assert_eq!(with(|config| config.on_drift = OnDrift::Report).unwrap().1, "changed: onDrift");
+        assert!(with(|config| config.mode = Mode::Enforce).unwrap_err().contains("mode cannot change"));
+        let broken = Config::parse("c.yaml", "kind: Other");
+        assert!(reload(&running, broken, &host(), false, &journal).unwrap_err().contains("c.yaml:1: "));
         let mut reader = journal.reader(None, Filter::default());
         let Some(Batch::Records(records)) = reader.read() else { panic!() };
         let told: Vec<String> =

@@ -34,6 +34,12 @@ pub enum Wish {
         /// Whether it is only to be said what would be done.
         dry_run: bool,
     },
+    /// The configuration and the manifests read again, as on SIGHUP.
+    Reload {
+        /// Whether the folder of manifests counts as it is now, though it is another one than before, empty or missing.
+        #[serde(default)]
+        accept_empty: bool,
+    },
 }
 
 /// What was done.

@@ -1,0 +1,20 @@
+//! `enforcer reload`: configuration and manifests are read again.
+
+use super::{Context, Failure, orders};
+use crate::serve::Wish;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The same as SIGHUP, with an answer: what changed, or why the running
+configuration stays in force.")]
+pub(super) struct Args {
+    /// Follow the folder of manifests as it is now, even if it is empty, missing
+    /// or another one than before: pods that it does not name are removed
+    #[arg(long)]
+    accept_empty: bool,
+}
+
+pub(super) fn reload(context: &Context, args: &Args) -> Result<(), Failure> {
+    let Args { accept_empty } = *args;
+    orders::ask(context, &Wish::Reload { accept_empty })
+}
