@@ -1,6 +1,10 @@
 //! A bell that one thread rings and another waits for: an eventfd. To ring it takes no lock and allocates nothing.
 
-use std::{io, os::fd::OwnedFd, time::Duration};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    time::Duration,
+};
 
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec},
@@ -23,9 +27,25 @@ impl Bell {
 
     /// Waits until it rings, or for that long. It may come back early.
     pub(crate) fn wait(&self, at_most: Option<Duration>) -> rustix::io::Result<()> {
+        self.wait_beside(None::<&OwnedFd>, at_most)
+    }
+
+    /// The same, or until there is something to read from `other`.
+    pub(crate) fn wait_beside(
+        &self,
+        other: Option<&impl AsFd>,
+        at_most: Option<Duration>,
+    ) -> rustix::io::Result<()> {
         // What is no time that the kernel takes is far off.
         let timeout = at_most.and_then(|time| Timespec::try_from(time).ok());
-        match rustix::event::poll(&mut [PollFd::new(&self.0, PollFlags::IN)], timeout.as_ref()) {
+        let own = PollFd::new(&self.0, PollFlags::IN);
+        let polled = match other {
+            Some(other) => {
+                rustix::event::poll(&mut [own, PollFd::new(other, PollFlags::IN)], timeout.as_ref())
+            }
+            None => rustix::event::poll(&mut [own], timeout.as_ref()),
+        };
+        match polled {
             Ok(0) | Err(Errno::INTR) => return Ok(()),
             Ok(_) => {}
             Err(errno) => return Err(errno),

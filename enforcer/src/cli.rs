@@ -73,6 +73,12 @@ impl Files {
         Effective::load(self.config.as_deref(), self.kubelet_config.as_deref())
             .map_err(|error| Failure::usage(error.into()))
     }
+
+    /// Refuses files that others than root and this process's user may change: for who acts on them.
+    fn trusted(&self) -> Result<(), Failure> {
+        Effective::check_trust(self.config.as_deref(), self.kubelet_config.as_deref())
+            .map_err(|error| Failure::usage(error.into()))
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -101,10 +107,10 @@ enum Verb {
     Protect(protect::Args),
     /// Have nobody evicted for a while
     Pause(pause::Args),
-    /// Have the daemon read its configuration again
-    Reload(reload::Args),
     /// Evict a pod now
     Evict(evict::Args),
+    /// Have configuration and manifests read again
+    Reload(reload::Args),
     /// Say what this host offers and what is lost; status 1 if anything is
     Doctor(doctor::Args),
     /// Check and print the configuration
@@ -173,8 +179,8 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Verb::WhatIf(args) => what_if::what_if(&context(&files)?, &args),
         Verb::Protect(args) => protect::protect(&context(&files)?, args),
         Verb::Pause(args) => pause::pause(&context(&files)?, args),
-        Verb::Reload(args) => reload::reload(&context(&files)?, &args),
         Verb::Evict(args) => evict::evict(&context(&files)?, args),
+        Verb::Reload(args) => reload::reload(&context(&files)?, &args),
         Verb::Doctor(args) => doctor::doctor(&context(&files)?, &args),
         Verb::Config(verb) => config::config(&files, output, verb),
         Verb::Exec(args) => exec::exec(&context(&files)?, &args),

@@ -26,6 +26,7 @@ use crate::{
     policy::{EvictionSettings, Settings, allocatable, engine::Resource, threshold::Threshold},
     regular,
     sink::SinkSettings,
+    trust::{self, Untrusted},
 };
 
 pub use self::{
@@ -174,6 +175,16 @@ pub enum Error {
         /// Why.
         #[source]
         source: io::Error,
+    },
+    /// Others may change it: who writes there has this process write to cgroups and end pods.
+    #[error("the configuration {path} {why}: {remedy}")]
+    Untrusted {
+        /// The file, or a folder that leads to it.
+        path: String,
+        /// Who may.
+        why: String,
+        /// What to do about it.
+        remedy: String,
     },
     /// Its content is wrong.
     #[error("{}", join(problems))]
@@ -324,6 +335,23 @@ impl Effective {
             |file: Option<(&Path, String)>| file.map(|(path, text)| (path.display().to_string(), text));
         let (own, kubelets) = (named(own), named(kubelets));
         Self::parse(own.as_ref().map(borrowed), kubelets.as_ref().map(borrowed))
+    }
+
+    /// Whether only root and this process's user may change the files that [`Self::load`] reads, and what leads to them. A
+    /// read-only mount is trusted. A file that is missing is left to that.
+    pub fn check_trust(path: Option<&Path>, kubelets: Option<&Path>) -> Result<(), Error> {
+        for path in [Some(path.unwrap_or_else(|| Path::new(DEFAULT_PATH))), kubelets].into_iter().flatten() {
+            let failed = |source| Error::Read { path: path.display().to_string(), source };
+            match trust::check_file(path) {
+                Ok(Ok(())) => {}
+                Ok(Err((path, Untrusted { why, remedy }))) => {
+                    return Err(Error::Untrusted { path: path.display().to_string(), why, remedy });
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        Ok(())
     }
 
     /// Reads the texts of our own file and of a kubelet's, each with its name for the errors.

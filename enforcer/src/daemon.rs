@@ -2,13 +2,15 @@
 //!
 //! | who | runs on | gets | gives |
 //! |---|---|---|---|
-//! | `Desired` | the runtime; what may block on its blocking threads | pods of the static directory, changes of cgroups, the guard's events, evictions, now and then a look | cgroups, scores, candidates, events |
+//! | `Desired` | the runtime; what may block on its blocking threads | pods, changes of cgroups, the guard's events, evictions, now and then a look | cgroups, scores, candidates, events |
 //! | `evict::Reflex` | five threads of its own | candidates, kernel edges, meminfo | evictions, reports |
 //! | `Lookout` | a thread of its own | pods, thresholds, a look now and then | warnings of what comes |
 //! | `Ooms` | a task | ring buffer records, a tick | OOM events |
 //! | `Stalling` | the task of `Ooms` | records of stalls, what came together of them | pressure events |
 //! | `Desk` | the runtime; a thread that writes | wishes, its clock | orders in force: settings, protected pods |
 //! | `Sinks` | a thread for each sink | the journal | deliveries, events about them |
+//! | `StaticDir` | a thread of its own | the folder of manifests, changes of it | pods |
+//! | `Reloader` | a thread of its own | SIGHUP, `enforcer reload` | the configuration, read again |
 //! | `serve::Observe` | a thread of its own, and two that may block | journal, view | answers |
 //! | `serve::{Admin, View}` | tasks | wishes | answers |
 //! | `Metering` | a blocking thread, when asked | what the journal counted, candidates, kernel files | metrics |
@@ -69,6 +71,7 @@ use self::{
     ooms::{BeingEvicted, Ooms},
     orders::{Desk, Evictions},
     recording::Recording,
+    reload::Reloader,
     reports::{Telling, lock, start_reflex},
     reserve::Reserve,
     signals::{Asked, Signals},
@@ -203,7 +206,9 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let mut server = tokio::spawn(observe.serve(sources, readiness, stopping));
     Watchdog::start(reflex.observer(), &journal);
 
-    let mut pods = StaticDir::new(config.static_pod_path.clone());
+    let mut pods = StaticDir::start(config.static_pod_path.clone(), &config.run_dir)
+        .context("no thread for the manifests")?;
+    let mut reloader = Reloader::start(load).context("no thread for the configuration")?;
     let mut watched = Watched(watched);
     let mut guarded = Guarded(guard);
     desired.set_sight(guarded.sight());
@@ -213,17 +218,40 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         reserve.settle(&journal);
         sinks.retry();
         let due = desired.due().min(edges.due());
-        let mut wanted = None;
+        let mut manifests = None;
         tokio::select! {
-            asked = signals.next() => {
-                if asked == Asked::Stop {
-                    break;
+            asked = signals.next() => match asked {
+                Asked::Stop => break,
+                Asked::Reload => reloader.ask(None),
+            },
+            (loaded, order) = reloader.next() => {
+                let arm = order.as_ref().is_some_and(|order| order.arm);
+                let outcome = reload::reload(&config, loaded, &host, kubelets, &journal).map(|(new, message)| {
+                    config = new;
+                    lock(&teller).configured(config.hash());
+                    recording.configured(&config);
+                    metering.configure(&config);
+                    journal.set_limits(config.journal);
+                    desk.configure(&reflex, &config, arm);
+                    lookout.configure(&config);
+                    sinks.configure(&config);
+                    message
+                });
+                if outcome.is_ok() {
+                    desired.configure(&config).await?;
                 }
-                wanted = Some(reload::Wanted::default());
+                reload::read_manifests(order, outcome, &pods, (&config, &journal));
             }
-            turn = desk.next() => wanted = desk.take(turn, &desired, &config, &evictions),
+            turn = desk.next() => if let Some(order) = desk.take(turn, &desired, &config, &evictions) {
+                reloader.ask(Some(order));
+            },
             Some(reflexion) = reflexions.recv() => desired.heed(&reflexion),
-            loaded = pods.next() => desired.load(loaded).await?,
+            mut news = pods.next() => {
+                if let Some(loaded) = news.loaded.take() {
+                    desired.load(loaded).await?;
+                }
+                manifests = Some(news);
+            }
             changes = watched.next() => {
                 desired.changed(changes, guarded.take()).await?;
                 if desired.is_flooded() {
@@ -242,23 +270,6 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
             () = stirred.notified() => desired.stir(),
             () = metrics::sleep_until(due) => desired.look().await?,
         }
-        if let Some(wanted) = wanted.take() {
-            match reload::reload(&config, &*load, &host, kubelets, &journal) {
-                Ok(new) => {
-                    config = new;
-                    lock(&teller).configured(config.hash());
-                    recording.configured(&config);
-                    metering.configure(&config);
-                    journal.set_limits(config.journal);
-                    desk.configure(&reflex, &config, wanted.arm);
-                    lookout.configure(&config);
-                    sinks.configure(&config);
-                    desired.configure(&config).await?;
-                    wanted.done(&journal, &config);
-                }
-                Err(why) => wanted.refused(why),
-            }
-        }
         if let Guarded(Some(guard)) = &mut guarded {
             desired.put_in(guard);
         }
@@ -267,6 +278,9 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         hand_on(&mut desired, &reflex, &lookout, &recording);
         desk.settle();
         views.send_if_modified(|view| has_changed(view, desired.view()));
+        if let Some(news) = manifests {
+            news.answer();
+        }
         tell_ready(&ready, desired.is_loaded());
     }
     tracing::info!("stopping");

@@ -11,6 +11,7 @@ pub mod daemon;
 mod durable;
 pub mod evict;
 pub mod journal;
+pub mod logging;
 pub mod metrics;
 pub mod model;
 mod nearest;

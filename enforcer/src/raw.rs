@@ -540,6 +540,14 @@ pub(crate) fn trim_heap() {
 #[cfg(not(target_env = "gnu"))]
 pub(crate) fn trim_heap() {}
 
+/// Has the kernel end this process in that many seconds by SIGALRM, whatever its threads wait for.
+pub(crate) fn end_after(seconds: u32) {
+    // SAFETY: no preconditions; nothing here handles SIGALRM, whose default is to end the process.
+    unsafe {
+        libc::alarm(seconds);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd as _;

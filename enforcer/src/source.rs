@@ -1,15 +1,20 @@
 //! Where pods come from. Each source converts what it reads to [`crate::model`] at its edge.
 
 mod files;
+mod folder;
 mod given;
+mod kept;
 mod loaded;
 pub mod manifest;
+mod reader;
 mod roster;
 mod static_dir;
+mod watcher;
 
 pub use self::{
+    folder::{Absence, Replaced, Writable},
     given::{Gathered, Given, Wrong, gather},
     loaded::{Content, FileContent, Loaded, SourceError, merge},
     roster::{Active, Change, Decisions, EndedPod, Entry, Grounds, HeldBack, Roster, State, Why},
-    static_dir::StaticDir,
+    static_dir::{Answer, News, StaticDir},
 };

@@ -10,6 +10,8 @@ use std::{
 
 use tokio::runtime::{Builder, Runtime};
 
+use crate::logging;
+
 /// How long the kernel may take to run a new thread.
 const BEGIN: Duration = Duration::from_secs(10);
 
@@ -62,7 +64,7 @@ pub(crate) fn join<T>(thread: thread::JoinHandle<T>) -> Option<T> {
 pub fn abort_on_panic() {
     let report = panic::take_hook();
     panic::set_hook(Box::new(move |panicked| {
-        report(panicked);
+        logging::last_words(|| report(panicked));
         process::abort();
     }));
 }

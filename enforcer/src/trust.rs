@@ -1,9 +1,19 @@
-//! Whose a directory is from which a privileged process reads back what it wrote.
+//! Who else may change what a privileged process reads: a directory that it wrote to, manifests, its configuration.
 
-use std::path::Path;
+use std::{
+    fs, io,
+    os::{
+        fd::AsFd,
+        unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    },
+    path::{Path, PathBuf},
+};
 
-/// Others may change what is there: they could take away what was told, or have told and undone what was not.
-#[derive(Debug, Eq, PartialEq)]
+use rustix::fs::{OFlags, StatVfsMountFlags};
+
+/// Others may change what is there: they could take away what was recorded, or have the daemon do what its operator
+/// never wrote.
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Untrusted {
     /// What is wrong with it.
     pub(crate) why: String,
@@ -11,7 +21,7 @@ pub(crate) struct Untrusted {
     pub(crate) remedy: String,
 }
 
-/// Whether nobody but this process's user and root may change what is in a directory of that owner and mode.
+/// Whether only this process's user and root may change a file or directory of that owner and mode.
 pub(crate) fn check(path: &Path, owner: u32, mode: u32) -> Result<(), Untrusted> {
     let shown = path.display();
     let own = rustix::process::geteuid().as_raw();
@@ -21,7 +31,7 @@ pub(crate) fn check(path: &Path, owner: u32, mode: u32) -> Result<(), Untrusted>
             remedy: format!("see who put it there, then chown {own} {shown}"),
         });
     }
-    // The group reads what is told; it has nothing to write there either.
+    // The group of an ACL's mask is in the mode, too.
     let (whom, change) = match mode & 0o022 {
         0 => return Ok(()),
         0o020 => ("its group", "g-w"),
@@ -32,4 +42,86 @@ pub(crate) fn check(path: &Path, owner: u32, mode: u32) -> Result<(), Untrusted>
         why: format!("may be written to by {whom} (mode {:o})", mode & 0o7777),
         remedy: format!("see what is in it, then chmod {change} {shown}"),
     })
+}
+
+/// The same for what is open; whatever stands on a read-only mount is trusted. A mounted `ConfigMap` is one, and its
+/// folder has the mode 0777.
+pub(crate) fn check_open(path: &Path, open: impl AsFd) -> io::Result<Result<(), Untrusted>> {
+    let stat = rustix::fs::fstat(&open)?;
+    match check(path, stat.st_uid, stat.st_mode) {
+        Err(_) if rustix::fs::fstatvfs(&open)?.f_flag.contains(StatVfsMountFlags::RDONLY) => Ok(Ok(())),
+        checked => Ok(checked),
+    }
+}
+
+/// Whether only this process's user and root decide what a file says: who may write to it, and who may put another in
+/// its place. With the error comes the path that it is about.
+///
+/// A link is followed; then both its folder and the file's own count. In a folder with the sticky bit, such as `/tmp`,
+/// nobody may replace what is another's.
+pub(crate) fn check_file(path: &Path) -> io::Result<Result<(), (PathBuf, Untrusted)>> {
+    let named = std::path::absolute(path)?;
+    let real = fs::canonicalize(path)?;
+    // A pipe would keep who opens it.
+    let mut options = fs::OpenOptions::new();
+    let file = options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(&real)?;
+    if let Err(untrusted) = check_open(path, file)? {
+        return Ok(Err((path.to_owned(), untrusted)));
+    }
+    for folder in named.ancestors().skip(1).chain(real.ancestors().skip(1)) {
+        let metadata = fs::metadata(folder)?;
+        let is_sticky = metadata.mode() & 0o1000 != 0;
+        let mode = if is_sticky { metadata.mode() & !0o022 } else { metadata.mode() };
+        if let Err(untrusted) = check(folder, metadata.uid(), mode)
+            && !rustix::fs::statvfs(folder)?.f_flag.contains(StatVfsMountFlags::RDONLY)
+        {
+            return Ok(Err((folder.to_owned(), untrusted)));
+        }
+    }
+    Ok(Ok(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    fn set_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_file_is_as_safe_as_the_folders_that_lead_to_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let (shared, file) = (temp.path().join("shared"), temp.path().join("shared/config.yaml"));
+        fs::create_dir(&shared).unwrap();
+        fs::write(&file, "").unwrap();
+        set_mode(&file, 0o644);
+        let refused = |path: &Path| check_file(path).unwrap().err().map(|(path, _)| path);
+        for (mode, is_safe) in [(0o755, true), (0o775, false), (0o777, false), (0o1777, true)] {
+            set_mode(&shared, mode);
+            assert_eq!(refused(&file), (!is_safe).then(|| shared.clone()), "{mode:o}");
+        }
+        set_mode(&file, 0o664);
+        assert_eq!(refused(&file), Some(file.clone()));
+        set_mode(&file, 0o600);
+        assert_eq!(refused(&file), None);
+        // A link into a folder that others may change is no safer than the folder.
+        let link = temp.path().join("link.yaml");
+        symlink("shared/config.yaml", &link).unwrap();
+        assert_eq!(refused(&link), None);
+        set_mode(&shared, 0o777);
+        assert_eq!(refused(&link), Some(shared));
+        assert!(check_file(&temp.path().join("none")).is_err());
+    }
+
+    #[test]
+    fn another_owner_is_refused_and_root_is_not() {
+        let own = rustix::process::geteuid().as_raw();
+        assert_eq!(check(Path::new("/x"), own, 0o40755), Ok(()));
+        assert_eq!(check(Path::new("/x"), 0, 0o40755), Ok(()));
+        let untrusted = check(Path::new("/x"), own + 1, 0o40755).unwrap_err();
+        assert!(untrusted.why.contains(&format!("user {}", own + 1)), "{untrusted:?}");
+    }
 }

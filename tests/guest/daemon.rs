@@ -434,3 +434,45 @@ fn the_thread_that_evicts_alone_is_scheduled_in_real_time_where_that_is_asked_fo
         daemon.stop().unwrap();
     }
 }
+
+#[guest_test(daemon)]
+fn pods_run_on_while_the_volume_of_their_manifests_is_away() {
+    let folder = folder("volume-away");
+    let pods = folder.join("pods");
+    let shown = pods.display().to_string();
+    fs::create_dir_all(&pods).unwrap();
+    let run =
+        |command: &str, arguments: &[&str]| Command::new(command).args(arguments).status().unwrap().success();
+    let mount = || assert!(run("mount", &["-t", "tmpfs", "-o", "mode=755", "none", &shown]));
+    mount();
+    let daemon = daemon("volume-away");
+    let manifest = pod("kept", 0, &[container("app", "memory: 64Mi")]);
+    daemon.manifest("kept.yaml", &manifest).unwrap();
+    let mut holder = daemon.hold("default/kept", "8Mi").unwrap();
+    let mut stream = daemon.follow().unwrap();
+    let cgroup = pod_cgroup(&stream.wait_for_pod("limits.applied", "default/kept", PATIENCE).unwrap());
+    let limit = || fs::read_to_string(format!("/sys/fs/cgroup{cgroup}/app/memory.max")).unwrap();
+    let limited = (64_u64 << 20).to_string();
+    // Its empty mount point is there instead, and a start finds no other folder.
+    wait_until("the volume's end", || run("umount", &[&shown]));
+    stream.wait_for("source.down", PATIENCE, |event| is(event, "source.down")).unwrap();
+    drop((stream, daemon));
+    let daemon = Daemon::start(&folder, "mode: enforce").unwrap();
+    assert!(exec(&daemon, "default/kept", &["true"]).status.success(), "it is admitted as before");
+    assert!(holder.lives().unwrap() && limit().trim() == limited);
+    let events = daemon.events().unwrap();
+    assert!(!events.iter().any(|event| is(event, "pod.removed")), "{events:#?}");
+    // Mounted anew it is another folder, with the very same pods.
+    let ups = events.iter().filter(|event| is(event, "source.up")).count();
+    mount();
+    daemon.manifest("kept.yaml", &manifest).unwrap();
+    wait_until("the volume's return", || {
+        daemon.events().unwrap().iter().filter(|event| is(event, "source.up")).count() > ups
+    });
+    daemon.remove_manifest("kept.yaml").unwrap();
+    let mut stream = daemon.follow().unwrap();
+    stream.wait_for_pod("pod.removed", "default/kept", PATIENCE).unwrap();
+    drop(holder);
+    daemon.stop().unwrap();
+    wait_until("the volume's end", || run("umount", &[&shown]));
+}

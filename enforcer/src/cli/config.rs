@@ -42,7 +42,11 @@ fn check(files: &Files, output: Output, file: Option<&Path>) -> Result<(), Failu
     let effective = Effective::load(own, files.kubelet_config.as_deref())
         .map_err(|error| Failure::usage(error.into()))?;
     daemon::fits(&effective.config).map_err(Failure::usage)?;
-    let notes = effective.config.unwatched();
+    let mut notes = effective.config.unwatched();
+    // It may be a draft: `run` is what refuses it.
+    if let Err(error) = Effective::check_trust(own, files.kubelet_config.as_deref()) {
+        notes.push(format!("the daemon will not start with this: {}", crate::chain(&error)));
+    }
     format::print(output, &json!({"ok": true, "notes": notes}), || {
         notes
             .iter()

@@ -1,18 +1,23 @@
-//! `enforcer reload`: the daemon reads its configuration again.
+//! `enforcer reload`: configuration and manifests are read again.
 
 use super::{Context, Failure, orders};
 use crate::serve::Wish;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A configuration that is wrong, or that changes what is fixed while the daemon
-runs, leaves the running one in force; the reason is printed, with status 77.")]
+The same as SIGHUP, with an answer: what changed, or why the running
+configuration stays in force (exit status 77).")]
 pub(super) struct Args {
     /// Arm every threshold, also one that was crossed when it was loaded: it evicts from now on
     #[arg(long)]
     arm: bool,
+    /// Follow the folder of manifests as it is now, even if it is empty, missing
+    /// or another one than before: pods that it does not name are removed
+    #[arg(long)]
+    accept_empty: bool,
 }
 
 pub(super) fn reload(context: &Context, args: &Args) -> Result<(), Failure> {
-    orders::ask(context, &Wish::Reload { arm: args.arm })
+    let Args { arm, accept_empty } = *args;
+    orders::ask(context, &Wish::Reload { arm, accept_empty })
 }

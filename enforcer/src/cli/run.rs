@@ -10,7 +10,7 @@ use super::{Context, Failure, Files};
 use crate::{
     config::{Config, Effective, Mode},
     daemon::{self, OnExit},
-    metrics,
+    logging, metrics,
     sense::{self, Unpinned},
     threads,
 };
@@ -69,9 +69,12 @@ pub(super) fn run(context: Context, files: Files, args: Args) -> Result<(), Fail
         return unpin();
     }
     let (config, on_exit) = (args.over(config), args.on_exit);
+    files.trusted()?;
     let load = move || {
         let Files { config, kubelet_config } = &files;
-        Ok(args.over(Effective::load(config.as_deref(), kubelet_config.as_deref())?.config))
+        let (config, kubelet_config) = (config.as_deref(), kubelet_config.as_deref());
+        Effective::check_trust(config, kubelet_config)?;
+        Ok(args.over(Effective::load(config, kubelet_config)?.config))
     };
     log(verbose, color)?;
     let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -82,9 +85,10 @@ pub(super) fn run(context: Context, files: Files, args: Args) -> Result<(), Fail
         .on_thread_unpark(|| metrics::turns().wakes())
         .on_thread_park(|| metrics::turns().sleeps());
     let runtime = threads::runtime(&mut builder, BLOCKING_THREADS).context("cannot start the runtime")?;
-    runtime
-        .block_on(daemon::run(config, on_exit, Box::new(load)))
-        .map_err(|error| if error.is::<daemon::Unfit>() { Failure::usage(error) } else { error.into() })
+    let ended = runtime.block_on(daemon::run(config, on_exit, Box::new(load)));
+    // What is wrong is said next, on a stderr that may take nothing.
+    logging::last_words(|| ());
+    ended.map_err(|error| if error.is::<daemon::Unfit>() { Failure::usage(error) } else { error.into() })
 }
 
 /// Says what was removed, on a line each; what is left is a failure.
@@ -102,7 +106,7 @@ fn unpin() -> Result<(), Failure> {
     Err(anyhow::anyhow!("left alone, as they are none of ours: {}", left.join(", ")).into())
 }
 
-/// Logs to stderr; the journal adds the time itself.
+/// Logs to stderr by way of a queue; the journal adds the time itself.
 fn log(verbose: u8, color: bool) -> anyhow::Result<()> {
     let default = match verbose {
         0 => "info,aya=warn,aya_obj=warn",
@@ -114,7 +118,10 @@ fn log(verbose: u8, color: bool) -> anyhow::Result<()> {
         Ok(directives) => directives.parse().context("RUST_LOG cannot be read")?,
         Err(_unset) => default.parse().context("the default log filter is wrong")?,
     };
-    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(color);
+    let lines = logging::start().context("no thread for the log")?;
+    // It never waits for stderr, so nothing else here may.
+    let lines =
+        tracing_subscriber::fmt::layer().with_writer(lines).with_ansi(color).log_internal_errors(false);
     let subscriber = tracing_subscriber::registry().with(lines).with(filter);
     tracing::subscriber::set_global_default(subscriber).context("logging is set up already")?;
     // What the libraries and the eBPF programs say through `log`.

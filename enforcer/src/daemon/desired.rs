@@ -5,7 +5,6 @@ use std::{
     time::Instant,
 };
 
-use serde_json::json;
 use tokio::sync::Notify;
 
 use super::{
@@ -29,7 +28,7 @@ use crate::{
     model::{CgroupId, CgroupPath, Pod, PodName, PodUid},
     policy::{self, CgroupDriver, Plan, PodPlan, admission::Admission, pressure::Conditions},
     serve::View,
-    source::{Change, Decisions, EndedPod, Grounds, Loaded, Roster, SourceError, State},
+    source::{Decisions, EndedPod, Grounds, Loaded, Roster, State},
 };
 
 mod alignment;
@@ -37,6 +36,7 @@ mod attention;
 mod candidates;
 mod components;
 mod guarded;
+mod loading;
 mod orders;
 mod refused;
 mod view;
@@ -229,36 +229,6 @@ impl Desired {
             leaving: BTreeMap::new(),
         };
         (desired, events)
-    }
-
-    /// Takes the pods that the source holds now, tells what is new, and brings the cgroups in line.
-    pub(super) async fn load(&mut self, loaded: Arc<Loaded>) -> anyhow::Result<()> {
-        for error in loaded.new_errors(&self.loaded) {
-            tracing::warn!("{error}");
-            let kind = if is_down(error) { EventType::SourceDown } else { EventType::PodRejected };
-            self.tell(kind, Subject::Node, json!({"source": "static", "message": error.to_string()}));
-        }
-        let was_up = self.is_loaded && !self.loaded.errors.iter().any(is_down);
-        if !was_up && !loaded.errors.iter().any(is_down) {
-            let message = format!("{}: {} pods", self.config.static_pod_path.display(), loaded.pods.len());
-            self.tell(EventType::SourceUp, Subject::Node, json!({"source": "static", "message": message}));
-        }
-        if !loaded.errors.iter().any(is_down) {
-            let now_ms = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0);
-            self.journal.counts().source_was_read("static", now_ms);
-        }
-        self.loaded = Arc::clone(&loaded);
-        self.is_loaded = true;
-        let changes = self.roster.apply(loaded.pods.clone());
-        if !loaded.errors.iter().any(is_down) {
-            self.roster.forget_the_unnamed();
-        }
-        let decisions = self.replan();
-        for change in &changes {
-            self.tell_change(change);
-        }
-        self.carry_out(decisions);
-        self.reconcile().await
     }
 
     /// Takes over who was ended for good before.
@@ -552,18 +522,6 @@ impl Desired {
         self.journal.append(Event { kind, subject, data });
     }
 
-    fn tell_change(&self, change: &Change) {
-        let (kind, pod) = match change {
-            Change::Added(pod) => (EventType::PodAdded, pod),
-            Change::Changed { old: _, new } => (EventType::PodChanged, new),
-            Change::Removed(pod) => (EventType::PodRemoved, pod),
-        };
-        // A changed manifest that is not in force has no plan.
-        let in_force = self.roster.get(&pod.uid).is_some_and(|entry| entry.pod == *pod);
-        let plan = self.plan.pods.iter().find(|plan| in_force && plan.uid == pod.uid);
-        self.tell(kind, Subject::Pod(pod.name.clone()), telling::pod(pod, plan));
-    }
-
     fn tell_report(&mut self, report: &Report, writers: &Writers) {
         for drift in &report.drifted {
             let (subject, data) = telling::drifted(drift, &self.plan, writers);
@@ -580,9 +538,4 @@ impl Desired {
             self.tell(kind, subject, data);
         }
     }
-}
-
-/// Whether the source as a whole does not work, and not a manifest in it.
-fn is_down(error: &SourceError) -> bool {
-    matches!(error, SourceError::Directory { .. })
 }

@@ -17,6 +17,7 @@ use crate::{
     config::{Config, MemoryAvailableSource},
     evict::{Candidate, Observer, Reflex},
     journal::{Event, EventType, Journal, Load, Subject},
+    logging,
     metrics::{self, Gauges, Headroom, Level, NextVictim, Pressure, Process, Resource, SinkState, Slice},
     model::{CgroupPath, QosClass},
     policy::{
@@ -183,6 +184,7 @@ impl Sources {
             unwritten_records,
             lost_by_recorder: self.recorder.as_ref().map_or(0, Asker::lost),
             sinks: self.sinks(),
+            log_lines_dropped: logging::dropped(),
             programs_attached: self.programs_attached,
             reflex: Some(self.reflex.stats()),
             mode: followed.mode,

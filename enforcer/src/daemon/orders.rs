@@ -19,7 +19,7 @@ use tokio::{
 use self::evict::EvictOrder;
 pub(super) use self::evict::Evictions;
 use self::file::{Kept, Waiting, Writer};
-use super::{GOODBYE, desired::Desired, engine_settings, reload, telling};
+use super::{GOODBYE, desired::Desired, engine_settings, reload::ReloadOrder, telling};
 use crate::{
     config::Config,
     evict::{Operator, Reflex},
@@ -163,7 +163,7 @@ impl Desk {
         }
     }
 
-    /// Does what is to be done; the answer is a reload that is left to do.
+    /// Does what is to be done. Returns a reload that somebody asks for, which is not done here.
     #[must_use = "whoever asked waits for the reload"]
     pub(super) fn take(
         &mut self,
@@ -171,7 +171,7 @@ impl Desk {
         desired: &Desired,
         config: &Config,
         evictions: &Evictions,
-    ) -> Option<reload::Wanted> {
+    ) -> Option<ReloadOrder> {
         match turn {
             Turn::Due => {
                 self.expire();
@@ -207,7 +207,7 @@ impl Desk {
         desired: &Desired,
         config: &Config,
         evictions: &Evictions,
-    ) -> Option<reload::Wanted> {
+    ) -> Option<ReloadOrder> {
         let Asked { wish, peer, answer } = asked;
         let answered = match wish {
             Wish::Give { what, reason, for_ms } => self.give(what, &reason, for_ms, peer, desired, config),
@@ -218,7 +218,9 @@ impl Desk {
                 evictions.evict(EvictOrder { pod, operator, dry_run }, answer, desired, config);
                 return None;
             }
-            Wish::Reload { arm } => return Some(reload::Wanted { arm, asked: Some((peer, answer)) }),
+            Wish::Reload { arm, accept_empty } => {
+                return Some(ReloadOrder { arm, accept_empty, peer, answer });
+            }
         };
         match answered {
             Ok(done) => self.waiting.push(Waiting { done, answer }),

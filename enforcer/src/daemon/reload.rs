@@ -1,4 +1,6 @@
-//! SIGHUP and `enforcer reload`: the configuration is read again.
+//! SIGHUP and `enforcer reload`: configuration and manifests are read again.
+
+use std::{io, sync::mpsc, thread};
 
 use serde_json::json;
 use tokio::sync::oneshot;
@@ -8,6 +10,7 @@ use crate::{
     config::{self, Config, FIELDS},
     journal::{Event, EventType, Journal, Subject},
     serve::{Done, No, Peer},
+    source::StaticDir,
 };
 
 /// What is read at the start only: where things are, and what has been taken hold of since.
@@ -43,67 +46,78 @@ enum Refused {
     Fixed(Vec<&'static str>),
 }
 
-/// A reload that was asked for.
-#[derive(Debug, Default)]
-pub(super) struct Wanted {
+/// Somebody wants a reload, by the admin socket.
+#[derive(Debug)]
+pub(super) struct ReloadOrder {
     /// Whether every threshold is to be armed.
     pub(super) arm: bool,
-    /// Who asked on the admin socket, and where the answer goes; none of a signal.
-    pub(super) asked: Option<(Peer, oneshot::Sender<Result<Done, No>>)>,
+    /// Whether the folder of manifests counts as it is now, whatever it is.
+    pub(super) accept_empty: bool,
+    pub(super) peer: Peer,
+    pub(super) answer: oneshot::Sender<Result<Done, No>>,
 }
 
-impl Wanted {
-    /// Reports that thresholds are armed by order, and answers whoever asked.
-    pub(super) fn done(self, journal: &Journal, config: &Config) {
-        let Self { arm, asked } = self;
-        let Some((peer, answer)) = asked else { return };
-        let mut message = String::from("the configuration is loaded");
-        if arm {
-            message.push_str(", and every threshold is armed");
-            let data = json!({
-                "mode": config.mode.as_str(),
-                "configHash": config.hash(),
-                "armed": true,
-                "uid": peer.uid,
-                "pid": peer.pid,
-                "message": format!("every threshold is armed, by order of uid {}", peer.uid),
-            });
-            journal.append(Event { kind: EventType::ConfigLoaded, subject: Subject::Node, data });
-        }
-        // Who asked may have gone.
-        drop(answer.send(Ok(Done { message, durable: true, ..Done::default() })));
+/// A configuration that was read, and who asked for it; none asked by SIGHUP.
+pub(super) type Reloaded = (Result<Config, config::Error>, Option<ReloadOrder>);
+
+/// Reads the configuration on a thread of its own: nobody waits for its disk.
+#[derive(Debug)]
+pub(super) struct Reloader {
+    orders: mpsc::Sender<Option<ReloadOrder>>,
+    reloaded: tokio::sync::mpsc::UnboundedReceiver<Reloaded>,
+}
+
+impl Reloader {
+    pub(super) fn start(load: Box<Load>) -> io::Result<Self> {
+        let (orders, asked) = mpsc::channel();
+        let (sender, reloaded) = tokio::sync::mpsc::unbounded_channel();
+        let work = move || {
+            while let Ok(order) = asked.recv() {
+                if sender.send((load(), order)).is_err() {
+                    return;
+                }
+            }
+        };
+        // It ends when nobody can ask any more, and is not waited for: it may hang.
+        let _detached = thread::Builder::new().name(String::from("reload")).spawn(work)?;
+        Ok(Self { orders, reloaded })
     }
 
-    /// Answers whoever asked that the configuration is not loaded, and nothing is armed.
-    pub(super) fn refused(self, why: String) {
-        if let Some((_, answer)) = self.asked {
-            drop(answer.send(Err(No::Refused(why))));
+    /// Has it read; [`Self::next`] answers what came of it.
+    pub(super) fn ask(&self, order: Option<ReloadOrder>) {
+        // It ends after us.
+        drop(self.orders.send(order));
+    }
+
+    /// The next one that was read. Safe to cancel.
+    pub(super) async fn next(&mut self) -> Reloaded {
+        match self.reloaded.recv().await {
+            Some(reloaded) => reloaded,
+            // It ends with us.
+            None => std::future::pending().await,
         }
     }
 }
 
-/// The configuration to go on with; the error is why what there is must not be followed, which is reported. One that is as it was is
-/// gone on with too: that closes an open breaker.
+/// The configuration to go on with, with what changed, for a person; or why the running one stays, which is reported.
+/// One that is as it was is gone on with too: that closes an open breaker.
 pub(super) fn reload(
     running: &Config,
-    load: &Load,
+    loaded: Result<Config, config::Error>,
     host: &Host,
     kubelets: bool,
     journal: &Journal,
-) -> Result<Config, String> {
-    match check(running, load, host, kubelets) {
+) -> Result<(Config, String), String> {
+    match check(running, loaded, host, kubelets) {
         Ok(config) if config == *running => {
-            tracing::info!("reload: the configuration is as it was");
-            Ok(config)
+            let message = String::from("the configuration is as it was");
+            tracing::info!("{message}");
+            Ok((config, message))
         }
         Ok(config) => {
-            tell(
-                journal,
-                EventType::ConfigLoaded,
-                &config,
-                &format!("changed: {}", changed(running, &config).join(", ")),
-            );
-            Ok(config)
+            let message = format!("changed: {}", changed(running, &config).join(", "));
+            tell(journal, EventType::ConfigLoaded, &config, &message);
+            Ok((config, message))
         }
         Err(refused) => {
             let message = format!("the running configuration stays in force: {}", crate::chain(&refused));
@@ -114,8 +128,67 @@ pub(super) fn reload(
     }
 }
 
-fn check(running: &Config, load: &Load, host: &Host, kubelets: bool) -> Result<Config, Refused> {
-    let config = load()?;
+/// Has the manifests read as well, and who asked answered when they are in force; or says why nothing was done.
+pub(super) fn read_manifests(
+    order: Option<ReloadOrder>,
+    outcome: Result<String, String>,
+    pods: &StaticDir,
+    (config, journal): (&Config, &Journal),
+) {
+    // SIGHUP has nobody to answer, and reads them whatever became of the configuration.
+    let Some(ReloadOrder { arm, accept_empty, peer, answer }) = order else { return pods.look(false, None) };
+    let said = match outcome {
+        Ok(_) if pods.is_stuck() => {
+            let folder = config.static_pod_path.display();
+            Err(No::Busy(format!("{folder} does not answer: its pods stay as they were read last")))
+        }
+        Ok(message) => Ok(message),
+        Err(why) => Err(No::Refused(format!("{why}; the manifests were not read again"))),
+    };
+    if arm && said.is_ok() {
+        let data = json!({
+            "mode": config.mode.as_str(), "configHash": config.hash(), "armed": true, "uid": peer.uid, "pid": peer.pid,
+            "message": format!("every threshold is armed, by order of uid {}", peer.uid),
+        });
+        journal.append(Event { kind: EventType::ConfigLoaded, subject: Subject::Node, data });
+    }
+    let message = match said {
+        Ok(message) if arm => format!("{message}; every threshold is armed"),
+        Ok(message) => message,
+        // Who asked may have gone.
+        Err(no) => return drop(answer.send(Err(no))),
+    };
+    if accept_empty {
+        let folder = config.static_pod_path.display();
+        let message = format!("{folder} is followed as it is now, by order of uid {}", peer.uid);
+        tracing::warn!("{message}");
+        let data = json!({
+            "mode": config.mode.as_str(), "configHash": config.hash(), "message": message, "acceptEmpty": true,
+            "uid": peer.uid, "pid": peer.pid,
+        });
+        journal.append(Event { kind: EventType::ConfigLoaded, subject: Subject::Node, data });
+    }
+    let folder = config.static_pod_path.display().to_string();
+    let answer = move |loaded: &crate::source::Loaded| {
+        let pods = match loaded.pods.len() {
+            1 => String::from("1 pod"),
+            count => format!("{count} pods"),
+        };
+        let wrong = loaded.errors.iter().map(|error| format!("; {error}"));
+        let message = format!("{message}; {folder}: {pods}{}", wrong.collect::<String>());
+        // Who asked may have gone.
+        drop(answer.send(Ok(Done { message, durable: true, ..Done::default() })));
+    };
+    pods.look(accept_empty, Some(Box::new(answer)));
+}
+
+fn check(
+    running: &Config,
+    loaded: Result<Config, config::Error>,
+    host: &Host,
+    kubelets: bool,
+) -> Result<Config, Refused> {
+    let config = loaded?;
     let fixed: Vec<_> = changed(running, &config).into_iter().filter(|field| FIXED.contains(field)).collect();
     if !fixed.is_empty() {
         return Err(Refused::Fixed(fixed));
@@ -160,13 +233,14 @@ mod tests {
         let with = |change: fn(&mut Config)| {
             let mut config = Config::default();
             change(&mut config);
-            reload(&running, &move || Ok(config.clone()), &host(), false, &journal)
+            reload(&running, Ok(config), &host(), false, &journal)
         };
-        assert_eq!(with(|_| ()).as_ref(), Ok(&running), "it closes an open breaker, and is no news");
-        assert!(with(|config| config.on_drift = OnDrift::Report).is_ok());
-        assert!(with(|config| config.mode = Mode::Enforce).is_err());
-        let broken = || Config::parse("c.yaml", "kind: Other");
-        assert!(reload(&running, &broken, &host(), false, &journal).is_err());
+        let same = with(|_| ()).unwrap();
+        assert_eq!(same.0, running, "it closes an open breaker, and is no news");
+        assert_eq!(with(|config| config.on_drift = OnDrift::Report).unwrap().1, "changed: onDrift");
+        assert!(with(|config| config.mode = Mode::Enforce).unwrap_err().contains("mode cannot change"));
+        let broken = Config::parse("c.yaml", "kind: Other");
+        assert!(reload(&running, broken, &host(), false, &journal).unwrap_err().contains("c.yaml:1: "));
         let mut reader = journal.reader(None, Filter::default());
         let Some(Batch::Records(records)) = reader.read() else { panic!() };
         let told: Vec<String> =

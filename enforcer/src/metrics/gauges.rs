@@ -27,6 +27,8 @@ pub struct Gauges {
     pub unwritten_records: u64,
     /// How many records the flight recorder had no room for.
     pub lost_by_recorder: u64,
+    /// How many lines of the log were dropped, as stderr took none.
+    pub log_lines_dropped: u64,
     /// How many eBPF programs are attached.
     pub programs_attached: u64,
     /// What the reflex has done.

@@ -34,10 +34,14 @@ pub enum Wish {
         /// Whether it is only to be said what would be done.
         dry_run: bool,
     },
-    /// The configuration read again.
+    /// The configuration and the manifests read again, as on SIGHUP.
     Reload {
         /// Whether every threshold is to be armed, also one that was crossed when it was loaded.
+        #[serde(default)]
         arm: bool,
+        /// Whether the folder of manifests counts as it is now, though it is another one than before, empty or missing.
+        #[serde(default)]
+        accept_empty: bool,
     },
 }
 

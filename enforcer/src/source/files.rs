@@ -1,14 +1,18 @@
-//! The files of a folder of manifests: which there are, and what is in them. Whatever else stands there, nobody waits.
+//! The files of a folder of manifests: which there are, and what is in them. Whatever else stands there is never waited
+//! for.
 
 use std::{
-    io,
-    os::fd::OwnedFd,
-    path::Path,
+    ffi::OsStr,
+    os::{
+        fd::{AsRawFd as _, OwnedFd},
+        unix::ffi::OsStrExt as _,
+    },
+    path::{Component, Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use rustix::{
-    fs::{FileType, Mode, OFlags, Stat},
+    fs::{FileType, Mode, OFlags, ResolveFlags, Stat},
     io::Errno,
 };
 
@@ -16,9 +20,16 @@ use super::{
     loaded::{Content, SourceError},
     manifest,
 };
+use crate::trust::{self, Untrusted};
 
 /// The most entries that are looked at.
 pub(super) const MAX_ENTRIES: usize = 10_000;
+
+/// The most that all manifests of a folder may have together, in bytes.
+pub(super) const MAX_TOTAL_BYTES: usize = 2 * manifest::MAX_BYTES;
+
+/// How often a link is resolved again that was moved meanwhile.
+const TRIES: usize = 8;
 
 /// A file that changed less than this before it was read may change again within the same tick of the file system's
 /// clock: it is read again the next time.
@@ -45,9 +56,11 @@ pub(super) struct Listing {
     pub(super) is_closed: bool,
 }
 
-pub(super) fn list(path: &Path) -> Result<Listing, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(path, flags, Mode::empty())?;
+pub(super) fn open_folder(path: &Path) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+pub(super) fn list(directory: OwnedFd) -> Result<Listing, Errno> {
     let mut names = Vec::new();
     let (mut truncated, mut is_closed) = (false, true);
     for entry in rustix::fs::Dir::read_from(&directory)? {
@@ -75,57 +88,160 @@ pub(super) fn is_symlink(directory: &OwnedFd, name: &str) -> bool {
         .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
 }
 
+/// How files are read: whose they may be, and how much of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading<'a> {
+    /// The path of their directory, if only root and this process's user may write to them.
+    guarded: Option<&'a Path>,
+    /// How many bytes may still be read.
+    left_bytes: usize,
+}
+
+impl<'a> Reading<'a> {
+    /// Of what the daemon follows in the directory at that path.
+    pub(super) fn guarded(path: &'a Path) -> Self {
+        Self { guarded: Some(path), left_bytes: MAX_TOTAL_BYTES }
+    }
+
+    /// Of what somebody gave by name, or this process wrote itself.
+    pub(super) fn given() -> Self {
+        Self { guarded: None, left_bytes: MAX_TOTAL_BYTES }
+    }
+
+    /// Counts a file of that size, if there is room for it.
+    fn take(&mut self, bytes: usize) -> bool {
+        let left = self.left_bytes.checked_sub(bytes);
+        self.left_bytes = left.unwrap_or(self.left_bytes);
+        left.is_some()
+    }
+}
+
 /// Reads a manifest; none if it is not named like one, or no regular file.
-pub(super) fn read(directory: &OwnedFd, name: &str) -> io::Result<Option<Vec<u8>>> {
+pub(super) fn read(directory: &OwnedFd, name: &str) -> Result<Option<Vec<u8>>, SourceError> {
     if !is_manifest_name(name) {
         return Ok(None);
     }
-    match read_unless_known(directory, name, None)? {
-        Some((Content::Bytes(bytes), _)) => Ok(Some(bytes)),
-        Some((Content::Failed(_), _)) => Err(io::ErrorKind::FileTooLarge.into()),
-        Some((Content::Unchanged, _)) | None => Ok(None),
+    let mut reading = Reading::given();
+    match read_unless_known(directory, name, None, &mut reading) {
+        Ok(Some((Content::Bytes(bytes), _))) => Ok(Some(bytes)),
+        Ok(Some((Content::Failed(error), _))) => Err(error),
+        Ok(Some((Content::Unchanged, _)) | None) => Ok(None),
+        Err(errno) => Err(SourceError::Unreadable { file: name.to_owned(), errno }),
     }
 }
 
 /// Reads a regular file that is not as `known`; none for anything but a regular file. With the content comes its stamp,
 /// if the file is settled.
+///
+/// A link is followed as long as it stays inside the directory.
 pub(super) fn read_unless_known(
     directory: &OwnedFd,
     name: &str,
     known: Option<Stamp>,
+    reading: &mut Reading<'_>,
 ) -> Result<Option<(Content, Option<Stamp>)>, Errno> {
-    // A pipe must not hold the daemon up: O_NONBLOCK. Symlinks are followed.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = match rustix::fs::openat(directory, name, flags, Mode::empty()) {
+    let failed = |error| Ok(Some((Content::Failed(error), None)));
+    let file = match open(directory, name) {
         Ok(file) => file,
         // A socket, or a device without a driver.
         Err(Errno::NXIO | Errno::NODEV) => return Ok(None),
+        Err(Errno::XDEV) => return failed(SourceError::LeadsOut { file: name.to_owned() }),
         Err(errno) => return Err(errno),
     };
     let stat = rustix::fs::fstat(&file)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Ok(None);
     }
+    if let Some(path) = reading.guarded
+        && let Err((file, Untrusted { why, remedy })) = check(path, directory, name, &file)?
+    {
+        return failed(SourceError::Untrusted { file: file.display().to_string(), why, remedy });
+    }
+    let beyond = || SourceError::TooMuch { file: name.to_owned(), limit_bytes: MAX_TOTAL_BYTES };
     let stamp = Stamp::of(&stat);
     if known == Some(stamp) {
-        return Ok(Some((Content::Unchanged, known)));
+        return if reading.take(usize::try_from(stamp.size).unwrap_or(usize::MAX)) {
+            Ok(Some((Content::Unchanged, known)))
+        } else {
+            failed(beyond())
+        };
     }
     let settled = stamp.is_settled(SystemTime::now()).then_some(stamp);
     let limit_bytes = manifest::MAX_BYTES;
-    let too_large = || Content::Failed(SourceError::TooLarge { file: name.to_owned(), limit_bytes });
     let mut content = Vec::new();
     let mut chunk = [0_u8; 16 * 1024];
     loop {
         match rustix::io::read(&file, &mut chunk) {
-            Ok(0) => return Ok(Some((Content::Bytes(content), settled))),
+            Ok(0) => break,
             Ok(count) => content.extend_from_slice(chunk.get(..count).unwrap_or_default()),
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
         if content.len() > limit_bytes {
-            return Ok(Some((too_large(), None)));
+            return failed(SourceError::TooLarge { file: name.to_owned(), limit_bytes });
+        }
+        if content.len() > reading.left_bytes {
+            return failed(beyond());
         }
     }
+    let _has_room = reading.take(content.len());
+    Ok(Some((Content::Bytes(content), settled)))
+}
+
+/// Opens a file, also by way of links that do not leave the directory. The kernel resolves them, so nobody can move the
+/// file out of it in between.
+fn open(directory: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
+    // A pipe must not hold the daemon up: O_NONBLOCK.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let mut opened = Err(Errno::AGAIN);
+    for _ in 0..TRIES {
+        opened = rustix::fs::openat2(directory, name, flags, Mode::empty(), resolve);
+        // Something was renamed while a `..` was resolved.
+        if !matches!(opened, Err(Errno::AGAIN)) {
+            break;
+        }
+    }
+    opened
+}
+
+/// Whether others may write to a file of the directory at `path`, or put another in its place in a folder that a link
+/// leads through. With the error comes which, below the directory.
+fn check(
+    path: &Path,
+    directory: &OwnedFd,
+    name: &str,
+    file: &OwnedFd,
+) -> Result<Result<(), (PathBuf, Untrusted)>, Errno> {
+    let check = |below: &Path, open: &OwnedFd| {
+        let checked = trust::check_open(&path.join(below), open);
+        let checked = checked.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        Ok(checked.map_err(|untrusted| (below.to_owned(), untrusted)))
+    };
+    let checked = check(Path::new(name), file)?;
+    if checked.is_err() || !is_symlink(directory, name) {
+        return Ok(checked);
+    }
+    let (root, real) = (real_path(directory)?, real_path(file)?);
+    let Ok(below) = real.strip_prefix(&root) else { return Err(Errno::XDEV) };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    for folder in below.ancestors().skip(1).filter(|path| !path.as_os_str().is_empty()) {
+        let open = rustix::fs::openat2(directory, folder, flags, Mode::empty(), resolve)?;
+        let checked = check(folder, &open)?;
+        if checked.is_err() {
+            return Ok(checked);
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// Where something open is, as the kernel knows it.
+fn real_path(open: &OwnedFd) -> Result<PathBuf, Errno> {
+    let link = rustix::fs::readlink(format!("/proc/self/fd/{}", open.as_raw_fd()), Vec::new())?;
+    let path = PathBuf::from(OsStr::from_bytes(link.as_bytes()));
+    // Something else than a file of a mount that is seen here.
+    if matches!(path.components().next(), Some(Component::RootDir)) { Ok(path) } else { Err(Errno::XDEV) }
 }
 
 impl Stamp {

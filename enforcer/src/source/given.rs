@@ -67,7 +67,7 @@ struct Gathering {
 impl Gathering {
     fn folder(&mut self, path: &Path) {
         let shown = path.display().to_string();
-        let listing = match files::list(path) {
+        let listing = match files::open_folder(path).and_then(files::list) {
             Ok(listing) => listing,
             Err(errno) => {
                 let error = SourceError::Directory { path: shown.clone(), errno };
@@ -83,7 +83,7 @@ impl Gathering {
             match files::read(&listing.directory, name) {
                 Ok(Some(bytes)) => self.file(&file, Ok(bytes)),
                 Ok(None) => self.wrong(&file, &SourceError::NotAManifest { file: file.clone() }.to_string()),
-                Err(error) => self.file(&file, Err(error)),
+                Err(error) => self.wrong(&file, &format!("{shown}/{error}")),
             }
         }
     }

@@ -1,6 +1,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::manifest::{ManifestError, Origin, Parsed};
+use super::{
+    folder::Absence,
+    manifest::{ManifestError, Origin, Parsed},
+};
 use crate::model::{Pod, PodName, PodUid};
 
 /// What a manifest directory holds.
@@ -74,7 +77,56 @@ pub enum SourceError {
         /// The file or folder.
         file: String,
     },
-    /// The directory itself cannot be read. What was loaded before stays in force.
+    /// The manifests together are too large. The last good version of this file stays in force.
+    #[error(
+        "{file}: is not taken: the manifests up to it have more than {limit_bytes} bytes together: see what fills the folder"
+    )]
+    TooMuch {
+        /// The first file, by name, that there is no room for, or another one behind it.
+        file: String,
+        /// The most that is read in all.
+        limit_bytes: usize,
+    },
+    /// A file is a link to somewhere else. Its last good version stays in force.
+    #[error(
+        "{file}: is a link that leads out of the folder, or an absolute one: put the file itself there, or a relative link to \
+         one inside the folder"
+    )]
+    LeadsOut {
+        /// The file.
+        file: String,
+    },
+    /// Others may write to a file, or to a folder that a link leads through. The last good version stays in force.
+    #[error("{file}: {why}: {remedy}")]
+    Untrusted {
+        /// The file or folder, below the directory.
+        file: String,
+        /// Who may.
+        why: String,
+        /// What to do about it.
+        remedy: String,
+    },
+    /// No manifests can be had from the directory at all. What was loaded before stays in force.
+    #[error("{path}: {why}: {}", stay(*pods, why))]
+    Away {
+        /// The directory.
+        path: String,
+        /// Why.
+        why: Absence,
+        /// How many pods stay in force.
+        pods: usize,
+    },
+    /// What is in force cannot be kept for the next start.
+    #[error(
+        "{path}: cannot be written: a start while the manifests' folder is away would not know its pods: {errno}"
+    )]
+    Unkept {
+        /// Where it is kept.
+        path: String,
+        /// Why.
+        errno: rustix::io::Errno,
+    },
+    /// A directory that was given cannot be read.
     #[error("{path}: cannot be read: {errno}")]
     Directory {
         /// The directory.
@@ -100,6 +152,30 @@ pub enum SourceError {
     },
 }
 
+/// What becomes of the pods while their directory is away.
+fn stay(pods: usize, why: &Absence) -> String {
+    let remedy = why.remedy();
+    match pods {
+        0 => format!("no pods are known: {remedy}"),
+        1 => format!("1 pod stays as it was read last: {remedy}"),
+        _ => format!("{pods} pods stay as they were read last: {remedy}"),
+    }
+}
+
+impl SourceError {
+    /// Whether the source as a whole does not work, and not a manifest in it.
+    #[must_use]
+    pub fn is_down(&self) -> bool {
+        matches!(self, Self::Directory { .. } | Self::Away { .. })
+    }
+
+    /// Whether pods are read, and something about it is less than it should be.
+    #[must_use]
+    pub fn is_degraded(&self) -> bool {
+        matches!(self, Self::Unwatched { .. } | Self::Unkept { .. })
+    }
+}
+
 /// One file's pods and errors.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 struct LoadedFile {
@@ -116,12 +192,23 @@ impl Loaded {
         self.errors.iter().filter(|error| !previous.errors.contains(error))
     }
 
-    /// The same pods, with one more error of the directory as a whole.
+    /// The same pods, as their directory is away at that path.
     #[must_use]
-    pub fn with_error(&self, error: SourceError) -> Self {
+    pub fn away(&self, path: &str, why: Absence) -> Self {
         let mut loaded = merge(self, self.unchanged(), |_, _| Parsed::default());
-        loaded.errors.insert(0, error);
+        let pods = loaded.pods.len();
+        loaded.errors.insert(0, SourceError::Away { path: path.to_owned(), why, pods });
         loaded
+    }
+
+    /// Whether a whole version without errors of that file is in force.
+    pub(super) fn has_whole(&self, file: &str) -> bool {
+        self.files.get(file).is_some_and(|file| file.whole)
+    }
+
+    /// Whether it has that file, good or not.
+    pub(super) fn has_file(&self, file: &str) -> bool {
+        self.files.contains_key(file)
     }
 
     /// Every file as unchanged.
@@ -141,7 +228,7 @@ impl Loaded {
 #[must_use]
 pub fn merge(
     previous: &Loaded,
-    files: Vec<FileContent>,
+    files: impl IntoIterator<Item = FileContent>,
     mut parse: impl FnMut(&str, &[u8]) -> Parsed,
 ) -> Loaded {
     let mut loaded = Loaded::default();

@@ -1,214 +1,255 @@
 use std::{
-    collections::HashMap,
-    io,
+    fmt, io,
     path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{self, TryRecvError},
+    },
+    thread,
+    time::{Duration, Instant},
 };
-
-use futures_util::StreamExt as _;
-use inotify::{EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
-use rustix::io::Errno;
-use tokio::time::Instant;
 
 use super::{
-    files::{self, Listing, MAX_ENTRIES, Stamp},
-    loaded::{Content, FileContent, Loaded, SourceError, merge},
-    manifest,
+    folder::Absence,
+    kept::Kept,
+    loaded::Loaded,
+    reader::{Read, Reader},
+    watcher::Watcher,
 };
+use crate::bell::Bell;
 
 /// How long changes are gathered before they are read, so that a file which is being written is read once.
 const DEBOUNCE: Duration = Duration::from_millis(100);
 
-/// How often the directory is read although nothing told of a change.
-const RESCAN: Duration = Duration::from_secs(20);
-/// Where inotify tells of every change: of files in the directory itself, not of those that symlinks lead to.
-const RESCAN_TOLD: Duration = Duration::from_mins(2);
+/// How long a folder may take to be read before it is reported. A network file system whose server is gone never ends.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The reading thread's stack, which parses nested YAML.
+const STACK_BYTES: usize = 2 << 20;
 
 /// The pods of a manifest directory (`staticPodPath`), and what is wrong with it.
 ///
-/// Changes are told by inotify; the directory is read again every 2 min nevertheless, with a symlink in it every 20 s.
-/// Manifests are regular files `*.yaml`, `*.yml` and `*.json`, also by way of a symlink, as a mounted `ConfigMap` has
-/// them; names that begin with a dot are passed over. The directory may come later than the daemon.
-#[derive(Debug)]
+/// It is read on a thread of its own, which nobody waits for. Changes are seen by inotify; the directory is read again
+/// every 2 min nevertheless, with a symlink in it every 20 s, and every 2 s while it is away. Manifests are regular
+/// files `*.yaml`, `*.yml` and `*.json`, also by way of a symlink that stays inside, as a mounted `ConfigMap` has them;
+/// names that begin with a dot are passed over.
+///
+/// A directory that is missing, is another one than before, or may be written to by others leaves the pods as they are,
+/// over a restart too. Only the same one, empty, means that there are none.
 pub struct StaticDir {
     path: PathBuf,
-    loaded: Arc<Loaded>,
-    stamps: HashMap<String, Stamp>,
-    watcher: Option<Watcher>,
-    /// When the directory is to be read next; none until the first time.
-    due: Option<Instant>,
-    /// Whether anything was told yet.
-    told: bool,
-    /// Whether inotify tells of every change in it.
-    is_closed: bool,
+    bell: Arc<Bell>,
+    orders: Option<mpsc::Sender<Order>>,
+    readings: tokio::sync::mpsc::Receiver<(Arc<Loaded>, Vec<Answer>)>,
+    pulse: Arc<Pulse>,
+    /// What was read last, or remembered.
+    latest: Arc<Loaded>,
+    /// What [`Self::next`] answered last.
+    reported: Option<Arc<Loaded>>,
+    patience: Duration,
+    /// When it is next to be seen whether the thread hangs.
+    check_at: tokio::time::Instant,
 }
 
+/// Is called once what was read is in force.
+pub type Answer = Box<dyn FnOnce(&Loaded) + Send>;
+
+/// What [`StaticDir::next`] answers.
+pub struct News {
+    /// What is in force from now on; none if that is as before.
+    pub loaded: Option<Arc<Loaded>>,
+    latest: Arc<Loaded>,
+    answers: Vec<Answer>,
+}
+
+impl News {
+    /// Answers who [asked](StaticDir::look), now that it is in force.
+    pub fn answer(self) {
+        for answer in self.answers {
+            answer(&self.latest);
+        }
+    }
+}
+
+impl fmt::Debug for News {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("News").field("loaded", &self.loaded).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for StaticDir {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("StaticDir").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// Has the directory read at once.
+struct Order {
+    is_accepted: bool,
+    answer: Option<Answer>,
+}
+
+/// Since when the thread has been reading.
 #[derive(Debug)]
-struct Watcher {
-    stream: EventStream<Vec<u8>>,
-    watches: Watches,
-    current: Option<WatchDescriptor>,
+struct Pulse {
+    start: Instant,
+    /// In milliseconds from the start, and at least 1; 0 while it waits.
+    since_ms: AtomicU64,
+}
+
+impl Pulse {
+    fn new() -> Self {
+        Self { start: Instant::now(), since_ms: AtomicU64::new(0) }
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
+    }
+
+    fn begin(&self) {
+        self.since_ms.store(self.now_ms(), Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        self.since_ms.store(0, Ordering::Relaxed);
+    }
+
+    /// For how long it has been reading; none while it waits.
+    fn busy(&self) -> Option<Duration> {
+        let since_ms = self.since_ms.load(Ordering::Relaxed);
+        (since_ms > 0).then(|| Duration::from_millis(self.now_ms().saturating_sub(since_ms)))
+    }
 }
 
 impl StaticDir {
-    /// Looks at `path`, which need not exist yet. Must be called inside a tokio runtime.
-    #[must_use]
-    pub fn new(path: PathBuf) -> Self {
-        let watcher = Watcher::start().ok();
-        Self {
-            path,
-            loaded: Arc::default(),
-            stamps: HashMap::new(),
-            watcher,
-            due: None,
-            told: false,
-            is_closed: false,
-        }
-    }
-
-    /// What the directory holds: at once the first time, then whenever pods or errors are others than before.
+    /// Starts to read `path`, which need not exist yet, on a thread of its own. What is in force is kept in `run_dir`.
     ///
-    /// Safe to be cancelled. It reads files where it is polled, as they are few and small.
-    pub async fn next(&mut self) -> Arc<Loaded> {
+    /// The error is that there is no thread or no descriptor for it.
+    pub fn start(path: PathBuf, run_dir: &Path) -> io::Result<Self> {
+        let bell = Arc::new(Bell::new()?);
+        let reader = Reader::new(path.clone(), Watcher::new(Arc::clone(&bell)), Kept::open(run_dir));
+        let latest = Arc::clone(reader.loaded());
+        Self::spawn(path, bell, latest, reader, PATIENCE)
+    }
+
+    fn spawn(
+        path: PathBuf,
+        bell: Arc<Bell>,
+        latest: Arc<Loaded>,
+        reader: impl Read + 'static,
+        patience: Duration,
+    ) -> io::Result<Self> {
+        let (orders, asked) = mpsc::channel();
+        // One is enough: a loop that is late is not to have more to do.
+        let (sender, readings) = tokio::sync::mpsc::channel(1);
+        let pulse = Arc::new(Pulse::new());
+        let beat = Arc::clone(&pulse);
+        thread::Builder::new()
+            .name(String::from("manifests"))
+            .stack_size(STACK_BYTES)
+            .spawn(move || run(reader, &asked, &sender, &beat))?;
+        let check_at = tokio::time::Instant::now() + patience;
+        let orders = Some(orders);
+        Ok(Self { path, bell, orders, readings, pulse, latest, reported: None, patience, check_at })
+    }
+
+    /// What the directory holds: at once the first time, then whenever pods or errors are others than before, or who asked
+    /// is to be answered.
+    ///
+    /// Safe to be cancelled.
+    pub async fn next(&mut self) -> News {
         loop {
-            self.wait().await;
-            let first = !std::mem::replace(&mut self.told, true);
-            let loaded = self.scan();
-            let is_told = self.is_closed && self.watcher.is_some();
-            self.due = Some(Instant::now() + if is_told { RESCAN_TOLD } else { RESCAN });
-            if first || loaded != *self.loaded {
-                self.loaded = Arc::new(loaded);
-                return Arc::clone(&self.loaded);
-            }
-        }
-    }
-
-    /// Waits until the directory is to be read.
-    async fn wait(&mut self) {
-        // The first time it is read at once.
-        let Some(mut due) = self.due else { return };
-        while let Some(watcher) = &mut self.watcher {
-            tokio::select! {
+            let (loaded, answers) = tokio::select! {
                 biased;
-                () = tokio::time::sleep_until(due) => return,
-                event = watcher.stream.next() => match event {
-                    // Kept, so that a call that is cancelled does not lose the event.
-                    Some(Ok(_)) => {
-                        due = due.min(Instant::now() + DEBOUNCE);
-                        self.due = Some(due);
+                read = self.readings.recv() => match read {
+                    Some((loaded, answers)) => {
+                        self.latest = Arc::clone(&loaded);
+                        (loaded, answers)
                     }
-                    // Without events there is still the clock.
-                    Some(Err(_)) | None => self.watcher = None,
+                    // It ends with us.
+                    None => std::future::pending().await,
                 },
-            }
-        }
-        tokio::time::sleep_until(due).await;
-    }
-
-    fn scan(&mut self) -> Loaded {
-        // Watched first: what changes from here on is told.
-        let unwatched = match &mut self.watcher {
-            Some(watcher) => watcher.watch(&self.path).err(),
-            None => Some(Errno::MFILE),
-        };
-        let mut errors = Vec::new();
-        let mut loaded = match files::list(&self.path) {
-            Ok(listing) => {
-                self.is_closed = listing.is_closed;
-                let files = self.read(&listing, &mut errors);
-                merge(&self.loaded, files, manifest::parse)
-            }
-            Err(errno) => {
-                self.is_closed = false;
-                let error = SourceError::Directory { path: self.path.display().to_string(), errno };
-                self.stamps.clear();
-                if errno == Errno::NOENT || errno == Errno::NOTDIR {
-                    errors.push(error);
-                    merge(&self.loaded, Vec::new(), manifest::parse)
-                } else {
-                    self.loaded.with_error(error)
-                }
-            }
-        };
-        if let Some(errno) = unwatched {
-            errors.push(SourceError::Unwatched { path: self.path.display().to_string(), errno });
-        }
-        loaded.errors.extend(errors);
-        loaded
-    }
-
-    fn read(&mut self, listing: &Listing, errors: &mut Vec<SourceError>) -> Vec<FileContent> {
-        if listing.truncated {
-            let path = self.path.display().to_string();
-            errors.push(SourceError::TooManyFiles { path, limit: MAX_ENTRIES });
-        }
-        let mut stamps = HashMap::new();
-        let mut files = Vec::new();
-        for name in &listing.names {
-            if !files::is_manifest_name(name) {
-                errors.push(SourceError::NotAManifest { file: name.clone() });
-                continue;
-            }
-            let known = self.stamps.get(name).copied();
-            match files::read_unless_known(&listing.directory, name, known) {
-                Ok(Some((content, stamp))) => {
-                    if let Some(stamp) = stamp {
-                        stamps.insert(name.clone(), stamp);
+                () = tokio::time::sleep_until(self.check_at) => {
+                    self.check_at = tokio::time::Instant::now() + self.patience;
+                    if !self.is_stuck() {
+                        continue;
                     }
-                    files.push(FileContent { name: name.clone(), content });
+                    let stuck = Absence::Stuck(self.patience.as_secs());
+                    (Arc::new(self.latest.away(&self.path.display().to_string(), stuck)), Vec::new())
                 }
-                Ok(None) => errors.push(SourceError::NotAManifest { file: name.clone() }),
-                // It went between listing and opening, or a symlink leads nowhere.
-                Err(Errno::NOENT) if !files::is_symlink(&listing.directory, name) => {}
-                Err(errno) => {
-                    let error = SourceError::Unreadable { file: name.clone(), errno };
-                    files.push(FileContent { name: name.clone(), content: Content::Failed(error) });
-                }
+            };
+            let is_news = self.reported.as_ref() != Some(&loaded);
+            self.reported = Some(Arc::clone(&loaded));
+            if is_news || !answers.is_empty() {
+                return News { loaded: is_news.then(|| Arc::clone(&loaded)), latest: loaded, answers };
             }
         }
-        self.stamps = stamps;
-        files
+    }
+
+    /// Whether the directory does not answer.
+    #[must_use]
+    pub fn is_stuck(&self) -> bool {
+        self.pulse.busy().is_some_and(|busy| busy >= self.patience)
+    }
+
+    /// Has the directory read at once; with `is_accepted` whatever stands at its path counts, also another one, an empty one
+    /// or none. `answer` is called when that is in force.
+    pub fn look(&self, is_accepted: bool, answer: Option<Answer>) {
+        if let Some(orders) = &self.orders {
+            // It ends after us.
+            drop(orders.send(Order { is_accepted, answer }));
+            self.bell.ring();
+        }
     }
 }
 
-impl Watcher {
-    fn start() -> io::Result<Self> {
-        let inotify = Inotify::init()?;
-        let watches = inotify.watches();
-        let stream = inotify.into_event_stream(vec![0_u8; 4096])?;
-        Ok(Self { stream, watches, current: None })
+impl Drop for StaticDir {
+    /// It is not waited for: it may hang.
+    fn drop(&mut self) {
+        self.orders = None;
+        self.bell.ring();
     }
+}
 
-    /// Watches the directory, or as long as there is none, the nearest one above it.
-    fn watch(&mut self, path: &Path) -> Result<(), Errno> {
-        let inside = WatchMask::ONLYDIR
-            | WatchMask::CREATE
-            | WatchMask::CLOSE_WRITE
-            | WatchMask::MOVE
-            | WatchMask::DELETE
-            | WatchMask::ATTRIB
-            | WatchMask::DELETE_SELF
-            | WatchMask::MOVE_SELF;
-        let above = WatchMask::ONLYDIR | WatchMask::CREATE | WatchMask::MOVED_TO | WatchMask::ATTRIB;
-        let mut result = self.watches.add(path, inside);
-        let mut ancestor = path.parent();
-        while let (Err(error), Some(next)) = (&result, ancestor) {
-            if error.kind() != io::ErrorKind::NotFound {
-                break;
+fn run(
+    mut reader: impl Read,
+    orders: &mpsc::Receiver<Order>,
+    readings: &tokio::sync::mpsc::Sender<(Arc<Loaded>, Vec<Answer>)>,
+    pulse: &Pulse,
+) {
+    let mut due = Instant::now();
+    loop {
+        let (mut answers, mut is_asked, mut is_accepted) = (Vec::new(), false, false);
+        loop {
+            match orders.try_recv() {
+                Ok(order) => {
+                    is_asked = true;
+                    is_accepted |= order.is_accepted;
+                    answers.extend(order.answer);
+                }
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return,
             }
-            let next_path = if next.as_os_str().is_empty() { Path::new(".") } else { next };
-            result = self.watches.add(next_path, above);
-            ancestor = next.parent();
         }
-        let descriptor = result.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-        if let Some(before) = self.current.replace(descriptor.clone())
-            && before != descriptor
-        {
-            // EINVAL: the kernel dropped it together with the directory.
-            drop(self.watches.remove(before));
+        if is_asked || Instant::now() >= due {
+            pulse.begin();
+            let loaded = reader.read(is_accepted);
+            pulse.end();
+            due = Instant::now() + reader.rest();
+            if readings.blocking_send((loaded, answers)).is_err() {
+                return;
+            }
         }
-        Ok(())
+        match reader.wait(due) {
+            Ok(true) => due = due.min(Instant::now() + DEBOUNCE),
+            Ok(false) => {}
+            // The clock is left.
+            Err(error) => {
+                tracing::warn!(%error, "cannot wait for changes of the manifests");
+                thread::sleep(DEBOUNCE);
+            }
+        }
     }
 }
 

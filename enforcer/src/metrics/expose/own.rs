@@ -187,6 +187,11 @@ pub(super) fn itself(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
             rows.gauge_float(&[], worst.as_secs_f64())
         },
     )?;
+    page.counter(
+        "enforcer_log_lines_dropped_total",
+        "Lines of the daemon's own log that were dropped, as stderr took none",
+        Some(gauges.log_lines_dropped),
+    )?;
     page.family("enforcer_build_info", Kind::Info, "What the daemon is", |rows| {
         rows.info(&[("version", env!("CARGO_PKG_VERSION")), ("architecture", std::env::consts::ARCH)])
     })?;

@@ -124,10 +124,15 @@ fn two_pods_may_not_share_a_uid() {
 #[test]
 fn an_error_of_the_whole_directory_changes_no_pod() {
     let good = load(&Loaded::default(), vec![file("a.yaml", pod("x", 1))]);
-    let path = String::from("/etc/enforcer/pods");
-    let error = SourceError::Directory { path, errno: rustix::io::Errno::IO };
-    let bad = good.with_error(error.clone());
+    let path = "/etc/enforcer/pods";
+    let away = |loaded: &Loaded| loaded.away(path, Absence::Unreadable(rustix::io::Errno::IO));
+    let bad = away(&good);
     assert_eq!(told(&bad), told(&good));
-    assert_eq!(bad.errors, std::slice::from_ref(&error));
-    assert_eq!(bad.with_error(error.clone()).errors, [error], "not twice");
+    assert_eq!(bad.errors.len(), 1);
+    assert!(
+        bad.errors[0].is_down() && bad.errors[0].to_string().contains("1 pod stays"),
+        "{}",
+        bad.errors[0]
+    );
+    assert_eq!(away(&bad).errors, bad.errors, "not twice");
 }

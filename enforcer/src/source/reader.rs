@@ -1,0 +1,212 @@
+//! Reads the folder of manifests: what it holds, and whether that counts.
+
+use std::{
+    collections::HashMap,
+    io,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use rustix::io::Errno;
+
+use super::{
+    files::{self, Listing, MAX_ENTRIES, Reading, Stamp},
+    folder::{Absence, Grounds, Identity, Replaced, Writable},
+    kept::{Fresh, Kept},
+    loaded::{Content, FileContent, Loaded, SourceError, merge},
+    manifest,
+    watcher::Watcher,
+};
+use crate::trust;
+
+/// How often the folder is read although no change was seen.
+const RESCAN: Duration = Duration::from_secs(20);
+/// Where inotify tells of every change: of files in the folder itself, not of those that links lead to.
+const RESCAN_CLOSED: Duration = Duration::from_mins(2);
+/// While it is away: inotify tells of no mount.
+const RESCAN_AWAY: Duration = Duration::from_secs(2);
+/// How much longer than a reading took it then rests: another folder may hold much, and is read in vain.
+const REST_FACTOR: u32 = 100;
+
+/// A reader of the folder, and all that it remembers of it.
+#[derive(Debug)]
+pub(super) struct Reader {
+    path: PathBuf,
+    watcher: Watcher,
+    /// The folder that was read last.
+    known: Option<Identity>,
+    loaded: Arc<Loaded>,
+    stamps: HashMap<String, Stamp>,
+    kept: Kept,
+    /// Whether nothing was read yet.
+    is_first: bool,
+    rest: Duration,
+}
+
+/// One reading of a folder that can be read.
+struct Found {
+    listing: Listing,
+    identity: Identity,
+}
+
+impl Reader {
+    /// What an earlier process kept is in force until the folder was read.
+    pub(super) fn new(path: PathBuf, watcher: Watcher, kept: (Kept, Option<Identity>, Loaded)) -> Self {
+        let (kept, known, remembered) = kept;
+        Self {
+            path,
+            watcher,
+            known,
+            loaded: Arc::new(remembered),
+            stamps: HashMap::new(),
+            kept,
+            is_first: true,
+            rest: RESCAN,
+        }
+    }
+
+    /// What is in force, if nothing was read since.
+    pub(super) fn loaded(&self) -> &Arc<Loaded> {
+        &self.loaded
+    }
+
+    fn find(&self) -> Result<Found, Absence> {
+        let missing = |errno| match errno {
+            Errno::NOENT | Errno::NOTDIR => Absence::Missing,
+            errno => Absence::Unreadable(errno),
+        };
+        let directory = files::open_folder(&self.path).map_err(missing)?;
+        match trust::check_open(&self.path, &directory) {
+            Ok(Ok(())) => {}
+            Ok(Err(untrusted)) => return Err(Absence::Untrusted(Writable(untrusted))),
+            Err(error) => return Err(missing(Errno::from_io_error(&error).unwrap_or(Errno::IO))),
+        }
+        let identity = Identity::of(&directory).map_err(missing)?;
+        // One that is removed while it is listed is no empty one.
+        let listing = files::list(directory).map_err(missing)?;
+        Ok(Found { listing, identity })
+    }
+
+    /// What the folder comes to; with `is_accepted` whatever stands at its path counts.
+    fn judge(&mut self, is_accepted: bool) -> Loaded {
+        let path = self.path.display().to_string();
+        let found = match self.find() {
+            Ok(found) => found,
+            Err(Absence::Missing) if is_accepted => {
+                self.stamps.clear();
+                self.known = None;
+                let mut none = Loaded::default();
+                self.keep(Fresh::default(), &mut none);
+                return none.away(&path, Absence::Missing);
+            }
+            Err(absence) => return self.loaded.away(&path, absence),
+        };
+        let Found { listing, identity } = found;
+        let is_same = self.known == Some(identity);
+        if !is_same {
+            self.stamps.clear();
+        }
+        let (mut loaded, stamps, fresh) = self.read_files(&listing);
+        if !(Grounds { is_same, is_first: self.is_first, is_accepted }.take(&self.loaded, &loaded)) {
+            return self.loaded.away(&path, Absence::Another(Replaced { was: self.known, is: identity }));
+        }
+        self.known = Some(identity);
+        self.stamps = stamps;
+        self.keep(fresh, &mut loaded);
+        if listing.is_closed {
+            self.rest = RESCAN_CLOSED;
+        }
+        loaded
+    }
+
+    fn read_files(&self, listing: &Listing) -> (Loaded, HashMap<String, Stamp>, Fresh) {
+        let (mut errors, mut stamps, mut fresh) = (Vec::new(), HashMap::new(), Fresh::default());
+        let mut reading = Reading::guarded(&self.path);
+        if listing.truncated {
+            let path = self.path.display().to_string();
+            errors.push(SourceError::TooManyFiles { path, limit: MAX_ENTRIES });
+        }
+        // One file at a time is read and parsed.
+        let files = listing.names.iter().filter_map(|name| {
+            let not_taken = || SourceError::NotAManifest { file: name.clone() };
+            if !files::is_manifest_name(name) {
+                errors.push(not_taken());
+                return None;
+            }
+            let known = self.stamps.get(name).copied();
+            let content = match files::read_unless_known(&listing.directory, name, known, &mut reading) {
+                Ok(Some((content, stamp))) => {
+                    stamps.extend(stamp.map(|stamp| (name.clone(), stamp)));
+                    content
+                }
+                Ok(None) => {
+                    errors.push(not_taken());
+                    return None;
+                }
+                // It went between listing and opening, or a link leads nowhere.
+                Err(Errno::NOENT) if !files::is_symlink(&listing.directory, name) => return None,
+                Err(errno) => Content::Failed(SourceError::Unreadable { file: name.clone(), errno }),
+            };
+            Some(FileContent { name: name.clone(), content })
+        });
+        let mut loaded = merge(&self.loaded, files, |name, bytes| {
+            let parsed = manifest::parse(name, bytes);
+            if parsed.errors.is_empty() || !self.loaded.has_whole(name) {
+                fresh.note(name, bytes);
+            }
+            parsed
+        });
+        loaded.errors.extend(errors);
+        (loaded, stamps, fresh)
+    }
+
+    /// Keeps what is in force for the next start.
+    fn keep(&mut self, fresh: Fresh, loaded: &mut Loaded) {
+        if let Err(error) = self.kept.keep(self.known, fresh, loaded) {
+            let path = self.kept.path().display().to_string();
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            loaded.errors.push(SourceError::Unkept { path, errno });
+        }
+    }
+}
+
+/// A folder as the thread that reads it needs it; the other implementation is a test's that hangs.
+pub(super) trait Read: Send {
+    /// What is in force now; with `is_accepted` whatever stands at the folder's path counts.
+    fn read(&mut self, is_accepted: bool) -> Arc<Loaded>;
+    /// How long until it is to be read again although no change was seen.
+    fn rest(&self) -> Duration;
+    /// Waits for a change until `due`; whether one was seen.
+    fn wait(&mut self, due: Instant) -> io::Result<bool>;
+}
+
+impl Read for Reader {
+    fn read(&mut self, is_accepted: bool) -> Arc<Loaded> {
+        // Watched first: what changes from here on is seen.
+        let unwatched = self.watcher.watch(&self.path).err();
+        self.rest = RESCAN;
+        let start = Instant::now();
+        let mut loaded = self.judge(is_accepted);
+        self.is_first = false;
+        if loaded.errors.iter().any(SourceError::is_down) {
+            self.rest = RESCAN_AWAY.max(start.elapsed().saturating_mul(REST_FACTOR));
+        }
+        if let Some(errno) = unwatched {
+            self.rest = self.rest.min(RESCAN);
+            loaded.errors.push(SourceError::Unwatched { path: self.path.display().to_string(), errno });
+        }
+        if loaded != *self.loaded {
+            self.loaded = Arc::new(loaded);
+        }
+        Arc::clone(&self.loaded)
+    }
+
+    fn rest(&self) -> Duration {
+        self.rest
+    }
+
+    fn wait(&mut self, due: Instant) -> io::Result<bool> {
+        self.watcher.wait(due)
+    }
+}
