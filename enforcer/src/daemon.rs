@@ -95,7 +95,7 @@ use crate::{
     sense::{self, HostFacts, NODE_PRESSURE},
     serve::{self, Admin, View, Vital},
     source::StaticDir,
-    threads::Workers,
+    threads::{self, Workers},
 };
 
 /// How long a soft eviction waits for its decision to be on the disk.
@@ -173,8 +173,12 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let index = Index::new();
     let being_evicted = BeingEvicted::default();
     let backlog = Backlog::open(&config.run_dir, &host.boot_id, &journal);
-    let (mut ooms, edges, guard) = Ooms::attach(&journal, index.clone(), being_evicted.clone(), backlog);
-    let doctor = ooms.doctor(&host_facts);
+    // What the programs need to attach is most of what a start takes: evicting does not wait for it.
+    let attaching = {
+        let (journal, index, being_evicted) = (journal.clone(), index.clone(), being_evicted.clone());
+        threads::blocking(move || Ooms::attach(&journal, index, being_evicted, backlog))
+    };
+    let attaching = tokio::spawn(attaching);
 
     let permits = permits(&config, kubelets, &journal);
     let (mut desired, watched) =
@@ -188,10 +192,23 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let evictions = Evictions::new(&journal, &being_evicted, desk.view(), &sender, &workers);
     let (lookout, alarm) = Lookout::start(&config, host.node.max_pids, &journal);
     let telling = Telling { teller: teller.clone(), journal: journal.clone(), being_evicted, sender, alarm };
-    let reflex =
-        start_reflex(&config, &desk.settings(&config), &host, telling, pledges, edges, &mut recording)?;
+    let reflex = start_reflex(&config, &desk.settings(&config), &host, telling, pledges, &mut recording)?;
 
     let mut edges = Edges::new(&journal, desired.kubepods());
+    edges.keep(&reflex);
+    let mut pods = StaticDir::start(config.static_pod_path.clone(), &config.run_dir)
+        .context("no thread for the manifests")?;
+    let mut news = pods.next().await;
+    if let Some(loaded) = news.loaded.take() {
+        desired.load(loaded).await?;
+    }
+    hand_on(&mut desired, &reflex, &lookout, &recording);
+    news.answer();
+    let (mut ooms, ebpf_edges, guard) = attaching.await.context("the programs cannot be attached")?;
+    for source in ebpf_edges {
+        reflex.add_edges(source);
+    }
+    let doctor = ooms.doctor(&host_facts);
 
     let (views, view) = watch::channel(desired.view().clone());
     let (ready, readiness) = watch::channel(false);
@@ -206,8 +223,6 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let mut server = tokio::spawn(observe.serve(sources, readiness, stopping));
     Watchdog::start(reflex.observer(), &journal);
 
-    let mut pods = StaticDir::start(config.static_pod_path.clone(), &config.run_dir)
-        .context("no thread for the manifests")?;
     let mut reloader = Reloader::start(load).context("no thread for the configuration")?;
     let mut watched = Watched(watched);
     let mut guarded = Guarded(guard);

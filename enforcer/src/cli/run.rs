@@ -15,9 +15,9 @@ use crate::{
     threads,
 };
 
-/// Reconciling is one thing at a time, and waits for another of these threads where it connects to systemd; names and sockets
-/// need none.
-const BLOCKING_THREADS: usize = 2;
+/// Reconciling is one thing at a time, and waits for another of these threads where it connects to systemd; a third attaches the
+/// eBPF programs meanwhile. Names and sockets need none.
+const BLOCKING_THREADS: usize = 3;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

@@ -22,7 +22,6 @@ use crate::{
     journal::Journal,
     policy::engine::{EngineSettings, Thresholds},
     recorder::Asker,
-    sense::EdgeSource,
 };
 
 /// Where the reflex's reports go.
@@ -135,7 +134,6 @@ pub(super) fn start_reflex(
     host: &Host,
     telling: Telling,
     pledges: Option<Pledges>,
-    edges: Vec<Box<dyn EdgeSource>>,
     recording: &mut Recording,
 ) -> anyhow::Result<Reflex> {
     let Telling { teller, journal, being_evicted, sender, alarm } = telling;
@@ -161,7 +159,7 @@ pub(super) fn start_reflex(
         ..ReflexConfig::default()
     };
     evict::clear_hooks();
-    let reflex = Reflex::spawn(&reflex_config, pledges, edges, recording.tap(), ear);
+    let reflex = Reflex::spawn(&reflex_config, pledges, Vec::new(), recording.tap(), ear);
     let reflex = reflex.context("cannot start eviction")?;
     if let Err(error) = reflex.memory_locked() {
         telling::degraded(

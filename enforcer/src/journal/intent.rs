@@ -515,7 +515,7 @@ mod tests {
     #[test]
     fn an_eviction_of_containers_says_so() {
         let dir = tempfile::tempdir().unwrap();
-        let mut first = Intents::open(dir.path(), "b1").unwrap();
+        let mut first = Intents::open_lasting(dir.path(), "b1").unwrap();
         let Intent::Eviction {
             id,
             pod,
@@ -550,7 +550,7 @@ mod tests {
         };
         let _held = first.reflex.hold(&of_containers).unwrap();
         drop(first);
-        assert_eq!(Intents::open(dir.path(), "b1").unwrap().left, [of_containers]);
+        assert_eq!(Intents::open_lasting(dir.path(), "b1").unwrap().left, [of_containers]);
     }
 
     #[test]

@@ -194,6 +194,8 @@ mod tests {
         fs::rename(temp.path().join("away"), &path).unwrap();
         assert_eq!(identity(), first);
         fs::remove_dir(&path).unwrap();
+        // Times of birth have the grain of a tick.
+        std::thread::sleep(std::time::Duration::from_millis(20));
         fs::create_dir(&path).unwrap();
         let second = identity();
         assert_ne!(second, first);
