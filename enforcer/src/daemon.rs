@@ -152,6 +152,10 @@ pub enum OnExit {
 /// Runs the daemon until SIGTERM or SIGINT. The error is an [`Unfit`] if nothing was started.
 ///
 /// On SIGHUP the configuration is read again by `load`.
+#[expect(
+    clippy::too_many_lines,
+    reason = "the wiring: every part is made, connected, waited for and ended here"
+)]
 pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow::Result<()> {
     raw::keep_heap_small();
     let mut signals = Signals::listen()?;
@@ -202,6 +206,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     if let Some(loaded) = news.loaded.take() {
         desired.load(loaded).await?;
     }
+    // Whoever is protected is so before the first candidate is.
+    desk.put_in_force(&mut desired, &reflex, &config);
     hand_on(&mut desired, &reflex, &lookout, &recording);
     news.answer();
     let (mut ooms, ebpf_edges, guard) = attaching.await.context("the programs cannot be attached")?;

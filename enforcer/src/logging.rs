@@ -217,7 +217,7 @@ mod tests {
                 let _gone = held.recv();
                 sink.lock().unwrap().extend_from_slice(text);
                 Ok(text.len())
-            })
+            });
         });
         let line = format!("{}\n", "x".repeat(1023));
         for _ in 0..1_000 {
@@ -227,7 +227,7 @@ mod tests {
         let dropped = log.dropped.load(Ordering::Relaxed);
         assert!(dropped > 0 && written.lock().unwrap().is_empty());
         drop(let_go);
-        log.flush(Duration::from_secs(60));
+        log.flush(Duration::from_mins(1));
         let text = String::from_utf8(written.lock().unwrap().clone()).unwrap();
         let kept = text.lines().filter(|line| line.starts_with('x')).count();
         assert_eq!(u64::try_from(kept).unwrap() + dropped, 1_000, "seen = written + dropped");

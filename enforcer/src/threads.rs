@@ -32,13 +32,13 @@ pub(crate) fn runtime(builder: &mut Builder, blocking: usize) -> io::Result<Runt
     let mut releases = Vec::with_capacity(blocking);
     for _ in 0..blocking {
         let begun = begun.clone();
-        let (release, released) = mpsc::channel::<()>();
-        releases.push(release);
+        let (keeper, kept) = mpsc::channel::<()>();
+        releases.push(keeper);
         // Each keeps its thread busy until all are there, so that the next one needs another.
         runtime.spawn_blocking(move || {
             // It waits for us.
             let _begun = begun.send(());
-            let _released = released.recv();
+            let _kept = kept.recv();
         });
     }
     let all = (0..blocking).try_for_each(|_| begins.recv_timeout(BEGIN));
@@ -236,7 +236,7 @@ mod tests {
             abort_on_panic();
             // Its end is not waited for by unwinding.
             join(thread::spawn(|| panic!("on purpose")));
-            process::exit(0);
+            return;
         }
         let mut again = process::Command::new(env::current_exe().unwrap());
         again.args(["--exact", "threads::tests::the_first_panic_ends_the_process", "--nocapture"]);

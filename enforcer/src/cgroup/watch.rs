@@ -179,13 +179,11 @@ impl WatchEvents {
         for _ in 0..MAX_EVENTS {
             let Some(event) = next else { return Err(io::ErrorKind::UnexpectedEof.into()) };
             take(&self.names, &event?, &mut changes);
-            match stream.next().now_or_never() {
-                Some(more) => next = more,
-                None => {
-                    *is_drained = true;
-                    break;
-                }
-            }
+            let Some(more) = stream.next().now_or_never() else {
+                *is_drained = true;
+                break;
+            };
+            next = more;
         }
         Ok(changes)
     }

@@ -51,6 +51,7 @@ const LIVES_REST: Duration = Duration::from_millis(10);
 const TURN_CGROUPS: usize = 16;
 
 /// The tracing of OOM kills: programs at work, their records folded into incidents, and those told.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own: none excludes another")]
 pub(super) struct Ooms {
     journal: Journal,
     programs: Option<Working>,

@@ -466,11 +466,8 @@ fn from_helper(shared: &Arc<Shared>, teller: &Teller) -> impl FnMut(Report) + Se
 
 /// A daemon without one of these threads would seem to live, and evict nobody: it ends with the first of them that ends, and
 /// is started again.
-#[expect(clippy::panic, reason = "in the daemon a panic of any thread ends the process")]
 fn ended(name: &str, stop: &AtomicBool) {
-    if !stop.load(Ordering::Acquire) {
-        panic!("the thread {name} ended, and nobody asked it to");
-    }
+    assert!(stop.load(Ordering::Acquire), "the thread {name} ended, and nobody asked it to");
 }
 
 impl Drop for Reflex {

@@ -85,7 +85,8 @@ mod tests {
             let due = retries.due().unwrap();
             pauses.push((due - now).as_millis());
             now = due;
-            retries.attempt(now - Duration::from_millis(1), |()| panic!("too early"));
+            let early = now.checked_sub(Duration::from_millis(1)).unwrap();
+            retries.attempt(early, |()| panic!("too early"));
             retries.attempt(now, Some);
         }
         assert_eq!(pauses, [100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 51_200, 60_000, 60_000]);

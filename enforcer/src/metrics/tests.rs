@@ -15,6 +15,7 @@ use crate::{
 
 /// Every family that there is, whatever has happened.
 const FAMILIES: &[&str] = &[
+    "enforcer_log_lines_dropped",
     "enforcer_evictions",
     "enforcer_evictions_dry_run",
     "enforcer_evictions_repeated",

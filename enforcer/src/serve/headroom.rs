@@ -129,12 +129,9 @@ pub struct Foresight {
 }
 
 pub(super) async fn headroom(State(shared): State<Shared>) -> Response {
-    match threads::blocking(move || (shared.foresight.headrooms.0)()).await {
-        Some(headroom) => Json(headroom).into_response(),
-        None => {
-            let error =
-                "nobody looks ahead: `enforcer doctor` and the event degraded.entered of outlook say why";
-            (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"error": error}))).into_response()
-        }
+    if let Some(headroom) = threads::blocking(move || (shared.foresight.headrooms.0)()).await {
+        return Json(headroom).into_response();
     }
+    let error = "nobody looks ahead: `enforcer doctor` and the event degraded.entered of outlook say why";
+    (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"error": error}))).into_response()
 }

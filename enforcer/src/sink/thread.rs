@@ -113,7 +113,7 @@ impl Sink {
         };
         let thread = std::thread::Builder::new().name(name.clone()).stack_size(STACK_BYTES);
         let (built, is_built) = mpsc::channel();
-        let begun = thread.spawn(move || {
+        let spawned = thread.spawn(move || {
             let runtime = match runtime() {
                 Ok(runtime) => runtime,
                 // Who starts it waits for this.
@@ -133,7 +133,7 @@ impl Sink {
         });
         let sink = Self { stop, ended, health, progress, name };
         // Dropping it takes it out of those that are counted.
-        begun.and_then(|_| is_built.recv().map_err(io::Error::other)?)?;
+        spawned.and_then(|_| is_built.recv().map_err(io::Error::other)?)?;
         Ok(sink)
     }
 

@@ -117,6 +117,7 @@ impl<'a> Reading<'a> {
 }
 
 /// Reads a manifest; none if it is not named like one, or no regular file.
+#[expect(clippy::result_large_err, reason = "made once for a file that is wrong")]
 pub(super) fn read(directory: &OwnedFd, name: &str) -> Result<Option<Vec<u8>>, SourceError> {
     if !is_manifest_name(name) {
         return Ok(None);

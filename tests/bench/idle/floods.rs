@@ -18,6 +18,9 @@ use enforcer_tests::{
     process::Process,
 };
 
+/// What is done again and again.
+type Work = Box<dyn FnMut() + Send>;
+
 /// What the daemon may use of one processor while a flood lasts.
 const BAR_PERCENT: f64 = 2.0;
 /// How long a flood goes on before it is measured.
@@ -50,7 +53,7 @@ pub(super) fn measure(
         drop(fs::create_dir(&inner));
         drop(fs::remove_dir(&inner));
     };
-    let floods: [(&str, Box<dyn FnMut() + Send>); 3] = [
+    let floods: [(&str, Work); 3] = [
         ("writes to one kept file", Box::new(write(limit, "77"))),
         ("writes to one score", Box::new(write(score, "1"))),
         ("cgroups made and removed in a container", Box::new(cgroups)),
@@ -115,7 +118,7 @@ pub(super) fn storm(planned: &Planned) -> anyhow::Result<()> {
         }
         thread::sleep(LOOK);
     }
-    let processes = starting.join().map_err(|_| anyhow::anyhow!("the storm panicked"))??;
+    let processes = starting.join().map_err(|_panic| anyhow::anyhow!("the storm panicked"))??;
     ages.sort_by(f64::total_cmp);
     println!(
         "{STORM} processes that come into a container at once: a wrong score was seen of {}",

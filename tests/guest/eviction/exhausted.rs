@@ -83,9 +83,10 @@ impl Drop for Limited {
 }
 
 /// The lowest descriptor that is free: with so many allowed, there is no further one.
-fn first_free_descriptor(daemon: &Daemon) -> u64 {
+pub(super) fn first_free_descriptor(daemon: &Daemon) -> u64 {
     let folder = format!("/proc/{}/fd", daemon.pid());
-    (0..).find(|descriptor| fs::symlink_metadata(format!("{folder}/{descriptor}")).is_err()).unwrap()
+    let is_free = |descriptor: &u64| fs::symlink_metadata(format!("{folder}/{descriptor}")).is_err();
+    (0..1 << 20).find(is_free).unwrap()
 }
 
 fn address_space_bytes(daemon: &Daemon) -> u64 {

@@ -22,6 +22,7 @@ use rustix::{
     time::{ClockId, Timespec, clock_gettime, clock_settime},
 };
 
+use super::exhausted::first_free_descriptor;
 use super::{LEFT_BYTES, MIB, Scene, THRESHOLD_BYTES, to_leave};
 
 const NAME: &str = "eviction-faults";
@@ -119,8 +120,7 @@ impl Surroundings {
                 Failing::Threads(self.cgroup.path().join("pids.max"))
             }
             Fault::Descriptors => {
-                let open = fs::read_dir(format!("/proc/{}/fd", self.scene.daemon.pid())).unwrap().count();
-                let none = Rlimit { current: u64::try_from(open).ok(), maximum: None };
+                let none = Rlimit { current: Some(first_free_descriptor(&self.scene.daemon)), maximum: None };
                 Failing::Descriptors(pid, prlimit(Some(pid), Resource::Nofile, none).unwrap())
             }
             Fault::FullDisk => {
@@ -206,7 +206,7 @@ impl Drop for Failing {
             Self::Nothing => {}
             Self::Threads(file) => fs::write(file, "max").unwrap(),
             Self::Descriptors(pid, limit) => {
-                prlimit(Some(*pid), Resource::Nofile, limit.clone()).unwrap();
+                prlimit(Some(*pid), Resource::Nofile, *limit).unwrap();
             }
             Self::FullDisk(ballast) => fs::remove_file(ballast).unwrap(),
             Self::ReadOnlyDisk(state) => mount_remount(&*state, MountFlags::empty(), "").unwrap(),

@@ -17,7 +17,7 @@ fn a_pod_whose_process_has_a_score_of_minus_1000_is_evicted() {
     // The next daemon finds the process with that score when it opens its candidates.
     drop(scene);
     let mut scene = Scene::open_with("eviction-immune", settings);
-    let mut filler = scene.fill(&to_leave((THRESHOLD_BYTES + LEFT_BYTES) / 2));
+    let mut filler = scene.fill(&to_leave(u64::midpoint(THRESHOLD_BYTES, LEFT_BYTES)));
     scene.wait("eviction.completed", NAME);
     immune.wait_for_end(PATIENCE).unwrap();
     assert!(filler.lives().unwrap());

@@ -33,7 +33,7 @@ fn a_fork_bomb_of_small_processes_goes_and_not_the_large_pod() {
     scene.daemon.stop().unwrap();
 }
 
-/// Under any condition but MemoryPressure only critical pods start.
+/// Under any condition but `MemoryPressure` only critical pods start.
 #[guest_test(daemon)]
 fn pid_pressure_keeps_all_but_critical_pods_out() {
     let _bound = PidMax::set(1_500).unwrap();

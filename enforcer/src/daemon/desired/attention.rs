@@ -208,8 +208,8 @@ mod tests {
         Thing::File(CgroupPath::parse("/kubepods/pod1").unwrap(), name.to_owned())
     }
 
-    fn writer(pid: u32) -> Option<Writer> {
-        Some(Writer { by: Process { pid, start_ns: None, comm: String::from("sh") }, of: None })
+    fn writer(pid: u32) -> Writer {
+        Writer { by: Process { pid, start_ns: None, comm: String::from("sh") }, of: None }
     }
 
     #[test]
@@ -231,7 +231,7 @@ mod tests {
         let (mut looks, mut latest) = (0, None);
         for tell in 0..100_000_u32 {
             let now = start + Duration::from_micros(100) * tell;
-            looks += u32::from(attention.admit(file("memory.max"), writer(tell), now));
+            looks += u32::from(attention.admit(file("memory.max"), Some(writer(tell)), now));
             if let Some((changes, writers)) = attention.take(now) {
                 looks += 1;
                 assert_eq!(changes.written.len(), 1);

@@ -199,8 +199,8 @@ impl Desired {
     pub(super) fn note_branches(&mut self, changes: Option<&Changes>) {
         let known = changes.filter(|changes| !changes.overflow);
         let is_changed = |path: &CgroupPath| known.is_none_or(|changes| changes.children.contains(path));
-        let changed = self.candidates.iter().filter(|(_, standing)| standing.paths().any(is_changed));
-        self.opening.branched.extend(changed.map(|(uid, _)| uid.clone()));
+        let branched = self.candidates.iter().filter(|(_, standing)| standing.paths().any(is_changed));
+        self.opening.branched.extend(branched.map(|(uid, _)| uid.clone()));
     }
 
     /// When a candidate is to be opened again, or one that could not be.

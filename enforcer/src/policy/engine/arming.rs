@@ -21,6 +21,7 @@ pub(super) enum Arm {
 
 /// What is known of one threshold after a look.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own: none excludes another")]
 pub(super) struct Sight {
     /// Whether its signal was measured.
     pub(super) is_measured: bool,

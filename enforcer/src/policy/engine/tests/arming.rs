@@ -2,8 +2,8 @@
 use super::rig::*;
 use crate::policy::{
     engine::{
-        Action, Actions, CandidateFacts, Engine, EngineSettings, Input, Level, Mode, NodeSample, Reading,
-        Suppression, followed,
+        Action, Actions, CandidateFacts, Candidates, Engine, EngineSettings, Input, Level, Mode, NodeSample,
+        Reading, Suppression, followed,
     },
     threshold::{Signal, Threshold, ThresholdValue},
 };
@@ -20,7 +20,7 @@ fn of(thresholds: &[Threshold]) -> EngineSettings {
 fn loaded(settings: &EngineSettings) -> Rig {
     let mut rig = Rig::upstream(settings);
     let fresh = Engine::new(settings);
-    let candidates = rig.engine.replace(Default::default());
+    let candidates = rig.engine.replace(Candidates::default());
     rig.engine = fresh;
     drop(rig.engine.replace(candidates));
     rig
