@@ -17,7 +17,7 @@ use std::{
 
 use serde_json::Value;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A daemon in a folder of its own.
 struct Scene {
