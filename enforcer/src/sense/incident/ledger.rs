@@ -72,15 +72,6 @@ pub(super) struct Claim {
     pub(super) moved: OomCounts,
 }
 
-/// What an incident that closes makes of the group kills that the counters show.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Group {
-    /// Whether one is shown that no incident has claimed.
-    pub(super) is_shown: bool,
-    /// The cgroup that was killed as a whole, if it was for this incident.
-    pub(super) claimed: Option<CgroupId>,
-}
-
 impl Account {
     /// Counts as told what an incident took of a reading.
     fn tell(&mut self, moved: OomCounts, read_ns: u64) {
@@ -223,13 +214,12 @@ impl Ledger {
         self.concerned.contains_key(&cgroup)
     }
 
-    /// How many kills more than an incident's own a reading has that no other expects, up to those that the kernel may have
-    /// counted twice.
-    pub(super) fn counted_twice(&self, cgroup: CgroupId, own: Expected, after: Seen) -> u64 {
-        let others = self.expected.get(&cgroup).copied().unwrap_or_default();
+    /// Whether a group kill may be that of an incident which expects `own` of this cgroup: a reading shows a kill more than
+    /// all incidents expect, or other incidents of the cgroup hide whether it does. `own` is no longer in the sum.
+    pub(super) fn may_count_twice(&self, cgroup: CgroupId, own: Expected, after: Seen) -> bool {
         let told = self.accounts.get(&cgroup).map_or(0, |account| account.told.oom_kill);
-        let free = after.counts.oom_kill.saturating_sub(told).saturating_sub(others.kills);
-        own.twice.min(free.saturating_sub(own.kills))
+        let explained = told.saturating_add(own.kills);
+        own.twice > 0 && (self.is_expected(cgroup) || after.counts.oom_kill > explained)
     }
 
     /// Whether open incidents expect counts of this cgroup.
@@ -253,17 +243,16 @@ impl Ledger {
         }
     }
 
-    /// Credits an incident that closes with what it explains of a reading: that many kills, one more if the kernel
-    /// counted it, and, where no other incident may, all that moved of the rest. `expected` of the incident itself is no
-    /// longer in the sum.
+    /// Credits an incident that closes with what it explains of a reading: that many kills, one more if `group` was killed
+    /// for it and the kernel counted it, and, where no other incident may, all that moved of the rest. `expected` of the
+    /// incident itself is no longer in the sum.
     pub(super) fn claim(
         &mut self,
         cgroup: CgroupId,
         own: Expected,
-        group: Group,
+        group: Option<CgroupId>,
         after: Seen,
     ) -> Option<Claim> {
-        let twice = if group.is_shown { self.counted_twice(cgroup, own, after) } else { 0 };
         let others = self.expected.get(&cgroup).copied();
         let shared = others.is_some();
         let account = self.accounts.get_mut(&cgroup)?;
@@ -272,7 +261,8 @@ impl Ledger {
         let before = account.told;
         let all = after.counts.since(before);
         let free = all.oom_kill.saturating_sub(others.unwrap_or_default().kills);
-        if group.is_shown && shared {
+        let twice = if group.is_some() { own.twice.min(free.saturating_sub(own.kills)) } else { 0 };
+        if group.is_some() && shared {
             account.twice = account.twice.saturating_add(own.twice.saturating_sub(twice));
         }
         let explained = own.kills.saturating_add(twice);
@@ -281,7 +271,7 @@ impl Ledger {
         let moved = OomCounts {
             oom: if alone { all.oom } else { all.oom.min(1) },
             oom_kill: all.oom_kill.min(explained),
-            oom_group_kill: if group.claimed == Some(cgroup) { all.oom_group_kill.min(1) } else { 0 },
+            oom_group_kill: if group == Some(cgroup) { all.oom_group_kill.min(1) } else { 0 },
         };
         account.tell(moved, after.at_ns);
         // What is left of it is another's, which is to be seen from now on.

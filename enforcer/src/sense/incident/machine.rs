@@ -125,6 +125,10 @@ pub struct Incidents {
     /// Who died, or was dying when marked, and until when that is remembered.
     recent: HashMap<u32, u64>,
     forgetting: VecDeque<(u64, u32)>,
+    /// The OOMs whose incidents have closed, with their last marks and until when they are remembered: later marks of them
+    /// open others.
+    closed: HashMap<Key, (u64, u64)>,
+    forgetting_closed: VecDeque<(u64, Key)>,
 }
 
 impl Incidents {
@@ -240,7 +244,9 @@ impl Incidents {
             self.close(now_ns, oldest, world, out);
         }
         let first = scene::victim(&Marked { mark: mark.clone(), exit: None }, world);
-        let open = Open::new(world.new_id(Some(&mark)), mark, now_ns);
+        let is_rest = self.closed.get(&key).is_some_and(|(last_ns, _)| key.is_same_oom(*last_ns, &mark));
+        let mut open = Open::new(world.new_id(Some(&mark)), mark, now_ns);
+        open.is_rest = is_rest;
         out.push(Output::Detected(scene::detected(&open, first, world)));
         let number = self.next;
         self.next += 1;
@@ -269,6 +275,23 @@ impl Incidents {
             && self.recent.get(&pid) == Some(&until_ns)
         {
             self.recent.remove(&pid);
+        }
+    }
+
+    fn remember_closed(&mut self, now_ns: u64, open: &Open) {
+        let until_ns = now_ns.saturating_add(REMEMBER_NS);
+        self.closed.insert(open.key, (open.last_mark_ns(), until_ns));
+        self.forgetting_closed.push_back((until_ns, open.key));
+        while self.forgetting_closed.len() > MAX_OPEN {
+            self.forget_first_closed();
+        }
+    }
+
+    fn forget_first_closed(&mut self) {
+        if let Some((until_ns, key)) = self.forgetting_closed.pop_front()
+            && self.closed.get(&key).is_some_and(|(_, until)| *until == until_ns)
+        {
+            self.closed.remove(&key);
         }
     }
 
@@ -379,6 +402,9 @@ impl Incidents {
         while self.forgetting.front().is_some_and(|(until_ns, _)| *until_ns <= now_ns) {
             self.forget_first();
         }
+        while self.forgetting_closed.front().is_some_and(|(until_ns, _)| *until_ns <= now_ns) {
+            self.forget_first_closed();
+        }
         self.ledger.forget(now_ns);
         while let Some((due_ns, due)) = self.due.first().copied().filter(|(due_ns, _)| *due_ns <= now_ns) {
             match due {
@@ -480,6 +506,7 @@ impl Incidents {
         if self.by_key.get(&open.key) == Some(&number) {
             self.by_key.remove(&open.key);
         }
+        self.remember_closed(now_ns, &open);
         for memory in open.memories() {
             if self.by_memory.get(&memory) == Some(&number) {
                 self.by_memory.remove(&memory);

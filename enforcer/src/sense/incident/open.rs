@@ -25,6 +25,14 @@ impl Key {
             None => Self::Guess(mark.limit, mark.trigger.tid),
         }
     }
+
+    /// Whether a mark of this key is of the same OOM as one of that time.
+    pub(super) const fn is_same_oom(self, last_mark_ns: u64, mark: &Mark) -> bool {
+        match self {
+            Self::Call(..) => true,
+            Self::Guess(..) => mark.time_ns.saturating_sub(last_mark_ns) <= FOLD_NS,
+        }
+    }
 }
 
 /// A victim and its end.
@@ -70,6 +78,8 @@ enum Reading {
 pub(super) struct Open {
     pub(super) id: Ulid,
     pub(super) key: Key,
+    /// An incident of the same OOM has closed: its first victim, which may be counted twice, is in that one.
+    pub(super) is_rest: bool,
     pub(super) limit: Option<Limited>,
     pub(super) trigger: Task,
     pub(super) victims: Vec<Marked>,
@@ -125,6 +135,7 @@ impl Open {
         let mut open = Self {
             id,
             key: Key::of(&mark),
+            is_rest: false,
             limit: mark.limit,
             trigger: mark.trigger.clone(),
             last_mark_ns: mark.time_ns,
@@ -146,10 +157,12 @@ impl Open {
 
     /// Whether a mark of the same key is of the same OOM.
     pub(super) fn takes(&self, mark: &Mark) -> bool {
-        match self.key {
-            Key::Call(..) => true,
-            Key::Guess(..) => mark.time_ns.saturating_sub(self.last_mark_ns) <= FOLD_NS,
-        }
+        self.key.is_same_oom(self.last_mark_ns, mark)
+    }
+
+    /// Time of the last mark.
+    pub(super) const fn last_mark_ns(&self) -> u64 {
+        self.last_mark_ns
     }
 
     /// Adds a victim; another thread of one that is in already adds nothing.

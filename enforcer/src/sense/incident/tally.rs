@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     OomCounts, Reconciliation, World,
-    ledger::{Group, Ledger, Seen},
+    ledger::{Ledger, Seen},
     open::{Expected, Marked, Open},
     scene::ancestors,
 };
@@ -111,27 +111,30 @@ impl Tally {
     }
 }
 
-/// The group kill of an incident: of the cgroups from the first victim's up to the limit owner the highest that counts one
-/// (`mem_cgroup_get_oom_group` in `mm/memcontrol.c`). Where another incident may be what it is counted for, it is this one's
-/// only if it explains a kill that is counted twice.
+/// The cgroup that was killed as a whole for an incident: of those from the first victim's up to the limit owner the highest
+/// that counts a group kill which no incident has claimed (`mem_cgroup_get_oom_group` in `mm/memcontrol.c`).
+///
+/// Each group kill explains one kill that is counted twice, so each is claimed once: by an incident with such a kill, or, where
+/// the kernel did not count twice (the first victim was gone already), by one that alone may be what it is counted for.
 fn group(
     open: &Open,
     readings: &BTreeMap<CgroupId, Option<Seen>>,
     expected: &BTreeMap<CgroupId, Expected>,
     ledger: &mut Ledger,
     world: &impl World,
-) -> Group {
-    let Some(first) = open.victims.first().and_then(|victim| counted(victim, ledger, world)) else {
-        return Group::default();
-    };
-    let seen = |cgroup: &CgroupId| readings.get(cgroup).copied().flatten();
-    let levels = std::iter::once(first).chain(ancestors(first, world));
-    let shown =
-        levels.filter(|cgroup| seen(cgroup).is_some_and(|seen| ledger.shows_group(*cgroup, seen))).last();
+) -> Option<CgroupId> {
+    if open.is_rest {
+        return None;
+    }
+    let first = open.victims.first().and_then(|victim| counted(victim, ledger, world))?;
+    let seen = |cgroup: CgroupId| readings.get(&cgroup).copied().flatten();
+    let group = std::iter::once(first)
+        .chain(ancestors(first, world))
+        .filter(|cgroup| seen(*cgroup).is_some_and(|seen| ledger.shows_group(*cgroup, seen)))
+        .last()?;
     let own = expected.get(&first).copied().unwrap_or_default();
-    let explains = seen(&first).is_some_and(|seen| ledger.counted_twice(first, own, seen) > 0);
-    let claimed = shown.filter(|cgroup| explains || !ledger.is_concerned(*cgroup));
-    Group { is_shown: shown.is_some(), claimed }
+    let is_twice = seen(first).is_some_and(|seen| ledger.may_count_twice(first, own, seen));
+    (is_twice || !ledger.is_concerned(group)).then_some(group)
 }
 
 /// Without a watch on kills the counters decide, if they could be read and compared.
@@ -169,7 +172,7 @@ fn sum(
         if let Some(cgroup) = counted(victim, ledger, world).filter(|cgroup| counts(*cgroup, victim)) {
             let sum = expected.entry(cgroup).or_default();
             sum.kills += 1;
-            if at == 0 {
+            if at == 0 && !open.is_rest {
                 sum.twice = 1;
             }
         }

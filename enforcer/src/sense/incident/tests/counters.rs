@@ -48,3 +48,69 @@ fn counters_of_neighbours_add_up() {
     let kills = |one: &Incident| (one.counters_before.oom_kill, one.counters_after.oom_kill);
     assert_eq!((kills(&first), kills(second)), ((0, 1), (1, 2)));
 }
+
+/// Marks that come once their incident has closed open another. The kill that is counted twice is in the first.
+#[test]
+fn late_marks_do_not_claim_the_group_kill_of_a_neighbour() {
+    let mut machine = Machine::new();
+    machine.count(C2, 0, 4, 0);
+    machine.count(C1, 0, 2, 0);
+    machine.count(POD, 2, 0, 2);
+    let told = [(100, 400), (151, 401), (152, 402)].into_iter().flat_map(|(at_ms, pid)| {
+        let own = Mark { tid: pid, pid: Some(pid), cgroup: Some(C2), counted: Some(C2), ..mark() };
+        let mut told = machine.until(at_ms * MS);
+        told.extend(machine.tell(at_ms * MS, Input::Record(Record::Mark(own))));
+        told.extend(machine.tell(at_ms * MS, Input::Record(Record::Exit(exit(at_ms * MS, pid)))));
+        if pid == 400 {
+            let trigger = Task { tid: 500, ..mark().trigger };
+            let other = Mark { tid: 403, pid: Some(403), counted: Some(C1), trigger, ..mark() };
+            told.extend(machine.tell(at_ms * MS, Input::Record(Record::Mark(other))));
+        }
+        told
+    });
+    let mut told: Vec<Output> = told.collect();
+    told.extend(machine.until(500 * MS));
+    for cgroup in [C1, C2, POD] {
+        told.extend(machine.look(500 * MS, cgroup));
+    }
+    told.extend(machine.until(60_000 * MS));
+    assert_eq!(kills(&told), [(1, false), (1, false), (1, false), (1, false)]);
+}
+
+/// The reading of the one that is killed as a group is of before its neighbours' kills, and a mark of it is lost.
+#[test]
+fn neighbours_in_the_same_cgroup_do_not_hide_a_kill_whose_mark_is_lost() {
+    let mut machine = Machine::new();
+    let own = |pid: u32| Mark {
+        time_ns: u64::from(pid - 300) * MS,
+        tid: pid,
+        pid: Some(pid),
+        counted: Some(C1),
+        limit: Some(Limited::Cgroup(C1)),
+        trigger: Task { tid: pid, ..mark().trigger },
+        ..mark()
+    };
+    machine.count(C1, 1, 3, 1);
+    let mut told = machine.mark(own(400));
+    told.extend(machine.exit(101 * MS, 400));
+    machine.count(C1, 2, 2, 0);
+    for pid in [402, 403] {
+        told.extend(machine.mark(own(pid)));
+    }
+    for pid in [402, 403] {
+        told.extend(machine.exit(104 * MS, pid));
+    }
+    told.extend(machine.until(500 * MS));
+    told.extend(machine.look(500 * MS, C1));
+    told.extend(machine.until(60_000 * MS));
+    assert_eq!(kills(&told), [(1, false), (1, false), (1, false), (1, true)]);
+}
+
+/// The kills of each incident, and whether it is of counters alone.
+fn kills(told: &[Output]) -> Vec<(u64, bool)> {
+    let incidents = told.iter().filter_map(|output| match output {
+        Output::Incident(incident) => Some((incident.kills, incident.reconstructed)),
+        Output::Detected(_) | Output::Averted(_) | Output::ReadCounters { .. } => None,
+    });
+    incidents.collect()
+}
