@@ -286,6 +286,13 @@ impl Ledger {
         }
     }
 
+    /// An incident closes without a reading: a later one may show that its first victim is counted twice.
+    pub(super) fn leave_twice(&mut self, cgroup: CgroupId, own: Expected) {
+        if let Some(account) = self.accounts.get_mut(&cgroup) {
+            account.twice = account.twice.saturating_add(own.twice);
+        }
+    }
+
     /// A traced kill that no counter is known to have told of.
     pub(super) fn unplaced(&mut self, marked_ns: u64) {
         self.unplaced.push_back(marked_ns);

@@ -53,7 +53,12 @@ impl Tally {
         let exact = open.victims.iter().all(|victim| victim.mark.counted.is_some());
         for (cgroup, seen) in &readings {
             let own = expected.get(cgroup).copied().unwrap_or_default();
-            let Some(seen) = seen else { continue };
+            let Some(seen) = seen else {
+                if group.is_some() {
+                    ledger.leave_twice(*cgroup, own);
+                }
+                continue;
+            };
             let Some(claim) = ledger.claim(*cgroup, own, group, *seen) else { continue };
             claimed = claimed.saturating_add(claim.moved.oom_kill.min(own.kills));
             moved.insert(*cgroup, claim.moved.oom_kill);
@@ -133,7 +138,7 @@ fn group(
         .filter(|cgroup| seen(*cgroup).is_some_and(|seen| ledger.shows_group(*cgroup, seen)))
         .last()?;
     let own = expected.get(&first).copied().unwrap_or_default();
-    let is_twice = seen(first).is_some_and(|seen| ledger.may_count_twice(first, own, seen));
+    let is_twice = seen(first).is_none_or(|seen| ledger.may_count_twice(first, own, seen));
     (is_twice || !ledger.is_concerned(group)).then_some(group)
 }
 
