@@ -7,6 +7,7 @@ use enforcer_tests::{
     cgroup::Cgroup,
     daemon::Daemon,
     host::PidMax,
+    process::Process,
     stream::is,
     wait::{PATIENCE, wait_until},
 };
@@ -140,10 +141,13 @@ fn what_cannot_be_had_keeps_nobody_from_being_evicted() {
             Want::ProcessIds => {
                 let most = PidMax::set(600).unwrap();
                 bomb = Some(scene.start("bomb", &["workload", "fork", "--count", "3000"]));
+                // The bomb goes on no more once it was refused: what others give back is taken here.
+                let mut taken = Vec::new();
                 wait_until("the last process id", || {
-                    Command::new("true").spawn().and_then(|mut child| child.wait()).is_err()
+                    let another = Command::new("sleep").arg("1000").spawn();
+                    another.map(|child| taken.push(Process::new(child))).is_err()
                 });
-                vec![Box::new(most)]
+                vec![Box::new(most), Box::new(taken)]
             }
             Want::Descriptors => {
                 let mut limited = None;

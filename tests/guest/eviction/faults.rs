@@ -253,7 +253,7 @@ fn whatever_fails_the_right_pod_goes_and_no_event_is_lost() {
         let filler_bytes = to_leave(THRESHOLD_BYTES + 400 * MIB);
         let mut filler = around.scene.fill(&filler_bytes);
         // Stopped, the daemon leaves the shortage to the kernel, which has to go on filling to act.
-        let to = if fault == Fault::Stopped { String::from("8Gi") } else { to_leave(LEFT_BYTES + 96 * MIB) };
+        let to = if fault == Fault::Stopped { String::from("8Gi") } else { to_leave(LEFT_BYTES) };
         let mut hog = hog_at(&around.scene, &go, &to);
         let by_kernel = kernel::vmstat("oom_kill").unwrap();
         wait_until("the hog as a candidate", || {
