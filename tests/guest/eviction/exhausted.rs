@@ -21,7 +21,7 @@ const BALLAST_BYTES: usize = 160 << 20;
 const HOG: &str = "200Mi";
 
 /// What cannot be had.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Want {
     /// No more tasks in the daemon's cgroup (`pids.max`).
     TasksOfTheDaemon,
@@ -66,10 +66,10 @@ impl Drop for Sysctl {
 }
 
 /// A limit of the daemon's, until this is dropped.
-struct Limited(Pid, Resource, Rlimit);
+pub(super) struct Limited(Pid, Resource, Rlimit);
 
 impl Limited {
-    fn set(daemon: &Daemon, resource: Resource, most: u64) -> Self {
+    pub(super) fn set(daemon: &Daemon, resource: Resource, most: u64) -> Self {
         let pid = Pid::from_raw(daemon.pid().try_into().unwrap()).unwrap();
         let limit = Rlimit { current: Some(most), maximum: Some(most) };
         let before = prlimit(Some(pid), resource, limit).unwrap();
@@ -99,7 +99,12 @@ fn address_space_bytes(daemon: &Daemon) -> u64 {
 /// Each of these is answered, whatever is wanting.
 fn ask(daemon: &Daemon, want: Want) {
     for path in ["/livez", "/metrics", "/v1/ranking", "/v1/pods", "/v1/headroom", "/v1/usages"] {
-        let answer = daemon.get(path).unwrap_or_else(|error| panic!("{want:?}: {path}: {error}"));
+        let answer = match daemon.get(path) {
+            Ok(answer) => answer,
+            // The kernel has no socket for who asks either (`unix_create1`: twice `file-max`).
+            Err(error) if want == Want::OpenFiles && error.raw_os_error() == Some(libc::ENFILE) => continue,
+            Err(error) => panic!("{want:?}: {path}: {error}"),
+        };
         assert!(answer.starts_with("HTTP/1.0 200"), "{want:?}: {path}: {answer:?}\n{}", daemon.log());
     }
 }

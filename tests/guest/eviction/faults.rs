@@ -17,13 +17,16 @@ use enforcer_tests::{
     wait::{PATIENCE, wait_until},
 };
 use rustix::{
-    mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount},
-    process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit},
+    mount::{MountFlags, UnmountFlags, mount, unmount},
+    process::{Pid, Resource, Signal, kill_process},
     time::{ClockId, Timespec, clock_gettime, clock_settime},
 };
 
-use super::exhausted::first_free_descriptor;
-use super::{LEFT_BYTES, MIB, Scene, THRESHOLD_BYTES, to_leave};
+use super::{
+    LEFT_BYTES, MIB, Scene, THRESHOLD_BYTES,
+    exhausted::{Limited, first_free_descriptor},
+    to_leave,
+};
 
 const NAME: &str = "eviction-faults";
 
@@ -36,8 +39,6 @@ enum Fault {
     Descriptors,
     /// The disk of the journal is full.
     FullDisk,
-    /// The disk of the journal takes no writes.
-    ReadOnlyDisk,
     /// The daemon is stopped and continued as the node fills.
     Stopped,
     /// The reader of the daemon's log reads no more.
@@ -52,11 +53,10 @@ enum Fault {
     Volume,
 }
 
-const FAULTS: [Fault; 10] = [
+const FAULTS: [Fault; 9] = [
     Fault::Threads,
     Fault::Descriptors,
     Fault::FullDisk,
-    Fault::ReadOnlyDisk,
     Fault::Stopped,
     Fault::Log,
     Fault::Manifest,
@@ -112,7 +112,6 @@ impl Surroundings {
 
     /// Has it fail until what is given back is dropped.
     fn begin(&self, fault: Fault) -> Failing {
-        let pid = self.daemon();
         match fault {
             Fault::Threads => {
                 let present = self.cgroup.read("pids.current").unwrap();
@@ -120,18 +119,15 @@ impl Surroundings {
                 Failing::Threads(self.cgroup.path().join("pids.max"))
             }
             Fault::Descriptors => {
-                let none = Rlimit { current: Some(first_free_descriptor(&self.scene.daemon)), maximum: None };
-                Failing::Descriptors(pid, prlimit(Some(pid), Resource::Nofile, none).unwrap())
+                let daemon = &self.scene.daemon;
+                let limited = Limited::set(daemon, Resource::Nofile, first_free_descriptor(daemon));
+                Failing::Descriptors { _limited: limited }
             }
             Fault::FullDisk => {
                 let ballast = self.state.join("ballast");
                 let mut file = fs::File::create(&ballast).unwrap();
                 while file.write_all(&[7; 4_096]).is_ok() {}
                 Failing::FullDisk(ballast)
-            }
-            Fault::ReadOnlyDisk => {
-                mount_remount(&self.state, MountFlags::RDONLY, "").unwrap();
-                Failing::ReadOnlyDisk(self.state.clone())
             }
             Fault::Stopped => Failing::Nothing,
             Fault::Log => {
@@ -190,9 +186,8 @@ fn churn(count: u32) -> Child {
 enum Failing {
     Nothing,
     Threads(PathBuf),
-    Descriptors(Pid, Rlimit),
+    Descriptors { _limited: Limited },
     FullDisk(PathBuf),
-    ReadOnlyDisk(PathBuf),
     Log(u32),
     Manifest(PathBuf),
     Clock,
@@ -203,13 +198,9 @@ enum Failing {
 impl Drop for Failing {
     fn drop(&mut self) {
         match self {
-            Self::Nothing => {}
+            Self::Nothing | Self::Descriptors { .. } => {}
             Self::Threads(file) => fs::write(file, "max").unwrap(),
-            Self::Descriptors(pid, limit) => {
-                prlimit(Some(*pid), Resource::Nofile, *limit).unwrap();
-            }
             Self::FullDisk(ballast) => fs::remove_file(ballast).unwrap(),
-            Self::ReadOnlyDisk(state) => mount_remount(&*state, MountFlags::empty(), "").unwrap(),
             Self::Log(reader) => {
                 let pid = i32::try_from(*reader).ok().and_then(Pid::from_raw).unwrap();
                 kill_process(pid, Signal::CONT).unwrap();
@@ -241,7 +232,7 @@ fn whatever_fails_the_right_pod_goes_and_no_event_is_lost() {
     let mut random = Random::of_this_run();
     println!("{}", random.seed());
     let mut around = Surroundings::set_up();
-    let first = usize::try_from(random.below(10)).unwrap();
+    let first = usize::try_from(random.below(9)).unwrap();
     let go = Path::new("/tmp").join(NAME).join("go");
     let mut rounds = Rounds::new(3, 100);
     while let Some(round) = rounds.next() {
