@@ -234,7 +234,7 @@ fn whatever_fails_the_right_pod_goes_and_no_event_is_lost() {
     let mut around = Surroundings::set_up();
     let first = usize::try_from(random.below(9)).unwrap();
     let go = Path::new("/tmp").join(NAME).join("go");
-    let mut rounds = Rounds::new(3, 100);
+    let mut rounds = Rounds::new(2, 100);
     while let Some(round) = rounds.next() {
         let fault = FAULTS[(first + usize::try_from(round).unwrap()) % FAULTS.len()];
         println!("round {round}: {fault:?}");
