@@ -39,8 +39,6 @@ enum Fault {
     Descriptors,
     /// The disk of the journal is full.
     FullDisk,
-    /// The daemon is stopped and continued as the node fills.
-    Stopped,
     /// The reader of the daemon's log reads no more.
     Log,
     /// A manifest is a pipe that nobody writes to.
@@ -53,11 +51,10 @@ enum Fault {
     Volume,
 }
 
-const FAULTS: [Fault; 9] = [
+const FAULTS: [Fault; 8] = [
     Fault::Threads,
     Fault::Descriptors,
     Fault::FullDisk,
-    Fault::Stopped,
     Fault::Log,
     Fault::Manifest,
     Fault::Clock,
@@ -106,10 +103,6 @@ impl Surroundings {
         Self { scene: Scene { daemon, stream }, cgroup, state, log_reader }
     }
 
-    fn daemon(&self) -> Pid {
-        i32::try_from(self.scene.daemon.pid()).ok().and_then(Pid::from_raw).unwrap()
-    }
-
     /// Has it fail until what is given back is dropped.
     fn begin(&self, fault: Fault) -> Failing {
         match fault {
@@ -129,7 +122,6 @@ impl Surroundings {
                 while file.write_all(&[7; 4_096]).is_ok() {}
                 Failing::FullDisk(ballast)
             }
-            Fault::Stopped => Failing::Nothing,
             Fault::Log => {
                 self.log_reader.signal(Signal::STOP).unwrap();
                 Failing::Log(self.log_reader.id())
@@ -184,7 +176,6 @@ fn churn(count: u32) -> Child {
 
 /// What is undone at its end.
 enum Failing {
-    Nothing,
     Threads(PathBuf),
     Descriptors { _limited: Limited },
     FullDisk(PathBuf),
@@ -198,7 +189,7 @@ enum Failing {
 impl Drop for Failing {
     fn drop(&mut self) {
         match self {
-            Self::Nothing | Self::Descriptors { .. } => {}
+            Self::Descriptors { .. } => {}
             Self::Threads(file) => fs::write(file, "max").unwrap(),
             Self::FullDisk(ballast) => fs::remove_file(ballast).unwrap(),
             Self::Log(reader) => {
@@ -232,7 +223,7 @@ fn whatever_fails_the_right_pod_goes_and_no_event_is_lost() {
     let mut random = Random::of_this_run();
     println!("{}", random.seed());
     let mut around = Surroundings::set_up();
-    let first = usize::try_from(random.below(9)).unwrap();
+    let first = usize::try_from(random.below(8)).unwrap();
     let go = Path::new("/tmp").join(NAME).join("go");
     let mut rounds = Rounds::new(2, 100);
     while let Some(round) = rounds.next() {
@@ -243,8 +234,7 @@ fn whatever_fails_the_right_pod_goes_and_no_event_is_lost() {
         let mut cache = around.scene.hold("cache", 0, "memory: 20Mi", "", "60Mi");
         let filler_bytes = to_leave(THRESHOLD_BYTES + 400 * MIB);
         let mut filler = around.scene.fill(&filler_bytes);
-        // Stopped, the daemon leaves the shortage to the kernel, which has to go on filling to act.
-        let to = if fault == Fault::Stopped { String::from("8Gi") } else { to_leave(LEFT_BYTES) };
+        let to = to_leave(LEFT_BYTES);
         let mut hog = hog_at(&around.scene, &go, &to);
         let by_kernel = kernel::vmstat("oom_kill").unwrap();
         wait_until("the hog as a candidate", || {
@@ -253,32 +243,22 @@ fn whatever_fails_the_right_pod_goes_and_no_event_is_lost() {
         });
 
         let failing = around.begin(fault);
-        if fault == Fault::Stopped {
-            kill_process(around.daemon(), Signal::STOP).unwrap();
-        }
         fs::write(&go, "").unwrap();
         hog.wait_for_end(PATIENCE).unwrap();
-        if fault == Fault::Stopped {
-            kill_process(around.daemon(), Signal::CONT).unwrap();
-        }
         for (name, process) in [("shop", &mut shop), ("cache", &mut cache), ("filler", &mut filler)] {
             assert!(process.lives().unwrap(), "round {round}, {fault:?}: {name} died");
         }
         drop(failing);
-        if fault == Fault::Stopped {
-            around.scene.wait("oom.incident", "hog");
-        } else {
-            let decided = around.scene.wait("eviction.decided", "hog");
-            assert_eq!(decided["data"]["dryRun"], false, "round {round}, {fault:?}: {decided}");
-            around.scene.wait("eviction.completed", "hog");
-            around.scene.wait_for_end_of_shortage();
-            let others =
-                around.scene.stream.of("eviction.decided").filter(|event| event["subject"] != "default/hog");
-            assert_eq!(others.count(), 0, "round {round}, {fault:?}");
-            if fault != Fault::Churn {
-                let killed = kernel::vmstat("oom_kill").unwrap();
-                assert_eq!(killed, by_kernel, "round {round}, {fault:?}: the kernel killed as well");
-            }
+        let decided = around.scene.wait("eviction.decided", "hog");
+        assert_eq!(decided["data"]["dryRun"], false, "round {round}, {fault:?}: {decided}");
+        around.scene.wait("eviction.completed", "hog");
+        around.scene.wait_for_end_of_shortage();
+        let others =
+            around.scene.stream.of("eviction.decided").filter(|event| event["subject"] != "default/hog");
+        assert_eq!(others.count(), 0, "round {round}, {fault:?}");
+        if fault != Fault::Churn {
+            let killed = kernel::vmstat("oom_kill").unwrap();
+            assert_eq!(killed, by_kernel, "round {round}, {fault:?}: the kernel killed as well");
         }
         drop((shop, cache, filler, hog));
         around.scene.catch_up();
