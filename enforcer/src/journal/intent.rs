@@ -516,38 +516,9 @@ mod tests {
     fn an_eviction_of_containers_says_so() {
         let dir = tempfile::tempdir().unwrap();
         let mut first = Intents::open_lasting(dir.path(), "b1").unwrap();
-        let Intent::Eviction {
-            id,
-            pod,
-            uid,
-            path,
-            cgroup,
-            targets,
-            signal,
-            hard,
-            threshold,
-            observed,
-            decided_ns,
-            ..
-        } = eviction()
-        else {
-            panic!()
-        };
-        let whole = false;
-        let of_containers = Intent::Eviction {
-            id,
-            pod,
-            uid,
-            path,
-            cgroup,
-            whole,
-            targets,
-            signal,
-            hard,
-            threshold,
-            observed,
-            decided_ns,
-        };
+        let mut of_containers = eviction();
+        let Intent::Eviction { whole, .. } = &mut of_containers else { panic!() };
+        *whole = false;
         let _held = first.reflex.hold(&of_containers).unwrap();
         drop(first);
         assert_eq!(Intents::open_lasting(dir.path(), "b1").unwrap().left, [of_containers]);
