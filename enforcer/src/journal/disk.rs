@@ -144,7 +144,7 @@ pub(super) fn open(
     half_bytes: u64,
 ) -> Result<Opened, StoreError> {
     // What another process still writes is not to be read: the tail is whole when that process has ended.
-    store::check_unlocked(&**state)?;
+    let lock = store::Lock::take(&**state)?;
     let (mut tail, left) = match Tail::open(run, boot_id, half_bytes) {
         Ok((tail, left)) => (Some(tail), left),
         Err(error) => {
@@ -157,7 +157,7 @@ pub(super) fn open(
         }
     };
     let (mut store, mut recovered) =
-        Store::open(state, boot_id, left.as_ref().map(Left::hint), limits, clock)?;
+        Store::open(state, lock, boot_id, left.as_ref().map(Left::hint), limits, clock)?;
     let is_same_log = left.as_ref().is_some_and(|left| left.hint().epoch == store.epoch());
     let (mark, records) = match left {
         Some(left) if store.takes_tail() => {

@@ -23,7 +23,7 @@ mod opening;
 #[cfg(test)]
 mod tests;
 
-pub(super) use self::opening::{Hint, check_unlocked, is_foreign, set_aside};
+pub(super) use self::opening::{Hint, Lock, is_foreign, set_aside};
 
 /// Says that the writer before came to its end in order, and with which event.
 const CLEAN: &str = "clean";

@@ -64,20 +64,13 @@ impl Store {
     /// Opens the folder and brings it in order. A disk that takes nothing is no error: it may take something later.
     pub(in crate::journal) fn open(
         medium: &Arc<dyn Medium>,
+        lock: Lock,
         boot_id: &str,
         hint: Option<Hint<'_>>,
         limits: Limits,
         clock: Clock,
     ) -> Result<(Self, Recovered), StoreError> {
-        let mut refused = None;
-        let lock = match lock(&**medium) {
-            Ok(lock) => Some(lock),
-            Err(error @ StoreError::Locked { .. }) => return Err(error),
-            Err(error) => {
-                refused = Some(crate::chain(&error));
-                None
-            }
-        };
+        let Lock { held: lock, refused } = lock;
         let clean = read_clean(&**medium);
         let mut findings = Findings::default();
         for first in firsts(&**medium)? {
@@ -375,6 +368,30 @@ pub(super) fn firsts(medium: &dyn Medium) -> Result<Vec<u64>, StoreError> {
     Ok(firsts.into_iter().collect())
 }
 
+/// The lock on a folder of segments. It is taken once and held from before the tail is read: given back in between, it
+/// could not be taken again while a child that another thread forks has not yet closed its copy of the descriptor.
+pub(in crate::journal) struct Lock {
+    /// None where the disk takes nothing: nothing else can write there either.
+    held: Option<Box<dyn MediumFile>>,
+    /// Why the disk takes nothing.
+    refused: Option<String>,
+}
+
+impl Lock {
+    /// Takes it.
+    ///
+    /// # Errors
+    ///
+    /// When another process holds it.
+    pub(in crate::journal) fn take(medium: &dyn Medium) -> Result<Self, StoreError> {
+        match lock(medium) {
+            Ok(lock) => Ok(Self { held: Some(lock), refused: None }),
+            Err(error @ StoreError::Locked { .. }) => Err(error),
+            Err(error) => Ok(Self { held: None, refused: Some(crate::chain(&error)) }),
+        }
+    }
+}
+
 pub(super) fn lock(medium: &dyn Medium) -> Result<Box<dyn MediumFile>, StoreError> {
     let locked = medium.lock(LOCK).or_else(|error| {
         if !is_foreign(&error) {
@@ -388,14 +405,6 @@ pub(super) fn lock(medium: &dyn Medium) -> Result<Box<dyn MediumFile>, StoreErro
         io::ErrorKind::WouldBlock => StoreError::Locked { path: medium.path(""), lock: medium.path(LOCK) },
         _ => failed("lock", medium, LOCK)(error),
     })
-}
-
-/// Whether no other process writes there.
-pub(in crate::journal) fn check_unlocked(medium: &dyn Medium) -> Result<(), StoreError> {
-    match lock(medium) {
-        Err(error @ StoreError::Locked { .. }) => Err(error),
-        Ok(_) | Err(_) => Ok(()),
-    }
 }
 
 /// In which epoch, and with which event, the process before came to its end in order.

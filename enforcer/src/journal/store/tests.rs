@@ -10,9 +10,19 @@ use crate::journal::{
 
 const BOOT: &str = "boot-1";
 
+fn open_on(
+    medium: &Arc<dyn Medium>,
+    boot_id: &str,
+    hint: Option<Hint<'_>>,
+    limits: Limits,
+    clock: Clock,
+) -> Result<(Store, Recovered), StoreError> {
+    Store::open(medium, Lock::take(&**medium)?, boot_id, hint, limits, clock)
+}
+
 fn try_open(dir: &Path, boot_id: &str, hint: Option<Hint<'_>>) -> Result<(Store, Recovered), StoreError> {
     let medium: Arc<dyn Medium> = Arc::new(Folder::open(dir).unwrap());
-    Store::open(&medium, boot_id, hint, Limits::default(), Clock::system())
+    open_on(&medium, boot_id, hint, Limits::default(), Clock::system())
 }
 
 fn open(dir: &Path, boot_id: &str) -> (Store, Recovered) {
@@ -134,7 +144,7 @@ fn begin_empty(dir: &Path, first: u64) {
 fn an_index_that_cannot_be_made_yet_is_made_later() {
     let fake = Fake::new(1);
     let medium: Arc<dyn Medium> = Arc::new(fake.clone());
-    let start = || Store::open(&medium, BOOT, None, Limits::default(), Clock::system()).unwrap();
+    let start = || open_on(&medium, BOOT, None, Limits::default(), Clock::system()).unwrap();
     let (mut store, _) = start();
     append(&mut store, 5);
     drop(store);
@@ -157,7 +167,7 @@ fn an_index_that_cannot_be_made_yet_is_made_later() {
 fn an_index_that_a_read_only_disk_kept_from_being_whole_is_made_whole_later() {
     let fake = Fake::new(1);
     let medium: Arc<dyn Medium> = Arc::new(fake.clone());
-    let start = || Store::open(&medium, BOOT, None, Limits::default(), Clock::system()).unwrap();
+    let start = || open_on(&medium, BOOT, None, Limits::default(), Clock::system()).unwrap();
     let (mut store, _) = start();
     append(&mut store, 4);
     let short = fake.get(&names(1).1).unwrap();
@@ -433,7 +443,7 @@ fn the_list_of_segments_is_locked_for_no_disk() {
         removed: Mutex::default(),
     });
     let medium: Arc<dyn Medium> = watched.clone();
-    let (mut store, _) = Store::open(&medium, BOOT, None, Limits::default(), Clock::system()).unwrap();
+    let (mut store, _) = open_on(&medium, BOOT, None, Limits::default(), Clock::system()).unwrap();
     store.set_sizes(1_000, 4_500);
     *watched.segments.lock().unwrap() = Some(store.segments());
     append(&mut store, 1);
@@ -460,7 +470,7 @@ fn what_is_too_old_goes_and_a_clock_that_jumps_takes_nothing() {
     let (now, clock) = clock();
     let medium: Arc<dyn Medium> = Arc::new(Folder::open(dir.path()).unwrap());
     let limits = Limits { max_age_ms: 80 * HOUR_MS, ..Limits::default() };
-    let (mut store, _) = Store::open(&medium, BOOT, None, limits, clock).unwrap();
+    let (mut store, _) = open_on(&medium, BOOT, None, limits, clock).unwrap();
     let segments = store.segments();
     append(&mut store, 1);
     // The clock is set for the first time, and back, and far ahead.
