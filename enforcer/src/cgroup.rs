@@ -21,6 +21,7 @@ mod limits;
 mod lowering;
 mod making;
 mod mark;
+mod moving;
 mod observe;
 mod permit;
 mod process;
@@ -51,11 +52,12 @@ pub use self::{
     lowering::{Abandoned, Lowering},
     making::Making,
     mark::Mark,
+    moving::MoveError,
     observe::{Observed, Snapshot, observe},
     permit::Permit,
     reconciler::{Guarded, Reconciler, SCORE_FILE, ScoreSeen, StartError},
     remove::{Removal, remove},
-    report::{Applied, Failure, FileChange, Problem, Report},
+    report::{Applied, Failure, FileChange, Moved, Problem, Report},
     score::{Correction, ScoreChange, ScoreError, ScoreKeeper, Suspect, Sweep},
     step::{Missing, Reason, Step, Withheld, Write},
     throttled::Throttled,

@@ -187,6 +187,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let permits = permits(&config, kubelets, &journal);
     let (mut desired, watched) =
         Desired::new(config.clone(), host.clone(), journal.clone(), index, permits, kubelets);
+    desired.set_being_evicted(being_evicted.clone());
     let recorded = Arc::new(AtomicU64::new(0));
     let pledges = recovery::take_up(&config, &host, &journal, &recorded, &mut desired);
     let (sender, mut reflexions) = mpsc::unbounded_channel();

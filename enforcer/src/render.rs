@@ -28,6 +28,7 @@ pub(crate) fn detail(kind: &str, data: &Value) -> String {
         "oom.detected" | "oom.incident" | "oom.averted" => oom(kind, data),
         "limits.applied" => limits(data),
         "pod.added" => format!("{} priority {}", text(data, "qosClass"), number(data, "priority")),
+        "pod.changed" => changed(data),
         _ => ["message", "reason"]
             .iter()
             .map(|key| text(data, key))
@@ -165,13 +166,33 @@ fn limits(data: &Value) -> String {
     let files = data.get("files").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let files: Vec<_> =
         files.iter().map(|file| format!("{}={}", text(file, "file"), text(file, "new"))).collect();
+    let files = match (data.get("processes"), text(data, "reason").as_str()) {
+        (Some(processes), "moved") => {
+            format!("{} moved from {}", escape(&processes.to_string()), moved_from(data))
+        }
+        _ => files.join(" "),
+    };
     let container = text(data, "container");
     let whose = match (container.as_str(), data.get("pod")) {
         ("", None) => text(data, "cgroup"),
         ("", Some(_)) => String::from("pod"),
         (container, _) => format!("container {container}"),
     };
-    format!("{whose}: {}", files.join(" "))
+    format!("{whose}: {files}")
+}
+
+/// Where the processes were that were moved.
+fn moved_from(data: &Value) -> String {
+    data.pointer("/files/0").map(|file| text(file, "old")).unwrap_or_default()
+}
+
+fn changed(data: &Value) -> String {
+    let (old, new) = (text(data, "oldQosClass"), text(data, "qosClass"));
+    match new.as_str() {
+        "" => String::from("the changed manifest is not in force"),
+        _ if old == new || old.is_empty() => format!("{new} priority {}", number(data, "priority")),
+        _ => format!("{old} -> {new} priority {}", number(data, "priority")),
+    }
 }
 
 /// A string of the object, escaped; empty where there is none.

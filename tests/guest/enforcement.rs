@@ -1,5 +1,6 @@
 //! What is planned is what the kernel holds: the whole daemon in mode enforce, on a real kernel.
 mod crash;
+mod edits;
 mod hostile;
 mod limits;
 mod shares;

@@ -32,6 +32,7 @@ mod foretold;
 mod hook;
 mod immune;
 mod metrics;
+mod moved;
 mod orders;
 mod pids;
 mod reckoned;

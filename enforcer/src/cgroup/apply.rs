@@ -1,8 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    CgroupDir, Controller, Driver, Error, Knob, Making, Mark, MemoryFile, PageSize, Permit, Step, Withheld,
-    Write, observe::usage_bytes,
+    CgroupDir, Controller, Driver, Error, Knob, Making, Mark, MemoryFile, MoveError, PageSize, Permit, Step,
+    Withheld, Write, moving::move_processes, observe::usage_bytes,
 };
 use crate::model::{CgroupId, CgroupPath, Limit};
 
@@ -23,6 +23,8 @@ pub struct Outcome {
 pub enum Fate {
     /// It was carried out, on the cgroup of that id.
     Done(CgroupId),
+    /// So many processes were moved, and none is left.
+    Moved(usize),
     /// It was not done, as more memory is in use by now than the new limit allows.
     Withheld {
         /// `memory.current` right before the write.
@@ -54,6 +56,9 @@ pub enum ApplyError {
         /// How many processes it holds.
         processes: usize,
     },
+    /// Processes stay where they were.
+    #[error(transparent)]
+    Move(#[from] MoveError),
     /// Controllers were refused; the others were enabled.
     #[error("cannot enable {} below {path}", names(.controllers))]
     Controllers {
@@ -65,6 +70,18 @@ pub enum ApplyError {
         #[source]
         source: Box<Error>,
     },
+}
+
+impl ApplyError {
+    /// How many processes were moved nevertheless, if any.
+    pub(super) fn moved(&self) -> Option<usize> {
+        match self {
+            Self::Move(MoveError::Left { moved, .. }) => Some(*moved).filter(|moved| *moved > 0),
+            Self::Move(_) | Self::Cgroup(_) | Self::InternalProcesses { .. } | Self::Controllers { .. } => {
+                None
+            }
+        }
+    }
 }
 
 /// Carries steps out in their order. A step that fails stops nothing but what depends on it.
@@ -138,7 +155,7 @@ impl Telling {
     ) -> Result<(), Error> {
         let run = steps.get(index..).unwrap_or_default().iter().map_while(|step| match step {
             Step::Write(write) if write.path == *dir.path() => Some(write),
-            Step::Create(_) | Step::Enable { .. } | Step::Write(_) => None,
+            Step::Create(_) | Step::Enable { .. } | Step::Write(_) | Step::Move { .. } => None,
         });
         let mut run: Vec<&Write> = run.collect();
         if run.first().is_some_and(|write| write.file == MEMORY_MAX) {
@@ -201,6 +218,7 @@ fn apply_one(
             write_one(&dir, driver, write)?;
             Ok(Fate::Done(dir.id()))
         }
+        Step::Move { from, to } => Ok(Fate::Moved(move_processes(root, from, to)?)),
     }
 }
 

@@ -15,8 +15,12 @@ pub(super) struct Desired {
     pub(super) scores: BTreeMap<CgroupPath, i16>,
     /// Those of them that the plan has another score for: the plan's.
     pub(super) planned: BTreeMap<CgroupPath, i16>,
-    /// The containers' cgroups, by their pod's; of pods that are not adopted.
+    /// The containers' cgroups, by their pod's; of pods that are not adopted, and by each cgroup that a pod had formerly.
     pub(super) containers: BTreeMap<CgroupPath, Vec<CgroupPath>>,
+    /// The containers whose score the processes of a former cgroup have, by that cgroup.
+    pub(super) follows: BTreeMap<CgroupPath, CgroupPath>,
+    /// Where the processes of former cgroups are to be moved to.
+    pub(super) moves: BTreeMap<CgroupPath, CgroupPath>,
     /// Why cgroups are not adopted.
     pub(super) refused: Vec<Error>,
     /// The cgroups of pods that are in the plan but retired, such as evicted ones: to be removed once they are empty.
@@ -34,6 +38,21 @@ pub(super) struct Target {
     /// Whether it comes with its first process, and nothing is amiss while it is not there.
     pub(super) is_awaited: bool,
 }
+
+impl Target {
+    /// Whether it is a cgroup that its pod had by an earlier plan, and that still counts as the pod's.
+    pub(super) fn is_former(&self) -> bool {
+        self.named_by == Some(FORMER)
+    }
+
+    /// Whether it is somebody else's to make and to remove.
+    pub(super) fn is_outside(&self) -> bool {
+        self.named_by.is_some() && !self.is_former()
+    }
+}
+
+/// What names the cgroups that pods had by an earlier plan.
+pub(super) const FORMER: &str = "an earlier plan of its pod";
 
 /// Whose the pods' cgroups are when the plan is carried out: what a pod names to adopt may be another's, or kubepods, and
 /// is then none of its own.
@@ -102,11 +121,16 @@ impl Desired {
                 self.planned.insert(path.clone(), std::mem::replace(planned, *score));
             }
         }
+        for (former, container) in &self.follows {
+            if let Some(score) = self.scores.get(container) {
+                self.scores.insert(former.clone(), *score);
+            }
+        }
     }
 
     /// The cgroups that are written to, and neither made nor removed.
     pub(super) fn outside(&self) -> impl Iterator<Item = &CgroupPath> {
-        self.targets.iter().filter(|(_, target)| target.named_by.is_some()).map(|(path, _)| path)
+        self.targets.iter().filter(|(_, target)| target.is_outside()).map(|(path, _)| path)
     }
 
     /// Takes over the cgroups that a pod names, as far as they are nobody's yet, and within nobody's.

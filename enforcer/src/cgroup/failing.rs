@@ -24,6 +24,8 @@ enum Target {
     Create,
     Enable,
     File(FileName),
+    /// The processes of that cgroup.
+    Move(CgroupPath),
 }
 
 #[derive(Debug)]
@@ -81,6 +83,7 @@ impl Failing {
                 Target::Create => path.to_string(),
                 Target::Enable => format!("{path}/cgroup.subtree_control"),
                 Target::File(file) => format!("{path}/{file}"),
+                Target::Move(from) => format!("{from}/cgroup.procs"),
             },
             message: entry.message.clone(),
         })
@@ -94,6 +97,7 @@ fn parts(step: &Step) -> (Target, String) {
             (Target::Enable, controllers.iter().map(|controller| controller.name()).collect())
         }
         Step::Write(write) => (Target::File(write.file.clone()), write.value.clone()),
+        Step::Move { from, to: _ } => (Target::Move(from.clone()), String::new()),
     }
 }
 

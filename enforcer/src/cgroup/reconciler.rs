@@ -1,5 +1,6 @@
 mod alignment;
 mod findings;
+mod former;
 mod guarded;
 mod leaving;
 mod pass;
@@ -47,6 +48,12 @@ pub struct Reconciler {
     making: Making,
     guard: Arc<Guard>,
     throttled: Throttled,
+    /// The pods' former cgroups whose processes may be moved.
+    movable: BTreeSet<CgroupPath>,
+    /// Where pods stood under another driver.
+    former_parents: Vec<CgroupPath>,
+    /// When former cgroups are to be looked at again.
+    former_due: Option<Instant>,
     /// The cgroups that pods name and must not have: their processes keep their scores too.
     refused: BTreeSet<CgroupPath>,
     /// The cgroups of others that an earlier start wrote, until they are planned again or have their values back; none
@@ -109,6 +116,9 @@ impl Reconciler {
             making: Making::default(),
             guard: Arc::new(Guard::new(proc, &[])),
             throttled: Throttled::default(),
+            movable: BTreeSet::new(),
+            former_parents: Vec::new(),
+            former_due: None,
             refused: BTreeSet::new(),
             recalled: None,
             is_audit: false,
@@ -169,12 +179,15 @@ impl Reconciler {
     /// Makes the hierarchy as `plan` says. Without a permit nothing is changed, and the report says what would be.
     ///
     /// A cgroup that an earlier plan named and this one does not is retired: its files stay as they are, and once it
-    /// is empty it is removed. The same goes for the pods of the plan whose uid is among `retired`, such as evicted
-    /// ones, which stay in the plan while their manifest does.
+    /// is empty it is removed. If its pod has others by this plan, its processes are moved there, as far as they can
+    /// and [may](Self::set_movable) be, and until it is empty it has the pod's values. The same goes for the pods of
+    /// the plan whose uid is among `retired`, such as evicted ones, which stay in the plan while their manifest does.
     pub fn reconcile(&mut self, plan: &Plan, retired: &[PodUid], permit: Option<&Permit>) -> Report {
-        self.recall(&plan.node.path);
         let before = std::mem::replace(&mut self.desired, Desired::new(plan, &retired.iter().collect()));
         self.desired.align(&self.aligned);
+        self.recall_former(plan);
+        self.recall(&plan.node.path);
+        self.keep_former();
         self.adopt_runtimes(None);
         self.keep_forsaken(&before);
         let mut report = Report::default();
@@ -191,6 +204,7 @@ impl Reconciler {
         drop(self.drift.turn((self.clock)()));
         self.retire(permit, &mut report);
         self.find_strangers(&mut report);
+        self.plan_look_at_former();
         if let Some(permit) = permit {
             report.scores.absorb(self.sweep_scores(permit));
         }
@@ -205,8 +219,9 @@ impl Reconciler {
         self.adopt_runtimes(None);
         self.pass(None, permit, &mut report);
         self.retire(permit, &mut report);
+        self.plan_look_at_former();
         if let Some(permit) = permit {
-            report.scores = self.sweep_scores(permit);
+            report.scores.absorb(self.sweep_scores(permit));
         }
         self.renew_watch(&mut report);
         report
@@ -249,6 +264,8 @@ impl Reconciler {
             self.drop_gone_runtimes();
             paths.extend(self.adopt_runtimes(Some(&changes.children)));
         }
+        // Somebody started there what had not heard of the change.
+        paths.extend(self.moved_by(&changes.populated));
         // One that is gone is made again, by its name alone, and one that comes by itself is met.
         paths.extend(
             self.desired
@@ -264,7 +281,8 @@ impl Reconciler {
         if !paths.is_empty() {
             self.pass(Some(&paths), permit, &mut report);
         }
-        let mut emptied = false;
+        // What a pod that has ended was charged for keeps its former cgroup no longer.
+        let mut emptied = !changes.populated.is_empty() && self.has_former();
         for path in &changes.populated {
             self.note_frozen(path);
             match (permit, self.desired.scores.get(path)) {
@@ -291,7 +309,7 @@ impl Reconciler {
     /// When something that waits is to be looked at again, though nothing tells of a change.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
-        [self.failing.due(), self.lowering.due()].into_iter().flatten().min()
+        [self.failing.due(), self.lowering.due(), self.former_due()].into_iter().flatten().min()
     }
 
     /// The cgroup of a container that exists and is not retired.

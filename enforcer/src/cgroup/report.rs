@@ -18,6 +18,8 @@ pub struct Report {
     pub withheld: Vec<Withheld>,
     /// The limits that could not be lowered for now.
     pub abandoned: Vec<Abandoned>,
+    /// The processes that were moved from a pod's former cgroup into its present one.
+    pub moved: Vec<Moved>,
     /// The values that others wrote, as far as they are news.
     pub drifted: Vec<Drift>,
     /// The steps that failed.
@@ -58,6 +60,17 @@ pub struct Failure {
     pub error: ApplyError,
     /// Whether the same step failed for the same reason the last time, and so was told already.
     pub repeated: bool,
+}
+
+/// Processes that were moved.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Moved {
+    /// Where they were.
+    pub from: CgroupPath,
+    /// Where they are.
+    pub to: CgroupPath,
+    /// How many, of those that were there one after the other.
+    pub processes: usize,
 }
 
 /// What was written to one cgroup for one reason: the data of a `limits.applied` event.
@@ -110,6 +123,7 @@ impl Report {
         self.created.is_empty()
             && self.enabled.is_empty()
             && self.written.is_empty()
+            && self.moved.is_empty()
             && self.withheld.is_empty()
             && self.failed.is_empty()
             && self.removed.is_empty()

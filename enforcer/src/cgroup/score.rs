@@ -301,7 +301,7 @@ fn nested(dir: &CgroupDir) -> Result<Vec<CgroupPath>, Error> {
 }
 
 /// The processes of a cgroup; a threaded one has no list of its own (`EOPNOTSUPP`): its processes stand in the domain above it.
-fn read_pids(dir: &CgroupDir) -> Result<Vec<u32>, Error> {
+pub(super) fn read_pids(dir: &CgroupDir) -> Result<Vec<u32>, Error> {
     match dir.processes() {
         Err(error) if error.is_unsupported() => Ok(Vec::new()),
         pids => pids,

@@ -17,6 +17,13 @@ pub enum Step {
     },
     /// Write a file.
     Write(Write),
+    /// Move every process of a pod's cgroup into another one of the same pod, which takes its place.
+    Move {
+        /// Where the processes are.
+        from: CgroupPath,
+        /// Where they are to be.
+        to: CgroupPath,
+    },
 }
 
 impl Step {
@@ -24,7 +31,7 @@ impl Step {
     #[must_use]
     pub fn path(&self) -> &CgroupPath {
         match self {
-            Self::Create(path) | Self::Enable { path, .. } => path,
+            Self::Create(path) | Self::Enable { path, .. } | Self::Move { to: path, .. } => path,
             Self::Write(write) => &write.path,
         }
     }

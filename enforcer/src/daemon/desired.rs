@@ -12,6 +12,7 @@ use super::{
     hierarchy::Hierarchy,
     host::Host,
     keeper::Keeper,
+    ooms::BeingEvicted,
     problems::Problems,
     schedule::{Due, LOOK_UNTOLD, Schedule},
     start::Permits,
@@ -19,13 +20,13 @@ use super::{
 };
 use crate::{
     cgroup::{
-        self, CgroupDir, DriftPolicy, Guarded, Index, Lowering, Making, Permit, Problem, Reason, Reconciler,
-        Report, Systemd, SystemdDriver, Throttled, WatchEvents,
+        self, CgroupDir, DriftPolicy, Guarded, Index, Lowering, Making, Permit, Problem, Reconciler, Report,
+        Systemd, SystemdDriver, Throttled, WatchEvents,
     },
     config::{Config, OomScorePolicy},
     evict::Endings,
-    journal::{Event, EventType, Journal, Slots, Subject},
-    model::{CgroupId, CgroupPath, Pod, PodName, PodUid},
+    journal::{EventType, Journal, Slots, Subject},
+    model::{CgroupId, CgroupPath, OwnerLevel, Pod, PodName, PodUid},
     policy::{self, CgroupDriver, Plan, PodPlan, admission::Admission, pressure::Conditions},
     serve::View,
     source::{Decisions, EndedPod, Grounds, Loaded, Roster, State},
@@ -39,13 +40,14 @@ mod guarded;
 mod loading;
 mod orders;
 mod refused;
+mod reports;
 mod view;
 
 pub(super) use self::orders::Evictable;
 use self::{
     alignment::Aligning,
     attention::Attention,
-    candidates::{Opening, Standing},
+    candidates::{Former, Opening, Standing},
     components::Looked,
     guarded::Guarding,
 };
@@ -106,9 +108,20 @@ pub(super) struct Desired {
     /// The planned cgroups that stand.
     ids: BTreeMap<CgroupPath, CgroupId>,
     /// Those that stand, and go once they hold nobody.
-    going: BTreeMap<CgroupPath, CgroupId>,
+    going: BTreeMap<CgroupPath, Going>,
+    /// The former cgroups of pods that candidates were opened with: whoever evicts knows both places.
+    former: BTreeMap<CgroupPath, Former>,
+    /// Whose processes are not to be moved, as they are made to end where they are.
+    being_evicted: BeingEvicted,
     /// What pods are that no source names any longer.
     leaving: BTreeMap<PodUid, PodPlan>,
+}
+
+/// A cgroup that goes once it holds nobody.
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Going {
+    id: CgroupId,
+    level: OwnerLevel,
 }
 
 /// What the plan follows from.
@@ -124,7 +137,7 @@ enum Decided {
 struct Worked {
     report: Report,
     ids: BTreeMap<CgroupPath, CgroupId>,
-    going: BTreeMap<CgroupPath, CgroupId>,
+    going: BTreeMap<CgroupPath, Going>,
     guarded: Guarded,
     standing: BTreeSet<PodUid>,
     problems: Vec<Problem>,
@@ -161,6 +174,7 @@ impl Desired {
                     reconciler.set_audit();
                 } else {
                     reconciler.set_drift(DriftPolicy::new(config.on_drift));
+                    reconciler.set_former_parents(policy::name::of_other_driver(&config.settings));
                 }
                 match cgroup::watch() {
                     Ok((watch, watched)) => {
@@ -226,6 +240,8 @@ impl Desired {
             protected: BTreeSet::new(),
             ids: BTreeMap::new(),
             going: BTreeMap::new(),
+            former: BTreeMap::new(),
+            being_evicted: BeingEvicted::default(),
             leaving: BTreeMap::new(),
         };
         (desired, events)
@@ -304,7 +320,12 @@ impl Desired {
         self.settle();
         self.schedule.looked(Instant::now());
         let (plan, retired, permit) = (Arc::clone(&self.plan), self.retired.clone(), self.permit.clone());
-        self.change(move |reconciler| reconciler.reconcile(&plan, &retired, permit.as_deref())).await
+        let movable = self.movable();
+        self.change(move |reconciler| {
+            reconciler.set_movable(movable);
+            reconciler.reconcile(&plan, &retired, permit.as_deref())
+        })
+        .await
     }
 
     /// Looks at what is due: everything, or the scores of new processes alone.
@@ -353,6 +374,11 @@ impl Desired {
     pub(super) fn set_throttled(&mut self, throttled: Throttled) {
         let Some(hierarchy) = &self.hierarchy else { return };
         hierarchy.set_up(|reconciler| reconciler.set_throttled(throttled));
+    }
+
+    /// Moves no process of a pod that is being evicted.
+    pub(super) fn set_being_evicted(&mut self, being_evicted: BeingEvicted) {
+        self.being_evicted = being_evicted;
     }
 
     /// Told when a reconciliation is due, though nothing else tells of it.
@@ -424,7 +450,10 @@ impl Desired {
 
     /// Tells who may not run, and ends those that a critical pod preempts.
     fn carry_out(&mut self, decisions: Decisions) {
-        let Decisions { rejected, preempted } = decisions;
+        let Decisions { rejected, preempted, in_force } = decisions;
+        for change in &in_force {
+            self.tell_change(change);
+        }
         for (pod, rejection) in rejected {
             let data = telling::rejected(&pod, &rejection, self.permit.is_none());
             self.tell(EventType::PodRejected, Subject::Pod(pod.name.clone()), data);
@@ -476,7 +505,10 @@ impl Desired {
                 Worked {
                     report,
                     ids: reconciler.cgroups().map(|(id, owner)| (owner.path.clone(), id)).collect(),
-                    going: reconciler.going().map(|(id, owner)| (owner.path.clone(), id)).collect(),
+                    going: reconciler
+                        .going()
+                        .map(|(id, owner)| (owner.path.clone(), Going { id, level: owner.level.clone() }))
+                        .collect(),
                     guarded: reconciler.guarded(),
                     standing: reconciler.standing().cloned().collect(),
                     problems: reconciler.problems(),
@@ -485,7 +517,11 @@ impl Desired {
                 }
             })
             .await?;
+        self.are_candidates_stale |= self.going != going;
+        // What is gone by now may have been written to before.
+        self.going.extend(going.clone());
         self.tell_report(&report, writers);
+        self.going = going;
         self.guarding.wish(guarded, self.permit.is_some());
         self.problems.renew(problems, &self.journal);
         self.has_new_room = !self.standing.is_subset(&standing) || self.roster.awaits_other_than(&standing);
@@ -496,8 +532,6 @@ impl Desired {
             self.aligning.renew();
         }
         self.ids = ids;
-        self.are_candidates_stale |= self.going != going;
-        self.going = going;
         self.schedule.retry_at(due, Instant::now());
         self.schedule.write_back_at(contest_due, Instant::now());
         self.renew_view();
@@ -515,27 +549,6 @@ impl Desired {
             .collect();
         for uid in leaving {
             self.roster.forget(&uid);
-        }
-    }
-
-    fn tell(&self, kind: EventType, subject: Subject, data: serde_json::Value) {
-        self.journal.append(Event { kind, subject, data });
-    }
-
-    fn tell_report(&mut self, report: &Report, writers: &Writers) {
-        for drift in &report.drifted {
-            let (subject, data) = telling::drifted(drift, &self.plan, writers);
-            self.tell(EventType::LimitsDrifted, subject, data);
-        }
-        for applied in report.limits_applied() {
-            let kind = match applied.reason {
-                Reason::Drifted => EventType::LimitsRestored,
-                Reason::Initial | Reason::PlanChanged | Reason::Released | Reason::Ranked => {
-                    EventType::LimitsApplied
-                }
-            };
-            let (subject, data) = telling::limits(&applied, &self.plan, writers);
-            self.tell(kind, subject, data);
         }
     }
 }

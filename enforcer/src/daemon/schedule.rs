@@ -70,6 +70,11 @@ impl Schedule {
         self.look = self.look.min(now + AFTER_A_KILL);
     }
 
+    /// Has everything looked at in a moment: so soon the reflex has the candidates that were handed to it.
+    pub(super) fn owe_move(&mut self, now: Instant) {
+        self.look = self.look.min(now + RETRY);
+    }
+
     /// Notes whether the kernel tells of processes that have not their score.
     pub(super) fn scores_are_told(&mut self, told: bool) {
         self.scores_are_told = told;

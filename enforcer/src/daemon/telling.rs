@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::{
-    cgroup::{Applied, Author, ComponentScore, Drift, DriftAction, Reason, ScoreFate},
+    cgroup::{Applied, Author, ComponentScore, Drift, DriftAction, Moved, Reason, ScoreFate},
     journal::{Event, EventType, Journal, Subject},
     model::{CgroupPath, ContainerKind, Pod, PodName, Quantity, ResourceList},
     policy::{Plan, PodPlan, admission::Rejection},
@@ -111,7 +111,7 @@ impl Writers {
 }
 
 /// Files that were written to one cgroup: about its pod, or about the node.
-pub(super) fn limits(applied: &Applied, plan: &Plan, writers: &Writers) -> (Subject, Value) {
+pub(super) fn limits(applied: &Applied, owner: Option<Owned<'_>>, writers: &Writers) -> (Subject, Value) {
     let Applied { path, reason, files } = applied;
     let files: Vec<_> = files
         .iter()
@@ -123,11 +123,19 @@ pub(super) fn limits(applied: &Applied, plan: &Plan, writers: &Writers) -> (Subj
             data
         })
         .collect();
-    about(path, plan, json!({"cgroup": path.as_str(), "reason": reason.as_str(), "files": files}))
+    about(owner, json!({"cgroup": path.as_str(), "reason": reason.as_str(), "files": files}))
+}
+
+/// Processes that were moved into the cgroup that their container has by now.
+pub(super) fn moved(moved: &Moved, plan: &Plan) -> (Subject, Value) {
+    let Moved { from, to, processes } = moved;
+    let files = json!([{"file": "cgroup.procs", "old": from.as_str(), "new": to.as_str()}]);
+    let data = json!({"cgroup": to.as_str(), "reason": "moved", "files": files, "processes": processes});
+    about(owner(to, plan), data)
 }
 
 /// A value that somebody else wrote.
-pub(super) fn drifted(drift: &Drift, plan: &Plan, writers: &Writers) -> (Subject, Value) {
+pub(super) fn drifted(drift: &Drift, owner: Option<Owned<'_>>, writers: &Writers) -> (Subject, Value) {
     let Drift { path, cgroup, file, planned, found, action, author } = drift;
     let mut data = json!({
         "cgroup": path.as_str(),
@@ -141,7 +149,7 @@ pub(super) fn drifted(drift: &Drift, plan: &Plan, writers: &Writers) -> (Subject
     if let (Some(Author { pid, comm }), None) = (author, data.get("writer")) {
         data["writer"] = json!({"pid": pid, "comm": comm});
     }
-    about(path, plan, data)
+    about(owner, data)
 }
 
 /// The events of a node component or a pod's sandbox that had not its score.
@@ -175,8 +183,8 @@ pub(super) fn component(score: &ComponentScore) -> Vec<(EventType, Value)> {
 }
 
 /// Names the pod and the container that a cgroup belongs to.
-fn about(path: &CgroupPath, plan: &Plan, mut data: Value) -> (Subject, Value) {
-    let subject = match owner(path, plan) {
+fn about(owner: Option<Owned<'_>>, mut data: Value) -> (Subject, Value) {
+    let subject = match owner {
         None => Subject::Node,
         Some((pod, container)) => {
             data["namespace"] = json!(pod.namespace);
@@ -190,7 +198,11 @@ fn about(path: &CgroupPath, plan: &Plan, mut data: Value) -> (Subject, Value) {
     (subject, data)
 }
 
-fn owner<'a>(path: &CgroupPath, plan: &'a Plan) -> Option<(&'a PodName, Option<&'a str>)> {
+/// A pod, and the container that it is.
+pub(super) type Owned<'a> = (&'a PodName, Option<&'a str>);
+
+/// The pod and the container that have the cgroup by the plan.
+pub(super) fn owner<'a>(path: &CgroupPath, plan: &'a Plan) -> Option<Owned<'a>> {
     plan.pods.iter().find_map(|pod| {
         if pod.cgroup.path == *path {
             return Some((&pod.name, None));

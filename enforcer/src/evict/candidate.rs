@@ -57,7 +57,10 @@ pub struct Candidate {
     pub(super) brakes: Vec<Brake>,
     /// The pod's `cpu.weight`; none where it has none, or where its cgroup outlives the kill: nobody would give it back.
     pub(super) weight: Option<OwnedFd>,
+    /// What is killed, in this order: the pod's former cgroups come before those into which processes are moved from them.
     pub(super) targets: Vec<Target>,
+    /// Whether processes may be moved from one of them into another.
+    pub(super) is_moving: bool,
     /// The ids of those that are not its own cgroup or within it.
     pub(super) elsewhere: Vec<CgroupId>,
     /// What the intent page says of it: whether all of its own cgroup is killed, and the ids of what else is.
@@ -176,10 +179,7 @@ impl Candidate {
             let is_own = *path == plan.cgroup.path;
             let origin =
                 if is_own { origin } else { Origin::of(plan.adopted || plan.containers.iter().any(adopts)) };
-            let dir = open_allowed(root, guard, path, origin)?;
-            let kill = dir.open_write("cgroup.kill")?;
-            let events = dir.open_read("cgroup.events")?;
-            Ok(Target { dir, origin, kill, events })
+            Target::open(open_allowed(root, guard, path, origin)?, origin)
         };
         let targets = targets.iter().map(open_target).collect::<Result<Vec<_>, OpenError>>()?;
         let mut charged = vec![BranchFiles::open(&dir)?];
@@ -212,6 +212,7 @@ impl Candidate {
             brakes,
             weight,
             targets,
+            is_moving: false,
             elsewhere,
             requested: plan.requested.clone(),
             containers: plan
@@ -220,6 +221,53 @@ impl Candidate {
                 .map(|container| (container.name.clone(), container.cgroup.path.clone()))
                 .collect(),
         })
+    }
+
+    /// Opens also the cgroups that the pod had by an earlier plan: what is in them is ranked and killed with it. Those that are
+    /// gone, or others by now, are left out.
+    pub fn with_former(
+        mut self,
+        root: &CgroupDir,
+        former: &[(CgroupPath, CgroupId)],
+    ) -> Result<Self, OpenError> {
+        for (path, id) in former {
+            match self.add_former(root, path, *id) {
+                Ok(()) => {}
+                Err(OpenError::Cgroup(error)) if error.is_gone() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self)
+    }
+
+    fn add_former(&mut self, root: &CgroupDir, path: &CgroupPath, id: CgroupId) -> Result<(), OpenError> {
+        let dir = root.open(path)?;
+        // A cgroup that was made anew under the same name is another, and may be anybody's.
+        if dir.id() != id {
+            return Ok(());
+        }
+        let target = Target::open(allowed(dir, &self.guard, Origin::Made)?, Origin::Made)?;
+        let dir = &target.dir;
+        let (mut brakes, mut counted) = (Vec::new(), Vec::new());
+        open_brakes(dir, false, &mut brakes)?;
+        for name in dir.children()? {
+            // What the kernel shows is a name.
+            let Ok(container) = CgroupPath::root().child(&name) else { continue };
+            match dir.open(&container).and_then(|dir| open_brakes(&dir, false, &mut brakes)) {
+                Ok(()) => {}
+                Err(error) if error.is_gone() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        open_count(dir, &mut counted)?;
+        self.charged.push(BranchFiles::open(dir)?);
+        self.counted.append(&mut counted);
+        self.brakes.append(&mut brakes);
+        self.elsewhere.push(dir.id());
+        self.pledged.push(dir.id());
+        self.is_moving = true;
+        self.targets.insert(0, target);
+        Ok(())
     }
 
     /// Spares it, or no longer: an operator's wish.
@@ -339,16 +387,27 @@ fn count(counted: &[OwnedFd], buffer: &mut [u8]) -> Option<u64> {
     whole
 }
 
+impl Target {
+    fn open(dir: CgroupDir, origin: Origin) -> Result<Self, OpenError> {
+        let kill = dir.open_write("cgroup.kill")?;
+        let events = dir.open_read("cgroup.events")?;
+        Ok(Self { dir, origin, kill, events })
+    }
+}
+
 fn open_allowed(
     root: &CgroupDir,
     guard: &Guard,
     path: &CgroupPath,
     origin: Origin,
 ) -> Result<CgroupDir, OpenError> {
-    let dir = root.open(path)?;
+    allowed(root.open(path)?, guard, origin)
+}
+
+fn allowed(dir: CgroupDir, guard: &Guard, origin: Origin) -> Result<CgroupDir, OpenError> {
     match guard.forbidden(&dir, origin)? {
         None => Ok(dir),
-        Some(reason) => Err(OpenError::Forbidden { path: path.to_string(), reason }),
+        Some(reason) => Err(OpenError::Forbidden { path: dir.path().to_string(), reason }),
     }
 }
 

@@ -59,6 +59,13 @@ pub(super) fn signal(candidate: &Candidate) -> Result<Signalled, Refusal> {
             Err(errno) => refused = refusal(errno),
         }
     }
+    if candidate.is_moving {
+        // Whatever was moved in between, from one that was still to come into one that was done already. Who is dead already
+        // takes no harm.
+        for target in &candidate.targets {
+            let _again = rustix::io::pwrite(&target.kill, b"1", 0);
+        }
+    }
     if !signalled {
         // It lives on, and under its own limits.
         return Err(refused);

@@ -312,6 +312,7 @@ fn decoy(name: &str, charged: ChargeFiles) -> io::Result<Candidate> {
             kill: file("0")?,
             events: file("populated 1\n")?,
         }],
+        is_moving: false,
         elsewhere: Vec::new(),
         is_whole: true,
         pledged: Vec::new(),

@@ -10,7 +10,7 @@ mod mirror;
 
 use crate::model::{CgroupPath, PodUid, QosClass};
 
-use super::CgroupDriver;
+use super::{CgroupDriver, Settings};
 
 pub use self::{
     components::{CgroupName, NameError},
@@ -74,6 +74,22 @@ pub fn qos(kubepods: &CgroupPath, class: QosClass, driver: CgroupDriver) -> Cgro
         QosClass::Burstable => child(kubepods, "burstable", driver),
         QosClass::BestEffort => child(kubepods, "besteffort", driver),
     }
+}
+
+/// Where pods would stand under the other driver: kubepods and its classes'.
+#[must_use]
+pub fn of_other_driver(settings: &Settings) -> Vec<CgroupPath> {
+    let other = match settings.cgroup_driver {
+        CgroupDriver::Cgroupfs => CgroupDriver::Systemd,
+        CgroupDriver::Systemd => CgroupDriver::Cgroupfs,
+    };
+    if check(&settings.cgroup_root, other).is_err() {
+        return Vec::new();
+    }
+    let kubepods = kubepods(&settings.cgroup_root, other);
+    [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort]
+        .map(|class| qos(&kubepods, class, other))
+        .into()
 }
 
 /// A pod's cgroup: `pod<uid>`. The uid is one of [`cgroup_uids`].

@@ -48,6 +48,7 @@ fn written(diff: &Diff) -> Vec<String> {
                 format!("enable {path} {}", names.join(" "))
             }
             Step::Write(write) => format!("{}/{}={}", write.path, write.file, write.value),
+            Step::Move { from, to } => format!("move {from} {to}"),
         })
         .collect()
 }
@@ -183,6 +184,7 @@ fn simulate(observed: &mut Snapshot, step: &Step) {
             }
             observed.cgroups.insert(at.clone(), made);
         }
+        Step::Move { .. } => {}
         Step::Enable { path, controllers } => {
             observed.cgroups.get_mut(path).unwrap().enabled.extend(controllers);
         }

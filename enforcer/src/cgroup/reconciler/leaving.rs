@@ -24,6 +24,7 @@ impl Reconciler {
         for target in self.desired.targets.values_mut() {
             target.plan.files.clear();
         }
+        self.desired.moves.clear();
         self.pass(None, Some(permit), &mut report);
         let made: Vec<(CgroupPath, Known)> = self
             .standing
@@ -49,10 +50,10 @@ impl Reconciler {
                 Ok(dir) => dir.id() != known.id,
                 Err(error) => error.is_gone(),
             };
-            let removal = match permit {
-                _ if gone || known.is_outside => Ok(Removal::Gone),
-                Some(permit) if known.is_removable() => self.driver.remove(&self.root, &path, permit),
-                Some(_) | None => Ok(Removal::Populated),
+            let removal = if gone || known.is_outside {
+                Ok(Removal::Gone)
+            } else {
+                self.remove_retired(&path, &known, permit)
             };
             match removal {
                 Ok(Removal::Gone) => report.removed.extend(self.bury(&path)),
@@ -94,14 +95,14 @@ impl Reconciler {
         self.seen.strangers.clone_from(&report.strangers);
     }
 
-    fn unknown_children(&self, path: &CgroupPath) -> Result<Vec<CgroupPath>, Error> {
+    pub(super) fn unknown_children(&self, path: &CgroupPath) -> Result<Vec<CgroupPath>, Error> {
         let names = self.root.open(path)?.children()?;
         let paths = names.iter().filter_map(|name| path.child(name).ok());
         Ok(paths.filter(|path| self.standing.get(path).is_none()).collect())
     }
 
     /// Takes a pod's cgroup for our own of an earlier start if its mark says so, with the containers below it.
-    fn recognise(&mut self, path: &CgroupPath) -> bool {
+    pub(super) fn recognise(&mut self, path: &CgroupPath) -> bool {
         let Ok(dir) = self.root.open(path) else { return false };
         let Ok(Some(mark)) = dir.mark() else { return false };
         let Some(owner) = mark.owner(path).filter(|_| mark.made) else { return false };

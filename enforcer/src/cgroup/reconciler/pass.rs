@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Desired, Known, Reconciler, runtime::RUNTIME};
 use crate::{
     cgroup::{
-        Diff, Drift, DriftAction, Error, Failure, Fate, Mark, Origin, Outcome, Permit, Problem, Reason,
-        Report, Snapshot, Step, Withheld, Write, apply, desired::Target, diff, lowering::HIGH, observe,
+        Diff, Drift, DriftAction, Error, Failure, Fate, Mark, Moved, Origin, Outcome, Permit, Problem,
+        Reason, Report, Snapshot, Step, Withheld, Write, apply, desired::Target, diff, lowering::HIGH,
+        observe,
     },
     model::{CgroupId, CgroupPath, OwnerLevel},
     policy::CgroupPlan,
@@ -61,6 +62,8 @@ impl Reconciler {
         let (plans, outside) = self.present(&targets, &mut ids, only.is_none(), report);
         let Diff { steps, withheld, missing } = diff(&plans, &outside, &snapshot, &self.ledger, self.page);
         let mut steps = self.driver.arrange(steps);
+        let moves = self.moves(desired, only, &ids, &steps, permit.is_none());
+        steps.extend(moves);
         if only.is_none() {
             self.seen.missing.clone_from(&missing);
             self.failing.retain(&steps);
@@ -79,6 +82,7 @@ impl Reconciler {
                 apply(&self.root, self.driver.as_ref(), steps, &marks, &mut self.making, self.page, permit);
             self.note_unmarked(&unmarked);
             self.take_in(outcomes, desired, &mut ids, unmarked.is_empty(), report);
+            self.score_moved(desired, permit, report);
             let looked_at = |path: &CgroupPath| is_looked_at(path);
             // Two who hold the same file down would each give back what the other wrote. And what is written back later
             // needs no room before.
@@ -132,6 +136,7 @@ impl Reconciler {
                 }
                 if target.owner.is_some()
                     && named_by != RUNTIME
+                    && !target.is_former()
                     && !self.may_adopt(&plan.path, named_by, is_whole, report)
                 {
                     // Not ours, so not known either.
@@ -239,12 +244,11 @@ impl Reconciler {
                     let owner = desired.targets.get(path).and_then(|target| target.owner.as_ref());
                     marks.insert(path.clone(), Mark::new(true, owner.map(|owner| &owner.level)));
                 }
-                Step::Enable { .. } => {}
+                Step::Enable { .. } | Step::Move { .. } => {}
                 Step::Write(Write { path, file, reason, .. }) => match ids.get(path) {
                     Some(_) if *reason == Reason::Released => {}
                     Some(id) => {
-                        let is_outside =
-                            desired.targets.get(path).is_some_and(|target| target.named_by.is_some());
+                        let is_outside = desired.targets.get(path).is_some_and(Target::is_outside);
                         let held = snapshot.cgroups.get(path).and_then(|observed| observed.files.get(file));
                         self.ledger.claim(*id, file, held.filter(|_| is_outside).map(String::as_str));
                     }
@@ -277,7 +281,7 @@ impl Reconciler {
         for outcome in outcomes {
             report.withheld.extend(outcome.withheld());
             let Outcome { step, fate } = outcome;
-            if let Fate::Done(_) = fate {
+            if let Fate::Done(_) | Fate::Moved(_) = fate {
                 self.failing.done(&step);
             }
             match (step, fate) {
@@ -300,12 +304,19 @@ impl Reconciler {
                     }
                     report.written.push(write);
                 }
+                (Step::Move { from, to }, Fate::Moved(processes)) => {
+                    report.moved.push(Moved { from, to, processes });
+                }
                 (step, Fate::Failed(error)) => {
+                    if let (Step::Move { from, to }, Some(processes)) = (&step, error.moved()) {
+                        report.moved.push(Moved { from: from.clone(), to: to.clone(), processes });
+                    }
                     let repeated = !self.failing.failed(&step, crate::chain(&error), now);
                     report.failed.push(Failure { step, error, repeated });
                 }
                 // Told by `outcome.withheld()`, and by the failure that it follows from.
-                (_, Fate::Withheld { .. } | Fate::Skipped { .. }) => {}
+                (_, Fate::Withheld { .. } | Fate::Skipped { .. } | Fate::Moved(_))
+                | (Step::Move { .. }, Fate::Done(_)) => {}
             }
         }
         for path in released {
@@ -354,6 +365,18 @@ impl Reconciler {
         }
     }
 
+    /// Gives processes that were moved the scores of where they are now.
+    fn score_moved(&mut self, desired: &Desired, permit: &Permit, report: &mut Report) {
+        let containers: BTreeSet<&CgroupPath> = report.moved.iter().map(|moved| &moved.to).collect();
+        for path in containers {
+            if let Some(score) = desired.scores.get(path) {
+                let sweep = self.keeper.sweep(&self.root, path, *score, permit);
+                self.note_scores(path, &sweep);
+                report.scores.absorb(sweep);
+            }
+        }
+    }
+
     /// Brings what is known, and the index, in line with what exists.
     fn learn(&mut self, desired: &Desired, only: Option<&BTreeSet<CgroupPath>>, ids: &Ids) {
         let is_looked_at = |path: &CgroupPath| only.is_none_or(|only| only.contains(path));
@@ -361,8 +384,8 @@ impl Reconciler {
             let Some(owner) = &target.owner else { continue };
             match ids.get(path) {
                 Some(id) => {
-                    let is_outside = target.named_by.is_some();
-                    self.know(path, Known { id: *id, owner: owner.clone(), is_retired: false, is_outside });
+                    let (is_retired, is_outside) = (target.is_former(), target.is_outside());
+                    self.know(path, Known { id: *id, owner: owner.clone(), is_retired, is_outside });
                 }
                 None => drop(self.bury(path)),
             }
@@ -381,8 +404,9 @@ impl Reconciler {
                 Err(_) => {}
             }
         }
-        self.standing
-            .retire_all_but(|path| desired.targets.get(path).is_some_and(|target| target.owner.is_some()));
+        self.standing.retire_all_but(|path| {
+            desired.targets.get(path).is_some_and(|target| target.owner.is_some() && !target.is_former())
+        });
     }
 
     fn know(&mut self, path: &CgroupPath, known: Known) {
@@ -421,7 +445,7 @@ impl Reconciler {
         let outside: BTreeSet<String> = desired
             .targets
             .values()
-            .filter(|target| target.named_by.is_some() && target.named_by != Some(RUNTIME))
+            .filter(|target| target.is_outside() && target.named_by != Some(RUNTIME))
             .map(|target| target.plan.path.to_string())
             .collect();
         let path = &node.plan.path;
@@ -476,7 +500,7 @@ fn open_files<'steps>(
     steps
         .filter_map(|step| match step {
             Step::Write(write) => Some(write),
-            Step::Create(_) | Step::Enable { .. } => None,
+            Step::Create(_) | Step::Enable { .. } | Step::Move { .. } => None,
         })
         .chain(withheld.iter().map(|withheld| &withheld.write))
         .map(|write| (write.path.clone(), write.file.to_string()))

@@ -17,6 +17,7 @@ use crate::{
 };
 
 mod adoption;
+mod former;
 
 const CONTROLLERS: &str = "cpuset cpu io memory hugetlb pids\n";
 

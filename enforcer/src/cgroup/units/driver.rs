@@ -55,6 +55,11 @@ pub trait Driver: LimitWriter {
         ROUNDS
     }
 
+    /// Whether it is this driver's to remove a cgroup: a unit's, which another driver made, is not by files alone.
+    fn removes(&self, path: &CgroupPath) -> bool {
+        UnitName::of(path).is_none()
+    }
+
     /// Removes a cgroup with everything below it if no process is left there.
     fn remove(&self, root: &CgroupDir, path: &CgroupPath, permit: &Permit) -> Result<Removal, Error> {
         remove(root, path, permit)
@@ -93,7 +98,7 @@ impl<U: Units> Driver for SystemdDriver<U> {
                 controllers.retain(|controller| !is_systemds(*controller));
                 !controllers.is_empty()
             }
-            Step::Create(_) | Step::Write(_) => true,
+            Step::Create(_) | Step::Write(_) | Step::Move { .. } => true,
         });
         // The order within each kind stays.
         steps.sort_by_key(|step| match step {
@@ -103,6 +108,7 @@ impl<U: Units> Driver for SystemdDriver<U> {
                 let value = Knob::parse(&write.file, &write.value, PageSize::new(1));
                 if Property::of(&write.file, &value).is_empty() { 3 } else { 2 }
             }
+            Step::Move { .. } => 4,
         });
         steps
     }
@@ -149,6 +155,10 @@ impl<U: Units> Driver for SystemdDriver<U> {
     /// are installed. That is no wish of anybody's.
     fn rounds(&self, file: &str) -> usize {
         if file == "memory.oom.group" { 20 * ROUNDS } else { ROUNDS }
+    }
+
+    fn removes(&self, _path: &CgroupPath) -> bool {
+        true
     }
 
     fn remove(&self, root: &CgroupDir, path: &CgroupPath, permit: &Permit) -> Result<Removal, Error> {

@@ -46,6 +46,10 @@ enum StepDocument {
         new: String,
         reason: &'static str,
     },
+    Move {
+        from: String,
+        to: String,
+    },
 }
 
 #[derive(Debug, Serialize)]
@@ -74,6 +78,7 @@ impl Document {
             .context("cannot look at this machine's cgroups")?;
         let guard = Guard::new(Path::new("/proc"), &context.config.node_components);
         reconciler.set_guard(Arc::new(guard));
+        reconciler.set_former_parents(policy::name::of_other_driver(&context.config.settings));
         let report = reconciler.reconcile(&plan, &retired, None);
         let problems = reconciler.problems().into_iter().map(|problem| problem.message).collect();
         Ok(Self { problems, ..Self::from(report) })
@@ -94,6 +99,9 @@ impl Document {
                     render::escape(cgroup),
                     render::escape(&shown(old.as_deref()))
                 ),
+                StepDocument::Move { from, to } => {
+                    format!("move    {} -> {}\n", render::escape(from), render::escape(to))
+                }
             });
         }
         for Waiting { cgroup, file, old, new, usage_bytes } in waiting {
@@ -136,6 +144,7 @@ impl From<Report> for Document {
                 new: value,
                 reason: reason.as_str(),
             },
+            Step::Move { from, to } => StepDocument::Move { from: from.to_string(), to: to.to_string() },
         });
         let waiting = report.withheld.into_iter().map(|withheld| Waiting {
             cgroup: withheld.write.path.to_string(),

@@ -7,13 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Desired, refused::Refused, telling};
+use super::{Desired, Going, refused::Refused, telling};
 use crate::{
     cgroup::{self, CgroupDir, Changes, Guard},
     daemon::lookout::{Kubepods, Sights, Suspect},
     evict::{Candidate, EndError, Ending, Endings, OpenError},
     journal::Journal,
-    model::{CgroupId, CgroupPath, NodeComponent, PodUid, QosClass},
+    model::{CgroupId, CgroupPath, NodeComponent, OwnerLevel, PodUid, QosClass},
     policy::{CgroupPlan, ContainerPlan, Plan, PodPlan, admission::Rejection},
     source::State,
 };
@@ -68,6 +68,14 @@ pub(super) struct Standing {
     opened: Instant,
     /// The containers' cgroups that stood then: their brakes are open.
     containers: Vec<Option<CgroupId>>,
+    /// The former cgroups of the pod that stood then.
+    former: Vec<(CgroupPath, CgroupId)>,
+}
+
+/// A cgroup that a pod had by an earlier plan.
+pub(super) struct Former {
+    id: CgroupId,
+    uid: PodUid,
 }
 
 impl Standing {
@@ -78,7 +86,9 @@ impl Standing {
     /// The cgroups whose memory it reads with that of the cgroups right below them.
     fn paths(&self) -> impl Iterator<Item = &CgroupPath> {
         let adopted = self.plan.containers.iter().filter(|container| container.adopted);
-        std::iter::once(&self.plan.cgroup.path).chain(adopted.map(|container| &container.cgroup.path))
+        std::iter::once(&self.plan.cgroup.path)
+            .chain(adopted.map(|container| &container.cgroup.path))
+            .chain(self.former.iter().map(|(path, _)| path))
     }
 }
 
@@ -125,10 +135,15 @@ impl Desired {
         let holders = cgroup::holders(&plan, &self.retired.iter().collect());
         let planned = plan.pods.iter().filter_map(|pod| self.evicted_by(pod, &holders));
         let wanted: Vec<_> = planned.chain(self.leaving.values().cloned().map(Cow::Owned)).collect();
-        for plan in &wanted {
-            let plan: &PodPlan = plan;
-            let held = |path| self.ids.get(path).copied().filter(|_| holders.get(path) == Some(&plan.uid));
-            let id = held(&plan.cgroup.path).or_else(|| self.going(plan, &holders));
+        let uids: BTreeSet<_> = wanted.iter().map(|plan| plan.uid.clone()).collect();
+        self.former.clear();
+        for mut plan in wanted {
+            let (id, former) = self.place(&mut plan, &holders);
+            let known =
+                former.iter().map(|(path, id)| (path.clone(), Former { id: *id, uid: plan.uid.clone() }));
+            self.former.extend(known);
+            let plan = plan.as_ref();
+            let held = |path: &CgroupPath| self.held(&plan.uid, path, &holders);
             let containers: Vec<_> =
                 plan.containers.iter().map(|container| held(&container.cgroup.path)).collect();
             let known = before.remove(&plan.uid);
@@ -138,6 +153,7 @@ impl Desired {
                     && standing.candidate.facts().protected == self.protected.contains(&plan.name)
                     && Some(standing.candidate.facts().cgroup) == id
                     && standing.containers == containers
+                    && standing.former == former
             });
             if let Some(mut standing) = standing {
                 if !self.opening.branched.contains(&plan.uid) || now < standing.may_reopen_at() {
@@ -146,7 +162,7 @@ impl Desired {
                     continue;
                 }
                 standing.opened = now;
-                match as_held(plan, &holders).map(|held| self.open(&root, &held)) {
+                match as_held(plan, &holders).map(|held| self.open(&root, &held, &former)) {
                     Some(Ok(candidate)) => {
                         differs = true;
                         standing.candidate = candidate;
@@ -173,13 +189,14 @@ impl Desired {
             if !self.opening.refused.may_try(plan, id, now) {
                 continue;
             }
-            match self.open(&root, &held) {
+            match self.open(&root, &held, &former) {
                 Ok(candidate) => {
                     differs = true;
                     self.opening.refused.forget(&plan.uid);
                     self.opening.branched.remove(&plan.uid);
                     order.push(Arc::clone(&candidate));
-                    let standing = Standing { plan: plan.clone(), candidate, opened: now, containers };
+                    let standing =
+                        Standing { plan: plan.clone(), candidate, opened: now, containers, former };
                     self.candidates.insert(plan.uid.clone(), standing);
                 }
                 // What stands there next has another id.
@@ -188,9 +205,11 @@ impl Desired {
             }
         }
         let Self { opening: Opening { refused, branched }, journal, candidates, .. } = self;
-        let uids: BTreeSet<_> = wanted.iter().map(|plan| &plan.uid).collect();
         refused.settle(|uid| uids.contains(uid), journal);
         branched.retain(|uid| candidates.contains_key(uid));
+        if differs && !self.former.is_empty() {
+            self.schedule.owe_move(now);
+        }
         (differs || !before.is_empty()).then_some(order)
     }
 
@@ -209,6 +228,69 @@ impl Desired {
         branched.map(Standing::may_reopen_at).chain(self.opening.refused.due()).min()
     }
 
+    /// Where a pod is opened: the id of its own cgroup, and its former ones. Where its new place is not made, or not to be
+    /// had, it is all in the former one, which the plan then has for its own.
+    pub(super) fn place(
+        &self,
+        plan: &mut Cow<'_, PodPlan>,
+        holders: &BTreeMap<CgroupPath, PodUid>,
+    ) -> (Option<CgroupId>, Vec<(CgroupPath, CgroupId)>) {
+        let mut former = self.former(plan, holders);
+        let own = self.held(&plan.uid, &plan.cgroup.path, holders).or_else(|| self.going(plan, holders));
+        if own.is_some() || former.is_empty() {
+            return (own, former);
+        }
+        let (path, id) = former.remove(0);
+        let PodPlan { uid, cgroup, adopted, containers, .. } = plan.to_mut();
+        (cgroup.path, *adopted) = (path, false);
+        containers.retain(|container| self.held(uid, &container.cgroup.path, holders).is_some());
+        (Some(id), former)
+    }
+
+    /// The planned cgroup there, if it stands and is this pod's.
+    fn held(
+        &self,
+        uid: &PodUid,
+        path: &CgroupPath,
+        holders: &BTreeMap<CgroupPath, PodUid>,
+    ) -> Option<CgroupId> {
+        self.ids.get(path).copied().filter(|_| holders.get(path) == Some(uid))
+    }
+
+    /// The former cgroups of a pod that stand, and what is in which is nobody else's meanwhile.
+    fn former(&self, plan: &PodPlan, holders: &BTreeMap<CgroupPath, PodUid>) -> Vec<(CgroupPath, CgroupId)> {
+        let is_within = |inner: &CgroupPath, outer: &CgroupPath| {
+            let rest = inner.as_str().strip_prefix(outer.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let is_others = |path: &CgroupPath| {
+            holders.iter().any(|(held, holder)| *holder != plan.uid && is_within(held, path))
+        };
+        let is_former = |(path, going): &(&CgroupPath, &Going)| match &going.level {
+            OwnerLevel::Pod { uid, .. } => *uid == plan.uid && **path != plan.cgroup.path && !is_others(path),
+            OwnerLevel::Node | OwnerLevel::Qos(_) | OwnerLevel::Container { .. } => false,
+        };
+        let former = self.going.iter().filter(is_former);
+        former.map(|(path, going)| (path.clone(), going.id)).collect()
+    }
+
+    /// The former cgroups whose processes may be moved: the reflex has candidates that know both places, so that none is
+    /// out of its reach for a moment. Who is being evicted dies where it is.
+    pub(super) fn movable(&self) -> BTreeSet<CgroupPath> {
+        let stays = |path: &CgroupPath, id: CgroupId| self.being_evicted.covers(id, || Some(path.clone()));
+        let to =
+            |uid: &PodUid| self.plan.pods.iter().find(|plan| plan.uid == *uid).map(|plan| &plan.cgroup.path);
+        let knows_both = |uid: &PodUid| {
+            let standing = self.candidates.get(uid);
+            standing.is_none_or(|standing| Some(&standing.plan.cgroup.path) == to(uid))
+        };
+        self.former
+            .iter()
+            .filter(|(path, former)| knows_both(&former.uid) && !stays(path, former.id))
+            .map(|(path, _)| path.clone())
+            .collect()
+    }
+
     /// The plan by which a pod may be evicted, if it may.
     fn evicted_by<'a>(
         &self,
@@ -216,7 +298,8 @@ impl Desired {
         holders: &BTreeMap<CgroupPath, PodUid>,
     ) -> Option<Cow<'a, PodPlan>> {
         let is_retired = self.retired.contains(&plan.uid);
-        if !is_retired || (plan.adopted && is_evicted(plan)) || self.going(plan, holders).is_some() {
+        let stands = || self.going(plan, holders).is_some() || !self.former(plan, holders).is_empty();
+        if !is_retired || (plan.adopted && is_evicted(plan)) || stands() {
             return Some(Cow::Borrowed(plan));
         }
         // Its own cgroup has gone, and what its containers took elsewhere stays.
@@ -232,20 +315,28 @@ impl Desired {
     fn going(&self, plan: &PodPlan, holders: &BTreeMap<CgroupPath, PodUid>) -> Option<CgroupId> {
         let path = &plan.cgroup.path;
         let is_own = !plan.adopted && holders.get(path).is_none_or(|holder| *holder == plan.uid);
-        self.going.get(path).copied().filter(|_| is_own)
+        self.going.get(path).map(|going| going.id).filter(|_| is_own)
     }
 
     /// Where to look for whose doing it is when the node fills: at the pods that may be evicted now.
     pub(in crate::daemon) fn sights(&self) -> Option<Sights> {
         let root = Arc::clone(self.hierarchy.as_ref()?.root());
-        let suspect = |standing: &Standing| Suspect {
+        let suspect = |standing: &Standing, cgroup: CgroupId, path: &CgroupPath| Suspect {
             pod: standing.plan.name.clone(),
             uid: standing.plan.uid.clone(),
-            cgroup: standing.candidate.facts().cgroup,
-            path: standing.plan.cgroup.path.clone(),
+            cgroup,
+            path: path.clone(),
             request_bytes: standing.plan.ranking_request_bytes,
         };
-        let suspects = self.candidates.values().map(suspect).collect();
+        let suspects = self
+            .candidates
+            .values()
+            .flat_map(|standing| {
+                let own = (&standing.plan.cgroup.path, standing.candidate.facts().cgroup);
+                let former = standing.former.iter().map(|(path, id)| (path, *id));
+                std::iter::once(own).chain(former).map(|(path, id)| suspect(standing, id, path))
+            })
+            .collect();
         let class = |(class, cgroup): &(QosClass, CgroupPlan)| {
             let name = match class {
                 QosClass::Guaranteed => "guaranteed",
@@ -272,15 +363,13 @@ impl Desired {
         let root = Arc::clone(self.hierarchy.as_ref()?.root());
         let plan = self.plan.pods.iter().find(|plan| plan.uid == *uid)?;
         let plan = self.let_in(plan)?;
-        match self.open(&root, &plan) {
+        let name = plan.name.clone();
+        match self.open_wherever(&root, plan) {
             Ok(candidate) => Some(candidate),
             Err(OpenError::Cgroup(error)) if error.is_gone() => None,
             Err(error) => {
-                let message = format!(
-                    "pod {} does not make way for a critical one: {}",
-                    plan.name,
-                    crate::chain(&error)
-                );
+                let message =
+                    format!("pod {} does not make way for a critical one: {}", name, crate::chain(&error));
                 telling::degraded(&self.journal, "preemption", &message);
                 None
             }
@@ -293,8 +382,21 @@ impl Desired {
         as_held(plan, &cgroup::holders(&self.plan, &retired))
     }
 
-    fn open(&self, root: &CgroupDir, plan: &PodPlan) -> Result<Arc<Candidate>, OpenError> {
-        let candidate = self.opener.open(root, plan)?;
+    /// Opens a pod apart from the candidates, with what it has in former cgroups.
+    pub(super) fn open_wherever(&self, root: &CgroupDir, plan: PodPlan) -> Result<Arc<Candidate>, OpenError> {
+        let mut plan = Cow::Owned(plan);
+        let holders = cgroup::holders(&self.plan, &self.retired.iter().collect());
+        let (_, former) = self.place(&mut plan, &holders);
+        self.open(root, &plan, &former)
+    }
+
+    fn open(
+        &self,
+        root: &CgroupDir,
+        plan: &PodPlan,
+        former: &[(CgroupPath, CgroupId)],
+    ) -> Result<Arc<Candidate>, OpenError> {
+        let candidate = self.opener.open(root, plan)?.with_former(root, former)?;
         Ok(Arc::new(candidate.protected(self.protected.contains(&plan.name))))
     }
 

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::{Desired, telling};
 use crate::{
     journal::{EventType, Subject},
-    source::{Change, Loaded, SourceError},
+    source::{Loaded, SourceError},
 };
 
 /// Under what it is reported that less is known of the manifests than should be.
@@ -62,17 +62,5 @@ impl Desired {
             let data = json!({"what": WHAT, "place": place, "message": format!("no longer so: {place}")});
             self.tell(EventType::DegradedLeft, Subject::Node, data);
         }
-    }
-
-    fn tell_change(&self, change: &Change) {
-        let (kind, pod) = match change {
-            Change::Added(pod) => (EventType::PodAdded, pod),
-            Change::Changed { old: _, new } => (EventType::PodChanged, new),
-            Change::Removed(pod) => (EventType::PodRemoved, pod),
-        };
-        // A changed manifest that is not in force has no plan.
-        let in_force = self.roster.get(&pod.uid).is_some_and(|entry| entry.pod == *pod);
-        let plan = self.plan.pods.iter().find(|plan| in_force && plan.uid == pod.uid);
-        self.tell(kind, Subject::Pod(pod.name.clone()), telling::pod(pod, plan));
     }
 }

@@ -86,7 +86,8 @@ impl Desired {
         let hierarchy =
             self.hierarchy.as_ref().ok_or_else(|| refused("has no cgroup: this host has no cgroup v2"))?;
         let plan = self.let_in(plan).ok_or_else(|| refused("names a cgroup that is another pod's"))?;
-        let candidate = self.opener.open(hierarchy.root(), &plan).map_err(|error| match error {
+        let uid = plan.uid.clone();
+        let candidate = self.open_wherever(hierarchy.root(), plan).map_err(|error| match error {
             OpenError::Cgroup(error) if error.is_gone() => {
                 refused("has no cgroup: there is nothing to evict")
             }
@@ -100,6 +101,6 @@ impl Desired {
             return Err(refused("holds no process: there is nothing to evict"));
         }
         let grace = Duration::from_secs(entry.pod.termination_grace_period_seconds);
-        Ok(Evictable { uid: plan.uid.clone(), candidate: Arc::new(candidate), grace })
+        Ok(Evictable { uid, candidate, grace })
     }
 }

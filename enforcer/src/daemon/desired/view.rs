@@ -1,7 +1,7 @@
 //! The roster as it is told.
 use super::{Desired, telling};
 use crate::{
-    model::{CgroupPath, PodUid, QosClass, ResourceName},
+    model::{CgroupId, CgroupPath, OwnerLevel, PodUid, QosClass, ResourceName},
     policy::{
         self, PodPlan,
         admission::{Rejection, under_conditions},
@@ -41,6 +41,11 @@ impl Desired {
                 State::Leaving => PodState::Removed,
             };
             let mut view = pod_view(plan, state, self.reason(entry), entry, id_of);
+            for container in view.containers.iter_mut().filter(|container| container.cgroup_id.is_none()) {
+                if let Some((path, id)) = self.former_scope(&plan.uid, &container.name) {
+                    (container.cgroup, container.cgroup_id) = (path.to_string(), Some(id.0));
+                }
+            }
             if let Some(band) = self.aligning.band(&plan.uid) {
                 for container in &mut view.containers {
                     container.oom_score_adj = band.hold(container.oom_score_adj);
@@ -49,6 +54,14 @@ impl Desired {
             pods.push(view);
         }
         self.view.pods = pods;
+    }
+
+    /// The scope that a container has still in its pod's former slice: a unit has one name on the whole machine, so until that
+    /// one ends there is no other, and who comes to the container comes there.
+    fn former_scope(&self, uid: &PodUid, container: &str) -> Option<(&CgroupPath, CgroupId)> {
+        let mut going = self.going.iter().filter(|(path, _)| policy::name::is_scope(path));
+        let is_it = |level: &OwnerLevel| level.uid() == Some(uid) && level.container() == Some(container);
+        going.find(|(_, going)| is_it(&going.level)).map(|(path, going)| (path, going.id))
     }
 
     /// Shows a pod as evicted, and leaves the rest as it is.

@@ -19,7 +19,11 @@ impl BeingEvicted {
     }
 
     /// Whether it, or a cgroup above it, is being evicted.
-    pub(super) fn covers(&self, cgroup: CgroupId, path: impl FnOnce() -> Option<CgroupPath>) -> bool {
+    pub(in crate::daemon) fn covers(
+        &self,
+        cgroup: CgroupId,
+        path: impl FnOnce() -> Option<CgroupPath>,
+    ) -> bool {
         let evicted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if evicted.is_empty() {
             return false;

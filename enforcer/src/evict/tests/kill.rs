@@ -120,3 +120,27 @@ fn a_limit_that_cannot_be_put_back_is_told() {
     drop(work);
     thread.join().unwrap();
 }
+
+/// What runs in the cgroup that the pod had before an edit is ranked and killed with it, and nobody else's is.
+#[test]
+fn a_pod_that_moves_is_measured_and_killed_in_both_places() {
+    let node = Node::new(0);
+    let (pod, former) = (Pod::new("a"), Pod::new("b"));
+    node.add(&pod, MIB);
+    node.add(&former, 7 * MIB);
+    let root = node.root();
+    let path = CgroupPath::parse("/kubepods/besteffort/podb").unwrap();
+    let id = root.open(&path).unwrap().id();
+    let gone = CgroupPath::parse("/kubepods/besteffort/podgone").unwrap();
+    let open = |id| node.open(&pod).unwrap().with_former(&root, &[(gone.clone(), id), (path.clone(), id)]);
+    let candidate = open(CgroupId(id.0 + 1)).unwrap();
+    assert_eq!((candidate.targets.len(), candidate.is_moving), (1, false), "another cgroup by now");
+    let candidate = open(id).unwrap();
+    assert_eq!(candidate.usage().usage().unwrap().current_bytes, 8 * MIB);
+    let order: Vec<_> = candidate.targets.iter().map(|target| target.dir.path().clone()).collect();
+    assert_eq!(order, [path, candidate.dir.path().clone()], "what is moved on is met where it comes to");
+    node.write("a", "cgroup.events", "populated 0\nfrozen 0\n");
+    assert_eq!(executor::signal(&candidate).unwrap().brakes_failed, 0);
+    assert!(node.killed("a") && node.killed("b"));
+    assert!(node.read("b", "app/memory.high").starts_with("max"));
+}

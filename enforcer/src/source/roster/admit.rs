@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Active, Entry, HeldBack, Roster, State};
+use super::{Active, Change, Entry, HeldBack, Roster, State};
 use crate::{
     model::{Node, Pod, PodUid},
     policy::{
@@ -37,6 +37,8 @@ pub struct Decisions {
     pub rejected: Vec<(Arc<Pod>, Rejection)>,
     /// Those of them who ran, and must end for a critical pod.
     pub preempted: Vec<PodUid>,
+    /// The changed manifests that were rejected before, and are in force now.
+    pub in_force: Vec<Change>,
 }
 
 impl Roster {
@@ -58,6 +60,10 @@ impl Roster {
                 match round.replace(&entry.pod, &held_back.pod) {
                     Ok(()) => {
                         active.held_back = None;
+                        if held_back.rejection.is_some() {
+                            let (old, new) = (Arc::clone(&entry.pod), Arc::clone(&held_back.pod));
+                            decisions.in_force.push(Change::Changed { old, new });
+                        }
                         pod = &held_back.pod;
                     }
                     Err(rejection) => {

@@ -299,6 +299,23 @@ fn who_makes_way_has_had_its_changed_manifest() {
 }
 
 #[test]
+fn a_changed_manifest_that_fits_only_later_is_told_when_it_comes_into_force() {
+    let mut roster = Roster::new();
+    let (old, new) = (requesting("a", "1", 1_000), requesting("a", "1", 2_000));
+    roster.apply(vec![old.clone(), requesting("b", "2", 3_000)]);
+    admit(&mut roster, &[]);
+    roster.apply(vec![new.clone(), requesting("b", "2", 3_000)]);
+    let decisions = admit(&mut roster, &[]);
+    assert_eq!((told(&decisions), decisions.in_force.len()), (vec![String::from("a OutOfcpu")], 0));
+    roster.apply(vec![new.clone()]);
+    let decisions = admit(&mut roster, &[]);
+    assert_eq!(decisions.in_force, [Change::Changed { old: Arc::new(old), new: Arc::new(new) }]);
+    // What fits at once was told when it came.
+    roster.apply(vec![requesting("a", "1", 500)]);
+    assert_eq!(admit(&mut roster, &[]).in_force, []);
+}
+
+#[test]
 fn what_a_waiting_pod_still_takes_is_its_own() {
     let mut roster = Roster::new();
     let pods = vec![requesting("a", "1", 3_000), requesting("b", "2", 3_000)];

@@ -1,0 +1,269 @@
+//! The cgroups that a pod had by an earlier plan, while they hold something of it.
+//!
+//! A manifest that changes where a pod stands makes new cgroups. What runs in the old ones is the pod's all the same: it is
+//! moved into the new ones, and where it cannot be, the old ones have the pod's values and its processes the pod's scores,
+//! until they hold nothing any more.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use super::{Desired, Known, Reconciler};
+use crate::{
+    cgroup::{
+        Permit, Removal, Step,
+        desired::{FORMER, Target},
+        observe::usage_bytes,
+        remove::populated,
+        units::UnitName,
+    },
+    model::{CgroupId, CgroupPath, Owner, OwnerLevel, PodUid},
+    policy::{CgroupPlan, FileName, Plan},
+};
+
+/// Less memory than this does not keep a former cgroup: kernel structures of processes that were moved, and what is counted
+/// in batches for each processor.
+const RESIDUE_BYTES: u64 = 4 << 20;
+
+/// How often a former cgroup is looked at: nothing tells that its memory is freed.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Where a pod stands by the plan.
+#[derive(Debug, Default)]
+struct Present {
+    pod: Option<CgroupPath>,
+    containers: BTreeMap<String, CgroupPath>,
+}
+
+impl Present {
+    /// The cgroup that has the pod's values: of an adopted pod it may be known as its container's.
+    fn pod(&self) -> Option<&CgroupPath> {
+        self.pod.as_ref().or_else(|| self.containers.values().next())
+    }
+
+    /// The only container's; none where there are several.
+    fn only(&self) -> Option<&CgroupPath> {
+        (self.containers.len() == 1).then(|| self.containers.values().next()).flatten()
+    }
+}
+
+impl Reconciler {
+    /// Has the processes of these pods' former cgroups moved from now on: whoever evicts knows both places of each.
+    pub fn set_movable(&mut self, former: BTreeSet<CgroupPath>) {
+        self.movable = former;
+    }
+
+    /// Has former cgroups looked for below these too, when it first looks: where pods stood under another driver.
+    pub fn set_former_parents(&mut self, parents: Vec<CgroupPath>) {
+        self.former_parents = parents;
+    }
+
+    /// Finds at the first look what an earlier start made and the plan does not name. To be called before that is recalled.
+    pub(super) fn recall_former(&mut self, plan: &Plan) {
+        if self.recalled.is_some() || self.is_audit {
+            return;
+        }
+        let qos = plan.qos.iter().map(|(_, cgroup)| &cgroup.path);
+        let parents = std::iter::once(&plan.node.path).chain(qos).chain(&self.former_parents);
+        let parents: Vec<CgroupPath> = parents.chain(self.desired.containers.keys()).cloned().collect();
+        for parent in parents {
+            for path in self.unknown_children(&parent).unwrap_or_default() {
+                if !self.desired.targets.contains_key(&path) {
+                    self.recognise(&path);
+                }
+            }
+        }
+    }
+
+    /// Takes the cgroups that pods of the plan had formerly into the desired state, as long as they stand.
+    ///
+    /// A container keeps its values and its score by its name. One whose name no container has any longer counts as the
+    /// pod's only one, or else keeps the values that it has; its score is the highest of its pod's. It is moved nowhere: that
+    /// it was renamed into another is for nobody to guess.
+    pub(super) fn keep_former(&mut self) {
+        if self.is_audit {
+            return;
+        }
+        let present = present(&self.desired);
+        let is_former = |path: &CgroupPath, known: &Known| {
+            !known.is_outside
+                && known.owner.level.uid().is_some_and(|uid| present.contains_key(uid))
+                && !self.desired.targets.contains_key(path)
+        };
+        let former: Vec<(CgroupPath, Owner)> = self
+            .standing
+            .iter()
+            .filter(|(path, known)| is_former(path, known))
+            .map(|(path, known)| (path.clone(), known.owner.clone()))
+            .collect();
+        for (path, owner) in former {
+            let Some(present) = owner.level.uid().and_then(|uid| present.get(uid)) else { continue };
+            let files = match owner.level.container() {
+                Some(container) => self.follow(&path, container, present),
+                None => {
+                    let containers: BTreeSet<_> = present.containers.values().cloned().collect();
+                    self.desired.containers.insert(path.clone(), containers.into_iter().collect());
+                    present.pod().and_then(|pod| self.planned_files(pod))
+                }
+            };
+            let files = files.unwrap_or_else(|| self.held_files(&path));
+            let plan = CgroupPlan { path: path.clone(), files };
+            let target = Target { plan, owner: Some(owner), named_by: Some(FORMER), is_awaited: true };
+            self.desired.targets.insert(path, target);
+        }
+    }
+
+    /// Decides whose score a container's former cgroup has, and whether its processes are moved. Answers the files that it is
+    /// to have; none are those that it has.
+    fn follow(
+        &mut self,
+        path: &CgroupPath,
+        container: &str,
+        present: &Present,
+    ) -> Option<BTreeMap<FileName, String>> {
+        let heir = present.containers.get(container);
+        let score = |container: &&CgroupPath| self.desired.scores.get(*container).copied();
+        let followed = heir.or_else(|| present.containers.values().max_by_key(score));
+        if let Some(followed) = followed.cloned()
+            && let Some(score) = score(&&followed)
+        {
+            self.desired.scores.insert(path.clone(), score);
+            self.desired.follows.insert(path.clone(), followed);
+        }
+        if let Some(heir) = heir
+            && self.desired.targets.get(heir).is_some_and(|target| target.named_by.is_none())
+            // What is in systemd's units is systemd's to move, and it moves nothing.
+            && [path, heir].iter().all(|path| UnitName::of(path).is_none())
+        {
+            self.desired.moves.insert(path.clone(), heir.clone());
+        }
+        heir.or_else(|| present.only()).and_then(|container| self.planned_files(container))
+    }
+
+    fn planned_files(&self, path: &CgroupPath) -> Option<BTreeMap<FileName, String>> {
+        Some(self.desired.targets.get(path)?.plan.files.clone())
+    }
+
+    /// The values that a cgroup has in the files that were written.
+    fn held_files(&self, path: &CgroupPath) -> BTreeMap<FileName, String> {
+        let Ok(dir) = self.root.open(path) else { return BTreeMap::new() };
+        let id = dir.id();
+        let mark = if self.ledger.knows(id) { None } else { dir.mark().ok().flatten() };
+        let marked = mark.iter().flat_map(|mark| mark.files.keys());
+        let held = |file: &FileName| {
+            let known = self.ledger.value(id, file).map(str::to_owned);
+            let value = known.or_else(|| Some(dir.read(file).ok()?.trim_ascii_end().to_owned()))?;
+            Some((file.clone(), value))
+        };
+        self.ledger.files(id).chain(marked).filter_map(held).collect()
+    }
+
+    /// The steps that move processes from former cgroups, as far as they hold any and may be moved now.
+    pub(super) fn moves(
+        &self,
+        desired: &Desired,
+        only: Option<&BTreeSet<CgroupPath>>,
+        ids: &BTreeMap<CgroupPath, CgroupId>,
+        steps: &[Step],
+        is_dry: bool,
+    ) -> Vec<Step> {
+        let is_looked_at = |from: &CgroupPath| only.is_none_or(|only| only.contains(from));
+        let is_movable = |from: &CgroupPath| from.parent().is_some_and(|pod| self.movable.contains(&pod));
+        let stands = |to: &CgroupPath| {
+            ids.contains_key(to) || steps.iter().any(|step| matches!(step, Step::Create(path) if path == to))
+        };
+        let holds_some = |from: &CgroupPath| {
+            let known = self.standing.get(from).map(|known| known.id);
+            let dir = self.root.open(from).ok().filter(|dir| Some(dir.id()) == known);
+            dir.is_some_and(|dir| populated(&dir).unwrap_or(false))
+        };
+        let moves = desired.moves.iter().filter(|(from, to)| {
+            is_looked_at(from) && (is_dry || is_movable(from)) && stands(to) && holds_some(from)
+        });
+        moves.map(|(from, to)| Step::Move { from: from.clone(), to: to.clone() }).collect()
+    }
+
+    /// The former cgroups among those whose population changed, with the ones that take their processes.
+    pub(super) fn moved_by(&self, populated: &BTreeSet<CgroupPath>) -> Vec<CgroupPath> {
+        let moves = populated.iter().filter_map(|path| self.desired.moves.get_key_value(path));
+        moves.flat_map(|(from, to)| [from.clone(), to.clone()]).collect()
+    }
+
+    /// Whether former cgroups stand.
+    pub(super) fn has_former(&self) -> bool {
+        self.desired
+            .targets
+            .iter()
+            .any(|(path, target)| target.is_former() && self.standing.get(path).is_some())
+    }
+
+    /// Notes when former cgroups are to be looked at again.
+    pub(super) fn plan_look_at_former(&mut self) {
+        self.former_due = self.has_former().then(|| (self.clock)() + LOOK);
+    }
+
+    pub(super) fn former_due(&self) -> Option<Instant> {
+        self.former_due
+    }
+
+    /// Removes a retired cgroup, unless it still holds something.
+    pub(super) fn remove_retired(
+        &self,
+        path: &CgroupPath,
+        known: &Known,
+        permit: Option<&Permit>,
+    ) -> Result<Removal, crate::cgroup::Error> {
+        let Some(permit) = permit.filter(|_| known.is_removable()) else { return Ok(Removal::Populated) };
+        if self.driver.removes(path) {
+            let is_kept = self.is_charged(path, known)?;
+            return if is_kept {
+                Ok(Removal::Populated)
+            } else {
+                self.driver.remove(&self.root, path, permit)
+            };
+        }
+        // Its maker removes it.
+        match self.root.open(path).and_then(|dir| populated(&dir)) {
+            Ok(false) => Ok(Removal::Gone),
+            Ok(true) => Ok(Removal::Populated),
+            Err(error) if error.is_gone() => Ok(Removal::Gone),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a pod that runs elsewhere by now is still charged for memory in its former cgroup: processes that are moved
+    /// leave their charges behind. Once that is removed, they count as nobody's.
+    pub(super) fn is_charged(&self, path: &CgroupPath, known: &Known) -> Result<bool, crate::cgroup::Error> {
+        let OwnerLevel::Pod { uid, .. } = &known.owner.level else { return Ok(false) };
+        if !self.desired.targets.get(path).is_some_and(Target::is_former) {
+            return Ok(false);
+        }
+        let bytes = match self.root.open(path).and_then(|dir| usage_bytes(&dir)) {
+            Ok(bytes) => bytes.unwrap_or(0),
+            Err(error) if error.is_gone() => 0,
+            Err(error) => return Err(error),
+        };
+        let is_own = |known: &&Known| !known.is_retired && known.owner.level.uid() == Some(uid);
+        let runs = || {
+            let mut present = self.standing.iter().filter(|(_, known)| is_own(known));
+            present.any(|(path, _)| self.root.open(path).is_ok_and(|dir| populated(&dir).unwrap_or(false)))
+        };
+        Ok(bytes > RESIDUE_BYTES && runs())
+    }
+}
+
+/// Where the pods of the plan stand.
+fn present(desired: &Desired) -> BTreeMap<PodUid, Present> {
+    let mut pods: BTreeMap<PodUid, Present> = BTreeMap::new();
+    for (path, target) in &desired.targets {
+        let level = target.owner.as_ref().map(|owner| &owner.level);
+        let Some((level, uid)) = level.and_then(|level| Some((level, level.uid()?))) else { continue };
+        let present = pods.entry(uid.clone()).or_default();
+        match level.container() {
+            Some(container) => drop(present.containers.insert(container.to_owned(), path.clone())),
+            None => present.pod = Some(path.clone()),
+        }
+    }
+    pods
+}
