@@ -82,7 +82,7 @@ use self::{
 };
 pub use self::{reload::Load, unfit::Unfit};
 use crate::{
-    cgroup::Index,
+    cgroup::{Index, MOUNT},
     config::Config,
     evict::{Reflex, Teller},
     journal::Journal,
@@ -191,7 +191,11 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let recorded = Arc::new(AtomicU64::new(0));
     let pledges = recovery::take_up(&config, &host, &journal, &recorded, &mut desired);
     let (sender, mut reflexions) = mpsc::unbounded_channel();
-    let teller = Arc::new(Mutex::new(Teller::new(config.hash()).with_pressure(Path::new(NODE_PRESSURE))));
+    let pods = Path::new(MOUNT).join(desired.kubepods().as_str().trim_start_matches('/'));
+    let teller = Teller::new(config.hash())
+        .with_pressure(Path::new(NODE_PRESSURE))
+        .with_shared_memory(Path::new("/proc"), &pods);
+    let teller = Arc::new(Mutex::new(teller));
     let mut recording = Recording::start(&config, &host, &journal);
     let mut desk = Desk::open(&config.state_dir, &host.boot_id, &journal);
     let evictions = Evictions::new(&journal, &being_evicted, desk.view(), &sender, &workers);

@@ -5,6 +5,7 @@
 //!                      │ reports                                     │ victims, old sets
 //!                      ▼                                             ▼
 //!                 teller thread ─► events                       reaper thread ─► process_mrelease, close
+//!                                                               drain thread ─► per-CPU lists, after a death
 //!                                                               brake thread ─► memory.high of the next candidate
 //!                                                               hook thread ─► the administrator's program, before a kill
 //! ```
@@ -17,6 +18,7 @@ mod brake;
 mod by_hand;
 mod candidate;
 mod core;
+mod drain;
 mod endings;
 mod executor;
 mod failure;

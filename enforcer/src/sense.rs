@@ -39,7 +39,7 @@ pub use self::{
     edge::{EdgeSource, Readiness, SourceState},
     edge_ring::EdgeRing,
     error::SenseError,
-    free_lists::FreeLists,
+    free_lists::{FreeLists, FreeListsRead},
     guard::{
         ForeignWrite, Guard, GuardCounts, GuardError, GuardEvent, Kept, KindCounts, PidNamespace, Process,
         ScoreCause, Sight, WrongScore,

@@ -42,6 +42,7 @@ mod restart;
 mod returning;
 mod soft;
 mod stubborn;
+mod tmpfs;
 
 const MIB: u64 = 1 << 20;
 const THRESHOLD_BYTES: u64 = 200 * MIB;

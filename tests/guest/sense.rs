@@ -4,6 +4,7 @@ use enforcer_tests::wait::PATIENCE;
 
 mod cgroup;
 mod edges;
+mod free_lists;
 mod guard;
 mod snapshot;
 mod stalls;

@@ -100,6 +100,8 @@ impl Listener for Ear {
             | Report::Suppressed { .. }
             | Report::ToBeAsked { .. }
             | Report::Hooked { .. }
+            | Report::SharedMemoryHeld { .. }
+            | Report::SharedMemoryFreed { .. }
             | Report::Blind(..)
             | Report::Sighted(_)
             | Report::Stuck(_) => return,

@@ -335,6 +335,11 @@ impl Candidate {
         self.read_charged(short, buffer)
     }
 
+    /// Whether it holds a process, or may.
+    pub(super) fn is_populated(&self) -> bool {
+        !executor::holds_nobody(self)
+    }
+
     /// Reads what it is charged for right now, whether or not it holds a process.
     pub(super) fn charged(&self) -> Reading {
         self.read_charged(Resource::Memory, &mut [0; stat::BUFFER_BYTES])

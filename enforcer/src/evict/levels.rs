@@ -1,7 +1,7 @@
 //! What can run short beside the node's memory: the pods' own share of it, and process ids. Read only where a threshold
 //! asks for it.
 
-use super::stat;
+use super::{drain::Drain, stat};
 use crate::{
     model::CgroupPath,
     policy::{
@@ -9,7 +9,7 @@ use crate::{
         threshold::Signal,
     },
     sense::{
-        AvailableMemory, FreeLists, PodsMemory, Sampler, TaskCount, Tasks,
+        AvailableMemory, PodsMemory, Sampler, TaskCount, Tasks,
         snapshot::{Charge, Missing, Seen},
     },
 };
@@ -50,7 +50,7 @@ const SIGNALS: [Signal; 2] = [Signal::AllocatableMemoryAvailable, Signal::PidAva
 #[derive(Debug)]
 pub(super) struct Levels {
     tasks: Seen<Tasks>,
-    free_lists: Option<FreeLists>,
+    free_lists: Option<Drain>,
     pods: Option<Box<PodsMemory>>,
     pods_read: Option<PodsRead>,
     tasks_level: Option<Level>,
@@ -72,7 +72,7 @@ struct PodsRead {
 }
 
 impl Levels {
-    pub(super) fn new(tasks: Seen<Tasks>, free_lists: Option<FreeLists>) -> Self {
+    pub(super) fn new(tasks: Seen<Tasks>, free_lists: Option<Drain>) -> Self {
         Self {
             tasks,
             free_lists,
@@ -144,11 +144,18 @@ impl Levels {
         level
     }
 
-    /// What lies free on the kernel's per-CPU lists and is not available yet, in bytes; 0 where it does not matter, or cannot
-    /// be read.
+    /// Has the kernel give back what the death of that eviction's victim has left on per-CPU lists.
+    pub(super) fn drain(&mut self, number: u64, now_ns: u64) {
+        if let Some(lists) = &mut self.free_lists {
+            lists.ask(number, now_ns);
+        }
+    }
+
+    /// What lies free on the kernel's per-CPU lists and is on its way back, in bytes; 0 where it does not matter, or cannot be
+    /// read.
     pub(super) fn free_lists(&mut self, now_ns: u64, engine: &Engine) -> u64 {
         match &mut self.free_lists {
-            Some(lists) if engine.counts_free_lists(now_ns) => lists.read().unwrap_or(0),
+            Some(lists) if engine.counts_free_lists(now_ns) => lists.coming_bytes(now_ns).unwrap_or(0),
             Some(_) | None => 0,
         }
     }

@@ -10,12 +10,12 @@ use std::{
     time::Duration,
 };
 
-use rustix::{event::EventfdFlags, io::Errno, mm::MlockAllFlags, rand::GetRandomFlags};
+use rustix::{event::EventfdFlags, io::Errno, mm::MlockAllFlags, rand::GetRandomFlags, time::ClockId};
 
 use super::{
     brake::{self, Braking},
     candidate::Candidate,
-    gentle,
+    drain, gentle,
     hook::{self, HookProgram, Hooks, Job},
     levels::Levels,
     listener::{self, HELD_BACK, Listener},
@@ -27,7 +27,7 @@ use super::{
     rehearsal::{self, Rehearsal},
     report::Report,
     scheduling::Scheduling,
-    turn::{Turn, Wiring},
+    turn::{Turn, Wiring, now_ns},
 };
 use crate::{
     config::PreKillHook,
@@ -38,8 +38,8 @@ use crate::{
     },
     recorder::Tap,
     sense::{
-        Available, EdgeSource, FreeLists, MeminfoError, MemoryAvailableSource, PROC_MEMINFO, PodsMemory,
-        Tasks, snapshot::Charge,
+        Available, EdgeSource, MeminfoError, MemoryAvailableSource, PROC_MEMINFO, PodsMemory, Tasks,
+        snapshot::Charge,
     },
 };
 
@@ -283,12 +283,13 @@ impl Reflex {
             scheduled: Ok(()),
         };
         let cpus = config.cpus;
-        let free_lists = match config.memory_available_source {
-            MemoryAvailableSource::MemAvailable => FreeLists::open(&config.proc)
+        let drained = match config.memory_available_source {
+            MemoryAvailableSource::MemAvailable => drain::open(&config.proc)
                 .inspect_err(|error| {
                     tracing::warn!(
-                        path = %config.proc.join("zoneinfo").display(), %error,
-                        "what a victim gave back to per-CPU lists is not seen: another may be evicted before it is"
+                        proc = %config.proc.display(), %error,
+                        "zoneinfo or sys/vm/stat_refresh cannot be opened: what a victim leaves on per-CPU lists does not \
+                         count, and another may be evicted before it is available"
                     );
                 })
                 .ok(),
@@ -296,7 +297,12 @@ impl Reflex {
             MemoryAvailableSource::Kubelet => None,
         };
         let (from_reap, from_brake) = (from_helper(&shared, &teller), from_helper(&shared, &teller));
-        let levels = Levels::new(Tasks::open(&config.proc), free_lists);
+        let (mut drain, drainer) = drained.unzip();
+        if let Some(drain) = &mut drain {
+            // A victim of the process before this one may just have died.
+            drain.ask(0, now_ns(ClockId::Boottime));
+        }
+        let levels = Levels::new(Tasks::open(&config.proc), drain);
         let wiring = Wiring {
             shared,
             available,
@@ -326,6 +332,9 @@ impl Reflex {
             });
         })?;
         reflex.start("enforcer-reap", move || reap::run(&work, from_reap))?;
+        if let Some(drainer) = drainer {
+            reflex.start("enforcer-drain", move || drain::run(drainer))?;
+        }
         let mail = Arc::clone(&reflex.shared);
         reflex.start("enforcer-brake", move || {
             brake::run(&braking, book, |outcome| mail.answer(outcome), from_brake);

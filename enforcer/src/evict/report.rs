@@ -180,6 +180,20 @@ pub enum Report {
     },
     /// A limit that was changed for an eviction cannot be put back and is tried again, or it is put back at last.
     Stuck(Box<Stuck>),
+    /// Memory is short, and shared memory that no process maps is more than the threshold: no eviction gives it back.
+    SharedMemoryHeld {
+        /// How much there is at the least.
+        bytes: u64,
+        /// The threshold, in bytes.
+        limit_bytes: u64,
+        /// The candidates, of whose cgroups some may be charged for it.
+        members: Arc<[Arc<Candidate>]>,
+    },
+    /// It is less than half of the threshold again.
+    SharedMemoryFreed {
+        /// How much is left.
+        bytes: u64,
+    },
     /// What a signal measures cannot be read: until it can, nothing is decided for its sake.
     Blind(Signal, Blindness),
     /// It can be read again.

@@ -2,6 +2,7 @@
 
 mod hook;
 mod reasons;
+mod shared;
 
 use std::{
     collections::BTreeMap,
@@ -15,6 +16,7 @@ use ulid::Ulid;
 use self::{
     hook::Untold,
     reasons::{brake_refusal, kill_reason, suppression, unarmed_data},
+    shared::Places,
 };
 use super::{
     candidate::{Candidate, Identity},
@@ -35,6 +37,9 @@ use crate::{
     sense::snapshot::{Stall, Stalls},
 };
 
+/// What is degraded where shared memory that no process maps takes up what a threshold is to keep free.
+const SHARED_MEMORY: &str = "sharedMemory";
+
 /// Makes events of reports.
 #[derive(Clone, Debug)]
 pub struct Teller {
@@ -44,19 +49,35 @@ pub struct Teller {
     unarmed: Thresholds,
     /// Where the node's pressure of memory is read, if it is told.
     pressure: Option<PathBuf>,
+    /// Where shared memory is looked for that no process maps, if it is told.
+    places: Option<Places>,
 }
 
 impl Teller {
     /// With the hash of the configuration in force, which every decision names.
     #[must_use]
     pub fn new(config_hash: String) -> Self {
-        Self { config_hash, hooks: Untold::default(), unarmed: Thresholds::new(), pressure: None }
+        Self {
+            config_hash,
+            hooks: Untold::default(),
+            unarmed: Thresholds::new(),
+            pressure: None,
+            places: None,
+        }
     }
 
     /// Tells with every decision what that file says, usually [`NODE_PRESSURE`](crate::sense::NODE_PRESSURE).
     #[must_use]
     pub fn with_pressure(self, pressure: &Path) -> Self {
         Self { pressure: Some(pressure.to_owned()), ..self }
+    }
+
+    /// Tells where shared memory lies that no process maps: by the mounts of that `/proc`, and by the cgroups of the pods, all of
+    /// them below the folder `kubepods`.
+    #[must_use]
+    pub fn with_shared_memory(self, proc: &Path, kubepods: &Path) -> Self {
+        let places = Places { proc: proc.to_owned(), kubepods: kubepods.to_owned() };
+        Self { places: Some(places), ..self }
     }
 
     /// Takes the hash of another configuration that is in force from now on.
@@ -145,6 +166,19 @@ impl Teller {
                 let data = json!({"signal": signal.as_str(), "reason": reason, "message": message});
                 Event { kind: EventType::EvictionSuppressed, subject: Subject::Node, data }
             }
+            Report::SharedMemoryHeld { bytes, limit_bytes, members } => {
+                let held = self.places.as_ref().map(|places| places.look(members)).unwrap_or_default();
+                let data = json!({
+                    "what": SHARED_MEMORY,
+                    "message": held.message(*bytes, *limit_bytes),
+                    "sharedMemory": held.data(*bytes),
+                });
+                Event { kind: EventType::DegradedEntered, subject: Subject::Node, data }
+            }
+            Report::SharedMemoryFreed { bytes } => {
+                let data = json!({"what": SHARED_MEMORY, "sharedMemory": {"unmappedBytes": bytes}});
+                Event { kind: EventType::DegradedLeft, subject: Subject::Node, data }
+            }
             Report::Blind(signal, why) => {
                 let data = json!({
                     "what": signal.as_str(),
@@ -174,6 +208,14 @@ impl Teller {
         let Stalls { some, full } = Stalls::parse(&text).ok()?;
         let percent = |stall: Stall| f64::from(stall.avg10_centipercent) / 100.0;
         Some(json!({"someAvg10Percent": percent(some), "fullAvg10Percent": percent(full)}))
+    }
+
+    /// Shared memory that no process maps, where it is more than the threshold keeps free: no eviction gives that back.
+    fn shared_memory(&self, decision: &Decision, members: &[Arc<Candidate>]) -> Option<Value> {
+        let Shortage { threshold, .. } = decision.shortage;
+        let is_of_memory = decision.shortage.resource() == Resource::Memory;
+        let bytes = Some(decision.unmapped_shmem_bytes).filter(|bytes| is_of_memory && *bytes > threshold)?;
+        Some(self.places.as_ref().map(|places| places.look(members)).unwrap_or_default().data(bytes))
     }
 
     fn decided(&self, id: Ulid, decision: &Decision, members: &[Arc<Candidate>]) -> Event {
@@ -223,6 +265,10 @@ impl Teller {
             }
             data.extend(self.pressure().map(|pressure| (String::from("pressure"), pressure)));
             data.append(&mut shortage_data(&decision.shortage));
+            if decision.free_lists_bytes > 0 {
+                data.insert("freeListsBytes".into(), json!(decision.free_lists_bytes));
+            }
+            data.extend(self.shared_memory(decision, members).map(|held| (SHARED_MEMORY.to_owned(), held)));
             data.extend(hooked(hook::planned(decision.hook)));
             if let Some(returned) = decision.returned {
                 data.append(&mut returned_data(returned, decision.decided_ns));

@@ -393,6 +393,8 @@ impl Turn {
 
     /// Reads the node; with `fresh` all of it, otherwise what may have changed.
     fn sample(&mut self, fresh: bool) -> Option<NodeSample> {
+        // Before what is available: what comes back between the two counts twice at one look, rather than not at all.
+        let free_lists_bytes = self.wiring.levels.free_lists(now_ns(ClockId::Boottime), self.core.engine());
         let read = self.wiring.available.read();
         let now_ns = now_ns(ClockId::Boottime);
         self.counters().samples.fetch_add(1, Ordering::Relaxed);
@@ -409,7 +411,6 @@ impl Turn {
                 let allocatable =
                     levels.pods(now_ns, available_bytes, engine, fresh, &mut self.buffer, members);
                 let pids = levels.tasks(engine);
-                let free_lists_bytes = levels.free_lists(now_ns, engine);
                 for (signal, missing) in levels.news().iter() {
                     self.tell(match missing {
                         Some(missing) => Report::Blind(*signal, Blindness::Level(*missing)),
@@ -420,6 +421,7 @@ impl Turn {
                     allocatable,
                     pids,
                     free_lists_bytes,
+                    unmapped_shmem_bytes: self.wiring.available.unmapped_shmem_bytes(),
                     fill_bytes_per_second: self.sampler.fill_bytes_per_second(),
                     ..NodeSample::memory(now_ns, available_bytes, total_bytes)
                 })
@@ -439,6 +441,9 @@ impl Turn {
         let Some(current) = self.current.as_ref().filter(|current| current.number == number) else { return };
         let resource = current.decision.shortage.resource();
         let progress = executor::progress(&current.candidate, resource, self.buffer.as_mut_slice());
+        if !progress.populated {
+            self.wiring.levels.drain(number, now_ns(ClockId::Boottime));
+        }
         let actions = self.core.step(Input::Outcome(Outcome::Progress {
             number,
             now_ns: now_ns(ClockId::Boottime),
@@ -464,6 +469,8 @@ impl Turn {
                     Action::Suppressed { now_ns, signal, reason } => {
                         self.tell(Report::Suppressed { now_ns, signal, reason });
                     }
+                    Action::SharedMemoryHeld { bytes, limit_bytes, .. } => self.tell_held(bytes, limit_bytes),
+                    Action::SharedMemoryFreed { bytes, .. } => self.tell(Report::SharedMemoryFreed { bytes }),
                     Action::LookAgainWithin(within_ns) => self.look_within_ns = Some(within_ns),
                     Action::ReadUsages(resource) => next = self.read_usages(resource),
                     Action::Evict => next = self.evict(),

@@ -13,11 +13,13 @@ mod brake;
 mod breaker;
 mod candidates;
 mod choice;
+mod free_lists;
 mod hook;
 mod input;
 mod outcome;
 mod ranking;
 mod settings;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod victim;
@@ -72,10 +74,6 @@ const WATCH_GRACE_NS: u64 = 100 * MS;
 /// How often the node is looked at in a shortage in which nothing is to be done.
 const IDLE_SHORTAGE_NS: u64 = 100 * MS;
 
-/// How long after a death what lies free on the kernel's per-CPU lists counts as well. The kernel halves the lists of a
-/// CPU that is at rest every five seconds (`decay_pcp_high` in `mm/page_alloc.c`).
-const FREE_LISTS_NS: u64 = 20_000 * MS;
-
 /// How long nothing is begun after a soft eviction could not be recorded.
 const UNRECORDED_PAUSE_NS: u64 = 10_000 * MS;
 
@@ -128,6 +126,10 @@ pub struct Engine {
     died_ns: Option<u64>,
     /// What lay free on the kernel's per-CPU lists at the latest look.
     free_lists_bytes: u64,
+    /// Shared memory that no process mapped at the latest look, in bytes.
+    unmapped_shmem_bytes: u64,
+    /// As long as there is more of it than a threshold keeps free: that threshold, in bytes.
+    shared_memory_limit_bytes: Option<u64>,
 }
 
 impl Engine {
@@ -158,6 +160,8 @@ impl Engine {
             exhausted_in_ns: None,
             died_ns: None,
             free_lists_bytes: 0,
+            unmapped_shmem_bytes: 0,
+            shared_memory_limit_bytes: None,
         }
     }
 
@@ -311,6 +315,7 @@ impl Engine {
     fn see(&mut self, node: &NodeSample, actions: &mut Actions) {
         let now_ns = node.now_ns;
         self.free_lists_bytes = node.free_lists_bytes;
+        self.unmapped_shmem_bytes = node.unmapped_shmem_bytes;
         let verdict = self.pressure.observe(now_ns, &node.observations());
         let is_lowered = self.arms.is_lowered(node);
         for (place, (tracked, slot)) in self.pressure.thresholds().zip(&mut self.episodes).enumerate() {
@@ -362,6 +367,7 @@ impl Engine {
             push(actions, Action::Conditions(verdict.conditions));
         }
         self.report_arming(actions);
+        self.watch_shared_memory(node, actions);
         self.hurry(node, actions);
         self.ease(actions);
     }
@@ -411,9 +417,20 @@ impl Engine {
         }
     }
 
-    /// What may be decided on now: the first threshold that is due, even with what the last victim is still to give back.
-    /// One that is not armed waits for all that are, and for the end of the eviction that is under way.
+    /// What may be decided on now: the first threshold that is due, even with what the last victim is still to give back and
+    /// what is on its way from per-CPU lists. One that is not armed waits for all that are, and for the end of the eviction
+    /// that is under way.
     fn may_decide(&self, now_ns: u64) -> Option<Reclaim> {
+        self.due_despite(now_ns, |reclaim| self.on_free_lists(now_ns, reclaim))
+    }
+
+    /// Whether something could be decided on, were nothing on its way from per-CPU lists.
+    fn may_decide_without(&self, now_ns: u64) -> bool {
+        self.due_despite(now_ns, |_| 0).is_some()
+    }
+
+    /// What may be decided on, if so much more is on its way.
+    fn due_despite(&self, now_ns: u64, more: impl Fn(&Reclaim) -> u64) -> Option<Reclaim> {
         let acts = match self.mode {
             Mode::Observe => false,
             Mode::DryRun | Mode::Enforce => true,
@@ -432,7 +449,8 @@ impl Engine {
             if resource.is_some_and(|resource| now_ns < self.nobody_until_ns[resource.place()]) {
                 return false;
             }
-            reclaim.available.saturating_add(self.coming(now_ns, reclaim)) < reclaim.target
+            reclaim.available.saturating_add(self.credit(reclaim)).saturating_add(more(reclaim))
+                < reclaim.target
         };
         let mut armed = self.pressure.due().filter(|reclaim| self.is_armed(&reclaim.threshold));
         armed.find(&may).or_else(|| {
@@ -441,32 +459,15 @@ impl Engine {
         })
     }
 
+    /// What the last victim is still to give back of what that threshold is about.
+    fn credit(&self, reclaim: &Reclaim) -> u64 {
+        let resource = Resource::of(reclaim.threshold.signal);
+        self.victim.zip(resource).map_or(0, |(victim, resource)| victim.credit(resource))
+    }
+
     /// What is still to come of what that threshold is about: from the last victim, and from the kernel's own lists.
     fn coming(&self, now_ns: u64, reclaim: &Reclaim) -> u64 {
-        let resource = Resource::of(reclaim.threshold.signal);
-        let credit = self.victim.zip(resource).map_or(0, |(victim, resource)| victim.credit(resource));
-        credit.saturating_add(self.on_free_lists(now_ns, reclaim))
-    }
-
-    /// Whether [`NodeSample::free_lists_bytes`] matters at the moment: memory is short soon after a victim's death.
-    #[must_use]
-    pub fn counts_free_lists(&self, now_ns: u64) -> bool {
-        let is_recent = self.died_ns.is_some_and(|died_ns| now_ns.saturating_sub(died_ns) < FREE_LISTS_NS);
-        is_recent && self.pressure.due().any(|reclaim| reclaim.threshold.signal == Signal::MemoryAvailable)
-    }
-
-    /// What is free and not seen as available, soon after a victim's death.
-    ///
-    /// Freed pages go to the lists of the CPU that freed them first, which since Linux 6.7 grow to an eighth of the memory,
-    /// and `MemAvailable` leaves them out: of a victim of 240 MiB 80 were seen as available in a guest of 2 GiB, with the
-    /// rest on the lists for seconds. The kernel takes from them before it kills (`drain_all_pages`), so nobody else should
-    /// die for these. But other CPUs cannot take from them, and so no more than half of the threshold is trusted to them.
-    fn on_free_lists(&self, now_ns: u64, reclaim: &Reclaim) -> u64 {
-        if reclaim.threshold.signal == Signal::MemoryAvailable && self.counts_free_lists(now_ns) {
-            self.free_lists_bytes.min(reclaim.amount / 2)
-        } else {
-            0
-        }
+        self.credit(reclaim).saturating_add(self.on_free_lists(now_ns, reclaim))
     }
 
     /// Whether the usages are to be read, and for which resource's sake.
@@ -498,7 +499,8 @@ impl Engine {
             tracked.threshold.is_hard() && is_met && self.is_armed(&tracked.threshold)
         };
         let short = self.pressure.thresholds().zip(&self.episodes).any(hard).then_some(IDLE_SHORTAGE_NS);
-        if let Some(within_ns) = watch.or(short) {
+        let lists = self.waits_for_free_lists(now_ns).then_some(free_lists::WATCH_NS);
+        if let Some(within_ns) = watch.or(lists).or(short) {
             push(actions, Action::LookAgainWithin(within_ns));
         }
     }
@@ -534,5 +536,5 @@ wire!(struct Episode { crossed_ns, met, last_met_ns });
 wire!(struct Engine {
     settings, mode, candidates, arms, breaker, pressure, episodes, conditions, told, victim, decision, decided,
     quiet_until_ns, soft_quiet_until_ns, nobody_until_ns, is_forgotten, baseline_due_ns, asked_for, brakes,
-    back_offs, exhausted_in_ns, died_ns, free_lists_bytes,
+    back_offs, exhausted_in_ns, died_ns, free_lists_bytes, unmapped_shmem_bytes, shared_memory_limit_bytes,
 });

@@ -216,6 +216,7 @@ mod tests {
                 pids: None,
                 fill_bytes_per_second: 0,
                 free_lists_bytes: 0,
+                unmapped_shmem_bytes: 0,
             },
         }
     }

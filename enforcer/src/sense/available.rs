@@ -22,6 +22,7 @@ pub enum MemoryAvailableSource {
 pub struct Available {
     summary: Box<Meminfo>,
     source: MemoryAvailableSource,
+    unmapped_shmem_bytes: u64,
 }
 
 /// How much there is.
@@ -36,7 +37,8 @@ pub struct AvailableMemory {
 impl Available {
     /// Measures by the memory summary at `meminfo`.
     pub fn open(meminfo: &Path, source: MemoryAvailableSource) -> Result<Self, MeminfoError> {
-        let mut available = Self { summary: Box::new(Meminfo::open(meminfo)?), source };
+        let mut available =
+            Self { summary: Box::new(Meminfo::open(meminfo)?), source, unmapped_shmem_bytes: 0 };
         available.read()?;
         Ok(available)
     }
@@ -51,7 +53,16 @@ impl Available {
                 memory.total_bytes.saturating_sub(working_set_bytes)
             }
         };
+        self.unmapped_shmem_bytes = memory.unmapped_shmem_bytes;
         Ok(AvailableMemory { available_bytes, total_bytes: memory.total_bytes })
+    }
+
+    /// Shared memory that no process mapped at the latest reading, at the least ([`MemoryInfo::unmapped_shmem_bytes`]).
+    ///
+    /// [`MemoryInfo::unmapped_shmem_bytes`]: super::MemoryInfo::unmapped_shmem_bytes
+    #[must_use]
+    pub fn unmapped_shmem_bytes(&self) -> u64 {
+        self.unmapped_shmem_bytes
     }
 }
 

@@ -14,6 +14,15 @@ use super::{
 /// The zones of memory, in their usual place below `/proc`.
 const ZONEINFO: &str = "zoneinfo";
 
+/// What the lists hold, all of them together.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct FreeListsRead {
+    /// Free pages on them, in bytes.
+    pub free_bytes: u64,
+    /// The most that they may hold just now, in bytes: since Linux 6.7 the kernel adapts that.
+    pub most_bytes: u64,
+}
+
 /// The free pages on the lists that each CPU has for itself, which the kernel counts neither as free nor as available
 /// (`pagesets` in `mm/vmstat.c`, `zoneinfo_show_print`). Reading allocates nothing.
 #[derive(Debug)]
@@ -31,18 +40,19 @@ impl FreeLists {
         Ok(Self { file, buffer, page_bytes: page_bytes() })
     }
 
-    /// What lies on all of them together, in bytes.
-    pub fn read(&mut self) -> Seen<u64> {
+    /// Reads what they hold.
+    pub fn read(&mut self) -> Seen<FreeListsRead> {
         let text = read_whole(&self.file, &mut self.buffer)?;
-        Ok(count(text).saturating_mul(self.page_bytes))
+        let bytes = |key: &[u8]| sum(text, key).saturating_mul(self.page_bytes);
+        Ok(FreeListsRead { free_bytes: bytes(b"count:"), most_bytes: bytes(b"high:") })
     }
 }
 
-/// The pages of all `count:` lines.
-fn count(text: &[u8]) -> u64 {
+/// The pages of all lines of that key.
+fn sum(text: &[u8], key: &[u8]) -> u64 {
     let lines = text.split(|byte| *byte == b'\n');
-    let counts = lines.filter_map(|line| text::number(line.trim_ascii_start().strip_prefix(b"count:")?));
-    counts.fold(0, u64::saturating_add)
+    let pages = lines.filter_map(|line| text::number(line.trim_ascii_start().strip_prefix(key)?));
+    pages.fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]
@@ -81,9 +91,12 @@ Node 0, zone    DMA32
         let proc = tempfile::tempdir().unwrap();
         fs::write(proc.path().join(ZONEINFO), TEXT).unwrap();
         let mut lists = FreeLists::open(proc.path()).unwrap();
-        assert_eq!(lists.read(), Ok((7 + 7_337 + 2_134) * lists.page_bytes));
+        let page_bytes = lists.page_bytes;
+        let read =
+            FreeListsRead { free_bytes: (7 + 7_337 + 2_134) * page_bytes, most_bytes: 8_834 * page_bytes };
+        assert_eq!(lists.read(), Ok(read));
         fs::write(proc.path().join(ZONEINFO), "no zones\n").unwrap();
-        assert_eq!(lists.read(), Ok(0));
+        assert_eq!(lists.read(), Ok(FreeListsRead::default()));
     }
 
     #[test]

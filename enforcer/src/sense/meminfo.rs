@@ -23,6 +23,10 @@ pub struct MemoryInfo {
     /// What is in use as the kubelet reckons it: `AnonPages` and all file pages (`Cached`, `Buffers`, `SwapCached`) but for
     /// `Inactive(file)`, and 0 if there are more of those; the kernel's own use is left out. None if a line of them is missing.
     pub working_set_bytes: Option<u64>,
+    /// Shared memory and files in tmpfs that no process maps, at the least: `Shmem` less `Mapped`. The kernel does not tell
+    /// mapped files apart from mapped shared memory, so there may be more, by as much as is mapped of files. 0 if either
+    /// line is missing.
+    pub unmapped_shmem_bytes: u64,
     /// `SwapTotal`.
     pub swap_total_bytes: u64,
     /// `SwapFree`.
@@ -71,6 +75,7 @@ fn parse(text: &[u8]) -> Option<MemoryInfo> {
     let (mut total, mut free, mut available, mut swap_total, mut swap_free) = (None, None, None, None, None);
     let (mut anon, mut cached, mut buffers, mut swap_cached, mut inactive_file) =
         (None, None, None, None, None);
+    let (mut shmem, mut mapped) = (None, None);
     let end = text.iter().rposition(|byte| *byte == b'\n')?;
     for line in text.get(..end)?.split(|byte| *byte == b'\n') {
         let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
@@ -84,6 +89,8 @@ fn parse(text: &[u8]) -> Option<MemoryInfo> {
             b"Buffers" => &mut buffers,
             b"SwapCached" => &mut swap_cached,
             b"Inactive(file)" => &mut inactive_file,
+            b"Shmem" => &mut shmem,
+            b"Mapped" => &mut mapped,
             b"SwapTotal" => &mut swap_total,
             b"SwapFree" => &mut swap_free,
             _ => continue,
@@ -95,6 +102,7 @@ fn parse(text: &[u8]) -> Option<MemoryInfo> {
         free_bytes: free?,
         available_bytes: available?,
         working_set_bytes: working_set(anon, &[cached, buffers, swap_cached.or(Some(0))], inactive_file),
+        unmapped_shmem_bytes: shmem.unwrap_or(0).saturating_sub(mapped.unwrap_or(u64::MAX)),
         // A kernel without swap leaves the lines out.
         swap_total_bytes: swap_total.unwrap_or(0),
         swap_free_bytes: swap_free.unwrap_or(0),
@@ -160,6 +168,14 @@ mod tests {
         assert_eq!(working_set(&text(10, 10, 500)), Some(0), "more idle cache than usage");
         assert_eq!(working_set(TEXT), None, "lines are missing");
         assert_eq!(working_set(&text(u64::MAX / 1_024, 1_000, 0)), None, "more than there can be");
+    }
+
+    #[test]
+    fn shared_memory_that_nobody_maps_is_what_exceeds_all_that_is_mapped() {
+        let unmapped = |lines: &str| parse(format!("{TEXT}{lines}").as_bytes()).unwrap().unmapped_shmem_bytes;
+        assert_eq!(unmapped("Mapped: 100 kB\nShmem: 1300 kB\n"), 1_200 * 1_024);
+        assert_eq!(unmapped("Mapped: 1300 kB\nShmem: 100 kB\n"), 0);
+        assert_eq!(unmapped("Shmem: 1300 kB\n"), 0, "how much is mapped is not known");
     }
 
     #[test]

@@ -25,6 +25,9 @@ pub struct UsageView {
     pub file_bytes: u64,
     /// `shmem`.
     pub shmem_bytes: u64,
+    /// `file_mapped`.
+    #[serde(default)]
+    pub file_mapped_bytes: u64,
     /// How many tasks it has, where that was read.
     pub process_count: Option<u64>,
 }
@@ -38,8 +41,15 @@ impl UsageView {
             Reading::Missing => (true, Usage::default()),
             Reading::Usage(usage) => (false, *usage),
         };
-        let Usage { current_bytes, working_set_bytes, anon_bytes, file_bytes, shmem_bytes, process_count } =
-            usage;
+        let Usage {
+            current_bytes,
+            working_set_bytes,
+            anon_bytes,
+            file_bytes,
+            shmem_bytes,
+            file_mapped_bytes,
+            process_count,
+        } = usage;
         Some(Self {
             cgroup_id: cgroup.0,
             stats_missing,
@@ -48,6 +58,7 @@ impl UsageView {
             anon_bytes,
             file_bytes,
             shmem_bytes,
+            file_mapped_bytes,
             process_count,
         })
     }
@@ -64,6 +75,7 @@ impl UsageView {
             anon_bytes: self.anon_bytes,
             file_bytes: self.file_bytes,
             shmem_bytes: self.shmem_bytes,
+            file_mapped_bytes: self.file_mapped_bytes,
             process_count: self.process_count,
         })
     }

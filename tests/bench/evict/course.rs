@@ -65,6 +65,7 @@ pub(crate) fn run(contender: Contender, workload: Workload, number: usize) -> an
         threshold_bytes: THRESHOLD_BYTES,
         pods: &seen.pods,
         expected: work.expected,
+        any_order: work.any_order,
         began_us: seen.began_us,
         samples: &seen.samples,
         events: &seen.events,

@@ -11,6 +11,10 @@ pub(crate) const WITNESS: &str = "vip";
 /// What it holds.
 const WITNESS_BYTES: u64 = 64 * MIB;
 
+/// Pods that are all alike.
+const HOGS: [&str; 10] =
+    ["hog-0", "hog-1", "hog-2", "hog-3", "hog-4", "hog-5", "hog-6", "hog-7", "hog-8", "hog-9"];
+
 /// One kind of work.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum Workload {
@@ -35,6 +39,9 @@ pub(crate) enum Workload {
     /// Three BestEffort pods that grow at once, each at its own rate
     #[value(name = "three-hogs")]
     ThreeHogs,
+    /// Ten BestEffort pods that grow at once, all by 40 MiB/s
+    #[value(name = "ten-hogs")]
+    TenHogs,
     /// A file larger than what is free, read again and again: nobody should die
     #[value(name = "churn")]
     Churn,
@@ -68,6 +75,8 @@ pub(crate) struct Work {
     pub(crate) pods: Vec<Spec>,
     /// Who should die, in this order, and nobody else.
     pub(crate) expected: &'static [&'static str],
+    /// Whether they may die in any order.
+    pub(crate) any_order: bool,
 }
 
 impl Workload {
@@ -96,6 +105,11 @@ impl Workload {
                 vec![within("ballast"), ramp("first", 0, 80), ramp("second", 0, 40), ramp("third", 0, 20)],
                 &["first", "second", "third"],
             ),
+            Self::TenHogs => {
+                let mut pods = vec![within("ballast")];
+                pods.extend(HOGS.map(|hog| ramp(hog, 0, 40)));
+                (pods, &HOGS)
+            }
             Self::Churn => {
                 let read = ["cache", "--file", "/dev/zram0", "--size", "1Gi"];
                 (vec![within("ballast"), growing("reader", 0, &read)], &[])
@@ -107,7 +121,7 @@ impl Workload {
         };
         let mut pods = vec![witness()];
         pods.extend(rest);
-        Work { pods, expected }
+        Work { pods, expected, any_order: self == Self::TenHogs }
     }
 }
 
@@ -159,7 +173,7 @@ mod tests {
     #[test]
     fn expected_victims_are_pods_that_grow() {
         for workload in Workload::value_variants() {
-            let Work { pods, expected } = workload.work(1_000 * MIB);
+            let Work { pods, expected, any_order: _ } = workload.work(1_000 * MIB);
             assert_eq!(pods[0].name, WITNESS, "{workload}");
             for victim in expected {
                 assert!(pods.iter().any(|pod| pod.name == *victim && pod.grows), "{workload}: {victim}");

@@ -27,10 +27,18 @@ pub struct Outcome {
     /// How far apart the looks were between which the crossing lay, or the first signal: the longer of both. Nothing is
     /// known better than that.
     pub uncertain_ms: f64,
-    /// Whether that is little enough to tell times and over-kills: a machine that stands still sees nothing.
+    /// Signals of which the looks around them do not tell whether they came before the crossing or after it.
+    #[serde(default)]
+    pub uncertain_signals: usize,
+    /// Whether that is little enough to tell times and over-kills, and no signal is uncertain: a machine that stands still sees
+    /// nothing.
     pub seen: bool,
     /// To the first signal to a pod.
     pub signal_ms: Option<f64>,
+    /// For each pod that was signalled after the first, to that signal: from the crossing since which too little was available,
+    /// or from the death of the victim before where that was later.
+    #[serde(default)]
+    pub following_ms: Vec<f64>,
     /// To the moment when nothing was left of the pod that was signalled first.
     pub dead_ms: Option<f64>,
     /// To the moment from which the threshold was available again after that signal.

@@ -55,8 +55,10 @@ pub struct Facts<'a> {
     pub threshold_bytes: u64,
     /// The first [`HOLDERS`] of them were watched by the sampler, in this order.
     pub pods: &'a [Pod],
-    /// Who should die, in this order.
+    /// Who should die, in this order, unless `any_order` says otherwise.
     pub expected: &'a [&'a str],
+    /// Whether those may die in any order: all alike.
+    pub any_order: bool,
     /// When the work began, in microseconds of `CLOCK_MONOTONIC`.
     pub began_us: u64,
     /// In order of time.
@@ -98,7 +100,7 @@ struct Hit<'a> {
 /// Makes the figures.
 #[must_use]
 pub fn reckon(facts: &Facts<'_>, told: Told) -> Outcome {
-    let Facts { threshold_bytes, pods, expected, began_us, samples, events } = *facts;
+    let Facts { threshold_bytes, pods, expected, any_order, began_us, samples, events } = *facts;
     let samples = from(samples, began_us);
     let hits = hits(facts);
     let crossed_us =
@@ -113,13 +115,20 @@ pub fn reckon(facts: &Facts<'_>, told: Told) -> Outcome {
     };
     let back_us = first.and_then(|first| back_us(samples, threshold_bytes, first.time_us));
     let name = |pod: usize| pods.get(pod).map_or("", |pod| pod.name.as_str());
-    let right = died.iter().map(|pod| name(*pod)).eq(expected.iter().copied())
-        && died.iter().all(|pod| emptied.contains_key(pod));
+    let mut should: Vec<&str> = expected.to_vec();
+    let mut did: Vec<&str> = died.iter().map(|pod| name(*pod)).collect();
+    if any_order {
+        should.sort_unstable();
+        did.sort_unstable();
+    }
+    let right = should == did && died.iter().all(|pod| emptied.contains_key(pod));
     let kernel_kills = hits.iter().filter(|hit| hit.kernel);
     let (late_looks, longest_look_us) = looks(samples);
     let moments = [crossed_us, first.map(|first| first.time_us)];
     let uncertain_us =
         moments.into_iter().flatten().map(|time_us| gap_us(samples, time_us)).max().unwrap_or(0);
+    let need = |first: &&Hit<'_>| need(first, &firsts, samples, threshold_bytes);
+    let uncertain_signals = firsts.iter().filter(|first| need(first) == Need::Unknown).count();
     Outcome {
         contender: told.contender,
         workload: told.workload,
@@ -130,14 +139,13 @@ pub fn reckon(facts: &Facts<'_>, told: Told) -> Outcome {
         right,
         crossed: crossed_us.is_some(),
         uncertain_ms: float(uncertain_us) / 1_000.0,
-        seen: uncertain_us <= BLIND_US,
+        uncertain_signals,
+        seen: uncertain_us <= BLIND_US && uncertain_signals == 0,
         signal_ms: first.and_then(|first| since_crossing(first.time_us)),
+        following_ms: following_ms(&firsts, &emptied, samples, threshold_bytes),
         dead_ms: gone_us.and_then(since_crossing),
         back_ms: back_us.and_then(since_crossing),
-        over_kills: firsts
-            .iter()
-            .filter(|first| is_over_kill(first, &firsts, samples, threshold_bytes))
-            .count(),
+        over_kills: firsts.iter().filter(|first| need(first) == Need::None).count(),
         signals: hits.len(),
         kernel_kills: kernel_kills.clone().count(),
         kernel_kills_spared: kernel_kills.filter(|hit| !expected.contains(&name(hit.pod))).count(),
@@ -245,19 +253,76 @@ fn back_us(samples: &[Sample], threshold_bytes: u64, after_us: u64) -> Option<u6
     samples.windows(BACK_LOOKS).find(|run| enough(run)).and_then(|run| run.first()).map(|first| first.time_us)
 }
 
-/// Whether enough was available when a pod was killed, or would have been with what the earlier victims still held.
-fn is_over_kill(hit: &Hit<'_>, firsts: &[Hit<'_>], samples: &[Sample], threshold_bytes: u64) -> bool {
+/// Whether a pod had to be killed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Need {
+    /// Too little was available, also with what the earlier victims still held.
+    Real,
+    /// Enough was available, or would have been with what the earlier victims still held.
+    None,
+    /// Enough at the look before the signal and too little at the look after it, which are far apart.
+    Unknown,
+}
+
+fn need(hit: &Hit<'_>, firsts: &[Hit<'_>], samples: &[Sample], threshold_bytes: u64) -> Need {
     let before = samples.partition_point(|sample| sample.time_us <= hit.time_us).saturating_sub(1);
-    let Some(last) = samples.get(before) else { return false };
-    let around = from(samples, last.time_us.min(hit.time_us.saturating_sub(LOOK_BEFORE_US)));
-    let around = around.iter().take_while(|sample| sample.time_us <= hit.time_us + LOOK_AFTER_US);
-    let available_bytes = around.map(|sample| sample.available_bytes).min().unwrap_or(last.available_bytes);
+    let Some(last) = samples.get(before) else { return Need::Real };
     let coming_bytes: u64 = firsts
         .iter()
         .filter(|earlier| earlier.time_us < hit.time_us && earlier.pod < HOLDERS)
         .filter_map(|earlier| last.held_bytes.get(earlier.pod))
         .sum();
-    available_bytes + coming_bytes >= threshold_bytes
+    let is_short = |sample: &Sample| sample.available_bytes + coming_bytes < threshold_bytes;
+    let around = from(samples, last.time_us.min(hit.time_us.saturating_sub(LOOK_BEFORE_US)));
+    let mut around = around.iter().take_while(|sample| sample.time_us <= hit.time_us + LOOK_AFTER_US);
+    if around.any(is_short) {
+        return Need::Real;
+    }
+    // The next look may be later than that: where it is, the crossing may have been before the signal.
+    if samples.get(before + 1).is_some_and(is_short) { Need::Unknown } else { Need::None }
+}
+
+/// For each pod but the first, from when somebody had to be killed to its signal, the kernel's left out.
+fn following_ms(
+    firsts: &[Hit<'_>],
+    emptied: &HashMap<usize, u64>,
+    samples: &[Sample],
+    threshold_bytes: u64,
+) -> Vec<f64> {
+    let pairs = firsts.windows(2).filter_map(|pair| match pair {
+        [one, next] => Some((one, next)),
+        _ => None,
+    });
+    let due = |one: &Hit<'_>, next: &Hit<'_>| {
+        let short_us = short_since_us(samples, threshold_bytes, next.time_us)?;
+        // One that is not dead yet when the next is signalled is nobody's reason to wait.
+        let dead_us = emptied.get(&one.pod).copied().filter(|dead_us| *dead_us <= next.time_us);
+        Some(dead_us.map_or(short_us, |dead_us| dead_us.max(short_us)))
+    };
+    pairs
+        .filter(|(_, next)| !next.kernel)
+        .filter_map(|(one, next)| Some(ms(due(one, next)?, next.time_us)))
+        .collect()
+}
+
+/// Since when too little has been available at a moment, but for fewer than [`BACK_LOOKS`] looks in a row; if it came just
+/// before the look that shows it, since that one.
+fn short_since_us(samples: &[Sample], threshold_bytes: u64, time_us: u64) -> Option<u64> {
+    let end = samples.partition_point(|sample| sample.time_us <= time_us);
+    let mut enough = 0;
+    let mut since_us = None;
+    for sample in samples.get(..end)?.iter().rev() {
+        if sample.available_bytes < threshold_bytes {
+            since_us = Some(sample.time_us);
+            enough = 0;
+        } else {
+            enough += 1;
+        }
+        if enough == BACK_LOOKS {
+            break;
+        }
+    }
+    since_us.or_else(|| samples.get(end).map(|next| next.time_us))
 }
 
 /// How fast the growing pods grew, together.

@@ -37,6 +37,15 @@ impl<'a> Series<'a> {
         values
     }
 
+    /// From the crossing to each signal but the first, of all runs that were seen, in order of size.
+    #[must_use]
+    pub fn following(&self) -> Vec<f64> {
+        let seen = self.runs.iter().filter(|run| run.seen);
+        let mut values: Vec<f64> = seen.flat_map(|run| run.following_ms.iter().copied()).collect();
+        values.sort_by(f64::total_cmp);
+        values
+    }
+
     /// Its median, if any run has one.
     #[must_use]
     pub fn median(&self, figure: impl Fn(&Outcome) -> Option<f64>) -> Option<f64> {
@@ -120,8 +129,10 @@ pub(super) mod samples {
             right: true,
             crossed: true,
             uncertain_ms: 1.3,
+            uncertain_signals: 0,
             seen: true,
             signal_ms: Some(4.0),
+            following_ms: Vec::new(),
             dead_ms: Some(100.0),
             back_ms: Some(101.0),
             over_kills: 0,

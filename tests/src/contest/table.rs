@@ -7,7 +7,7 @@ use super::{
 use crate::figures::{float, mib, rank};
 
 /// The head of each workload's part.
-const HEAD: &str = "                runs right unseen  signal ms       p99  dead ms  back ms  over  kernel kills  lowest  stall ms  cpu ms     RSS  died";
+const HEAD: &str = "                runs right unseen  signal ms       p99  next ms       p99  dead ms  back ms  over  kernel kills  lowest  stall ms  cpu ms     RSS  died";
 
 /// The whole table: a part for each workload, a line for each contender, and the bars.
 #[must_use]
@@ -65,17 +65,21 @@ fn share(part: usize, whole: usize) -> f64 {
 fn line(one: &Series<'_>) -> String {
     let signals = one.sorted(|run| run.if_seen(run.signal_ms));
     let p99 = (!signals.is_empty()).then(|| rank(&signals, 99));
+    let following = one.following();
+    let next = |percent| (!following.is_empty()).then(|| rank(&following, percent));
     let deaths: Vec<_> =
         one.deaths().iter().map(|(died, count)| format!("{}x {}", count, names(died))).collect();
     let lowest = one.runs.iter().map(|run| run.lowest_bytes).min().unwrap_or(0);
     format!(
-        "{:<14} {:>5} {:>5} {:>6} {:>10} {:>9} {:>8} {:>8} {:>5} {:>13} {:>6}M {:>9} {:>7} {:>6}M  {}\n",
+        "{:<14} {:>5} {:>5} {:>6} {:>10} {:>9} {:>8} {:>9} {:>8} {:>8} {:>5} {:>13} {:>6}M {:>9} {:>7} {:>6}M  {}\n",
         one.contender,
         one.runs.len(),
         format!("{}/{}", one.count(|run| run.right), one.runs.len()),
         one.count(|run| !run.seen),
         figure(one.median(|run| run.if_seen(run.signal_ms))),
         figure(p99),
+        figure(next(50)),
+        figure(next(99)),
         figure(one.median(|run| run.if_seen(run.dead_ms))),
         figure(one.median(|run| run.if_seen(run.back_ms))),
         one.sum(|run| if run.seen { run.over_kills } else { 0 }),

@@ -33,6 +33,7 @@ pub(super) fn table(folded: &Folded) -> String {
     } else {
         trigger(&mut page, decision, folded);
         victim_of(&mut page, decision);
+        not_available(&mut page, decision);
         ranking(&mut page, decision);
         ladder(&mut page, folded);
         outcome(&mut page, folded);
@@ -108,6 +109,38 @@ fn victim_of(page: &mut Page, decision: &Value) {
     if let Some(before) = number(decision, "evictedBefore") {
         let left = super::data::real(decision, "backOffLeftMs").map_or_else(|| String::from("?"), span);
         page.field("", &format!("it had come back: evicted {before} times before, back-off for {left} more"));
+    }
+}
+
+/// Where memory lies that is neither available nor given back by an eviction: free pages on the way back, and shared memory that no
+/// process maps.
+fn not_available(page: &mut Page, decision: &Value) {
+    if number(decision, "freeListsBytes").is_some() {
+        let free = bytes(decision, "freeListsBytes");
+        page.field(
+            "free lists",
+            &format!("{free} free on per-CPU lists, on their way back: not enough in time"),
+        );
+    }
+    let Some(held) = decision.get("sharedMemory") else { return };
+    let unmapped = bytes(held, "unmappedBytes");
+    page.field(
+        "in tmpfs",
+        &format!("no process maps {unmapped} of shared memory: no eviction gives it back"),
+    );
+    for cgroup in list(held, "cgroups") {
+        let state = if super::data::is(cgroup, "populated") { "running" } else { "without a process" };
+        let (bytes, pod) = (bytes(cgroup, "bytes"), text(cgroup, "pod").unwrap_or("?"));
+        page.field("", &format!("{bytes} charged to {pod} ({state})"));
+    }
+    if number(held, "removedCgroupsBytes").is_some_and(|bytes| bytes >= 1 << 20) {
+        page.field(
+            "",
+            &format!("{} charged to cgroups that were removed", bytes(held, "removedCgroupsBytes")),
+        );
+    }
+    for mount in list(held, "mounts") {
+        page.field("", &format!("{} in {}", bytes(mount, "bytes"), text(mount, "path").unwrap_or("?")));
     }
 }
 

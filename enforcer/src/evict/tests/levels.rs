@@ -178,6 +178,7 @@ impl Share {
                 file_bytes: idle_mib * MIB,
                 inactive_file_bytes: idle_mib * MIB,
                 shmem_bytes: 0,
+                file_mapped_bytes: 0,
             };
             Charge { current_bytes: current_mib * MIB, split, parts_bytes: current_mib * MIB }
         };

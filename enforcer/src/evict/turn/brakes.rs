@@ -74,6 +74,8 @@ impl Turn {
             | Action::Ease { .. }
             | Action::Completed(_)
             | Action::Failed(_)
+            | Action::SharedMemoryHeld { .. }
+            | Action::SharedMemoryFreed { .. }
             | Action::Suppressed { .. }
             | Action::LookAgainWithin(_) => return,
         };

@@ -1,6 +1,6 @@
 //! What the reflex says of itself: reports, how fast it was, and to the engine that nothing was signalled.
 
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
 use rustix::time::ClockId;
 
@@ -25,6 +25,11 @@ impl Turn {
             Mode::Observe | Mode::DryRun => Thresholds::new(),
         };
         self.tell(Report::Arming { armed: engine.armed(), unarmed });
+    }
+
+    /// Reports shared memory that no eviction gives back, with the cgroups that may be charged for it.
+    pub(super) fn tell_held(&self, bytes: u64, limit_bytes: u64) {
+        self.tell(Report::SharedMemoryHeld { bytes, limit_bytes, members: Arc::clone(&self.set.members) });
     }
 
     /// Whether it will be told, once all else of the turn is done: where the teller does not keep up, it is counted

@@ -166,6 +166,10 @@ pub struct Decision {
     pub decided_by: Option<DecidedBy>,
     /// What its death should give back of the node's memory.
     pub predicted_freed_bytes: u64,
+    /// Shared memory that no process maps, at the least, which no death gives back; in bytes.
+    pub unmapped_shmem_bytes: u64,
+    /// What was free on the kernel's per-CPU lists and on its way back, in bytes: not enough to end the shortage.
+    pub free_lists_bytes: u64,
     /// The first of the ranking, from the victim on.
     pub ranking: Few<Ranked, SHOWN_RANKING>,
     /// How many were ranked.
@@ -417,6 +421,22 @@ pub enum Action {
         /// Why.
         reason: Suppression,
     },
+    /// Tell: memory is short, and shared memory that no process maps is more than the threshold. No eviction gives it back.
+    SharedMemoryHeld {
+        /// When it was seen.
+        now_ns: u64,
+        /// How much there is at the least.
+        bytes: u64,
+        /// The threshold.
+        limit_bytes: u64,
+    },
+    /// Tell: it is less than half of that again.
+    SharedMemoryFreed {
+        /// When it was seen.
+        now_ns: u64,
+        /// How much is left.
+        bytes: u64,
+    },
     /// Look at the node, and at the victim if there is one, after this time at the latest; holds until the next
     /// `Input::Node` or `Input::Usages`, and instead of the sampler's own pace.
     LookAgainWithin(u64),
@@ -433,7 +453,8 @@ wire!(struct Shortage { signal, hard, threshold, observed });
 wire!(struct Decision {
     number, dry_run, paused, unarmed, index, cgroup, pod, returned, crossed_ns, decided_ns, shortage, grace_ns, hook, reading,
     growth_bytes_per_second,
-    decided_by, predicted_freed_bytes, ranking, ranked_count, excluded, excluded_count,
+    decided_by, predicted_freed_bytes, unmapped_shmem_bytes,
+    free_lists_bytes, ranking, ranked_count, excluded, excluded_count,
 });
 wire!(struct Moments { crossed_ns, decided_ns, terminated_ns, signalled_ns, dead_ns, memory_back_ns });
 wire!(struct Completion { number, cgroup, moments, predicted_freed_bytes, freed_bytes });
@@ -468,6 +489,8 @@ impl Action {
             | Self::Completed(_)
             | Self::Failed(_)
             | Self::Suppressed { .. }
+            | Self::SharedMemoryHeld { .. }
+            | Self::SharedMemoryFreed { .. }
             | Self::LookAgainWithin(_) => false,
         }
     }
@@ -491,4 +514,6 @@ wire!(enum Action {
     14 => Eased { now_ns: u64, containment: Containment, since_ns: u64, given_back: bool },
     15 => Ask { number: u64 },
     16 => Arming,
+    17 => SharedMemoryHeld { now_ns: u64, bytes: u64, limit_bytes: u64 },
+    18 => SharedMemoryFreed { now_ns: u64, bytes: u64 },
 });

@@ -119,6 +119,8 @@ impl Engine {
             growth_bytes_per_second: slot.growth_bytes_per_second,
             decided_by: order.get(1).map(|next| first.compare(next).1),
             predicted_freed_bytes,
+            unmapped_shmem_bytes: self.unmapped_shmem_bytes,
+            free_lists_bytes: self.free_lists_bytes,
             ranking,
             ranked_count: order.len(),
             excluded,

@@ -41,19 +41,35 @@ pub struct Usage {
     pub file_bytes: u64,
     /// `shmem` of `memory.stat`.
     pub shmem_bytes: u64,
+    /// `file_mapped` of `memory.stat`, mapped shared memory included.
+    pub file_mapped_bytes: u64,
     /// `pids.current`; none where it was not asked for, or could not be read. 0 says that it holds no process: then nothing
     /// comes back from it, and all the rest is 0.
     pub process_count: Option<u64>,
 }
 
 impl Usage {
-    /// What comes back when the pod's processes die: their anonymous memory.
+    /// What comes back when the pod's processes die: their anonymous memory, and the shared memory that they map.
     ///
-    /// Shared memory stays charged until its mount goes (kubernetes#128339). Page cache stays too, until it is
-    /// reclaimed, and `MemAvailable` counts most of it as available already.
+    /// Files in a tmpfs stay charged until they are removed or their mount goes (kubernetes#128339). Page cache stays too,
+    /// until it is reclaimed, and `MemAvailable` counts most of it as available already. What is swapped out takes up no
+    /// memory.
     #[must_use]
     pub fn freed_by_death_bytes(&self) -> u64 {
-        self.anon_bytes
+        self.anon_bytes.saturating_add(self.mapped_shmem_bytes())
+    }
+
+    /// Shared memory that the pod's processes map, at the most. It goes with them, unless a file in a tmpfs holds it: which
+    /// of the two it is, and how much of what is mapped is shared memory, the kernel does not tell.
+    #[must_use]
+    pub fn mapped_shmem_bytes(&self) -> u64 {
+        self.shmem_bytes.min(self.file_mapped_bytes)
+    }
+
+    /// Shared memory that no process of the pod maps, at the least: files in a tmpfs.
+    #[must_use]
+    pub fn unmapped_shmem_bytes(&self) -> u64 {
+        self.shmem_bytes.saturating_sub(self.mapped_shmem_bytes())
     }
 
     /// What comes back of a resource when the pod's processes die, in its base unit.
@@ -74,6 +90,7 @@ impl Usage {
             anon_bytes: self.anon_bytes.saturating_add(other.anon_bytes),
             file_bytes: self.file_bytes.saturating_add(other.file_bytes),
             shmem_bytes: self.shmem_bytes.saturating_add(other.shmem_bytes),
+            file_mapped_bytes: self.file_mapped_bytes.saturating_add(other.file_mapped_bytes),
             process_count: match (self.process_count, other.process_count) {
                 (Some(one), Some(more)) => Some(one.saturating_add(more)),
                 (one, more) => one.or(more),
@@ -136,9 +153,12 @@ pub struct NodeSample {
     pub pids: Option<Level>,
     /// How fast memory is being filled at the moment; 0 if it is not, or not known yet.
     pub fill_bytes_per_second: u64,
-    /// Free pages on the kernel's per-CPU lists, in bytes, which `MemAvailable` leaves out. Read as long as
-    /// [`Engine::counts_free_lists`](super::Engine::counts_free_lists); 0 where they were not.
+    /// Free pages on the kernel's per-CPU lists, in bytes, which `MemAvailable` leaves out, while the kernel gives them back at
+    /// the daemon's wish. Read as long as [`Engine::counts_free_lists`](super::Engine::counts_free_lists); 0 where they were
+    /// not, and where nothing more comes back.
     pub free_lists_bytes: u64,
+    /// Shared memory and files in tmpfs that no process maps, at the least: no death gives it back. In bytes.
+    pub unmapped_shmem_bytes: u64,
 }
 
 impl NodeSample {
@@ -152,6 +172,7 @@ impl NodeSample {
             pids: None,
             fill_bytes_per_second: 0,
             free_lists_bytes: 0,
+            unmapped_shmem_bytes: 0,
         }
     }
 
@@ -326,10 +347,14 @@ pub enum Input<'a> {
 }
 
 wire!(struct CandidateFacts { cgroup, pod, priority, request_bytes, critical, protected, grace_period_ns });
-wire!(struct Usage { current_bytes, working_set_bytes, anon_bytes, file_bytes, shmem_bytes, process_count });
+wire!(struct Usage {
+    current_bytes, working_set_bytes, anon_bytes, file_bytes, shmem_bytes, file_mapped_bytes, process_count,
+});
 wire!(enum Reading { 0 => Missing, 1 => Gone, 2 => Usage(usage: Usage) });
 wire!(struct Level { available, capacity });
-wire!(struct NodeSample { now_ns, memory, allocatable, pids, fill_bytes_per_second, free_lists_bytes });
+wire!(struct NodeSample {
+    now_ns, memory, allocatable, pids, fill_bytes_per_second, free_lists_bytes, unmapped_shmem_bytes,
+});
 wire!(enum Refusal {
     0 => Gone, 1 => Empty, 2 => Replaced, 3 => Unrecorded, 4 => Kernel(errno: i32), 5 => Withdrawn,
 });

@@ -9,4 +9,5 @@ mod property;
 mod restart;
 mod rig;
 mod scenario;
+mod shared;
 mod soft;

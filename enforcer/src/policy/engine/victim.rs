@@ -2,6 +2,7 @@ use super::{
     action::{BrakeCause, Completion, Decision, Failure, FailureReason, KillReason, Moments, Spared},
     back_off::PodKey,
     hook::HookPlan,
+    input::Usage,
     settings::Resource,
 };
 use crate::{
@@ -34,6 +35,10 @@ const STEP_NS: u64 = 1_000 * MS;
 /// comes back, more will; if none does, the prediction was wrong, and counting on it any longer would only delay the
 /// next decision. At the most it takes as long again as the victim was given to die.
 const STANDSTILL_NS: u64 = 500 * MS;
+
+/// The same once its anonymous memory is back and only shared memory is missing. The last process to map that gives it up
+/// before it leaves its cgroup (`exit_task_work` comes before `cgroup_exit` in `do_exit`), unless a file in a tmpfs holds it.
+const SHARED_STANDSTILL_NS: u64 = 50 * MS;
 
 /// A prediction is met when no more than a sixteenth of it, or 4 MiB, is missing: counters are batched per CPU,
 /// and pages can be shared with processes elsewhere.
@@ -109,6 +114,8 @@ pub(super) struct Victim {
     grace_ns: u64,
     moments: Moments,
     memory: Release,
+    /// The part of the predicted memory that a file in a tmpfs may hold.
+    shared_bytes: u64,
     pids: Release,
     /// The victim's own clock, and when it was last put forward.
     clock_ns: u64,
@@ -178,6 +185,7 @@ impl Victim {
                 memory_back_ns: None,
             },
             memory: release(Resource::Memory),
+            shared_bytes: usage.map_or(0, Usage::mapped_shmem_bytes),
             pids: release(Resource::Pids),
             clock_ns: 0,
             looked_ns: decision.decided_ns,
@@ -339,7 +347,7 @@ impl Victim {
         }
         match self.stage {
             Stage::Settling { since_ns, moved_ns }
-                if clock_ns.saturating_sub(moved_ns) >= STANDSTILL_NS
+                if clock_ns.saturating_sub(moved_ns) >= self.standstill_ns()
                     || clock_ns.saturating_sub(since_ns) >= self.allowed_ns() =>
             {
                 Look::Completed(self.completion())
@@ -357,6 +365,13 @@ impl Victim {
     pub(super) fn last_seen(&self) -> (Option<u64>, Option<u64>) {
         let left = |release: &Release| Some(release.before?.saturating_sub(release.freed.unwrap_or(0)));
         (left(&self.memory), left(&self.pids))
+    }
+
+    /// How long what is missing may stand still before it is given up.
+    fn standstill_ns(&self) -> u64 {
+        let others = self.credit(Resource::Pids) > 0;
+        let missing = self.credit(Resource::Memory);
+        if !others && missing <= self.shared_bytes { SHARED_STANDSTILL_NS } else { STANDSTILL_NS }
     }
 
     /// How much of its way it has come, in 64ths.
@@ -472,7 +487,10 @@ wire!(enum Stage {
     5 => Hooking { until_ns: u64 },
 });
 wire!(struct Release { predicted, before, freed });
-wire!(struct Victim { number, cgroup, pod, signal, observed, stage, grace_ns, moments, memory, pids, clock_ns, looked_ns });
+wire!(struct Victim {
+    number, cgroup, pod, signal, observed, stage, grace_ns, moments, memory, shared_bytes,
+    pids, clock_ns, looked_ns,
+});
 
 #[cfg(test)]
 mod tests {

@@ -298,6 +298,8 @@ impl World {
                     | Action::Arming
                     | Action::Completed(_)
                     | Action::Failed(_)
+                    | Action::SharedMemoryHeld { .. }
+                    | Action::SharedMemoryFreed { .. }
                     | Action::Suppressed { .. }
                     | Action::LookAgainWithin(_) => {}
                 }

@@ -237,6 +237,8 @@ impl Player {
                 | Action::Arming
                 | Action::Ask { .. }
                 | Action::ReadUsages(_)
+                | Action::SharedMemoryHeld { .. }
+                | Action::SharedMemoryFreed { .. }
                 | Action::LookAgainWithin(_)
                 | Action::Contain(_)
                 | Action::Ease { .. }

@@ -44,6 +44,8 @@ pub struct Split {
     pub inactive_file_bytes: u64,
     /// Shared memory and tmpfs.
     pub shmem_bytes: u64,
+    /// Page cache that processes map, shared memory among it.
+    pub file_mapped_bytes: u64,
 }
 
 impl ChargeFiles {
@@ -108,6 +110,7 @@ impl Charge {
                 file_bytes: split.file_bytes.saturating_add(others.file_bytes),
                 inactive_file_bytes: split.inactive_file_bytes.saturating_add(others.inactive_file_bytes),
                 shmem_bytes: split.shmem_bytes.saturating_add(others.shmem_bytes),
+                file_mapped_bytes: split.file_mapped_bytes.saturating_add(others.file_mapped_bytes),
             },
             parts_bytes: self.parts_bytes.saturating_add(other.parts_bytes),
         }
@@ -133,6 +136,7 @@ impl Charge {
                 file_bytes: part(own.file_bytes, of.file_bytes),
                 inactive_file_bytes: part(own.inactive_file_bytes, of.inactive_file_bytes),
                 shmem_bytes: part(own.shmem_bytes, of.shmem_bytes),
+                file_mapped_bytes: part(own.file_mapped_bytes, of.file_mapped_bytes),
             },
             // What is gone may still count above: then the parts do not account for the whole, and are read anew each time.
             parts_bytes: self.parts_bytes.max(below.parts_bytes),
@@ -148,26 +152,29 @@ impl Charge {
 
 impl Split {
     /// Of the text of a `memory.stat`. The machine's own root has one as well, in which shared memory is in `file` too.
-    pub(super) fn parse(text: &[u8]) -> Seen<Self> {
+    pub fn parse(text: &[u8]) -> Seen<Self> {
         let bytes = |key: &[u8]| keyed(text, key).ok_or(Missing::Malformed);
         Ok(Self {
             anon_bytes: bytes(b"anon")?,
             file_bytes: bytes(b"file")?,
             inactive_file_bytes: bytes(b"inactive_file")?,
             shmem_bytes: bytes(b"shmem")?,
+            // Of those that are missing nothing is mapped.
+            file_mapped_bytes: keyed(text, b"file_mapped").unwrap_or(0),
         })
     }
 
     /// Together with the whole. The working set is 0 where the page cache alone is more.
     #[must_use]
     pub fn usage(self, current_bytes: u64) -> Usage {
-        let Self { anon_bytes, file_bytes, inactive_file_bytes, shmem_bytes } = self;
+        let Self { anon_bytes, file_bytes, inactive_file_bytes, shmem_bytes, file_mapped_bytes } = self;
         Usage {
             current_bytes,
             working_set_bytes: current_bytes.saturating_sub(inactive_file_bytes),
             anon_bytes,
             file_bytes,
             shmem_bytes,
+            file_mapped_bytes,
             process_count: None,
         }
     }
@@ -220,6 +227,7 @@ mod tests {
                 file_bytes: mib(inactive_file),
                 inactive_file_bytes: mib(inactive_file),
                 shmem_bytes: 0,
+                file_mapped_bytes: 0,
             },
             parts_bytes: mib(anon + inactive_file),
         };

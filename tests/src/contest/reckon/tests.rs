@@ -48,7 +48,15 @@ fn line(available_mib: &[u64], held_mib: &[&[u64]]) -> Vec<Sample> {
 }
 
 fn judged(pods: &[Pod], expected: &[&str], samples: &[Sample], events: &[Event]) -> Outcome {
-    let facts = Facts { threshold_bytes: THRESHOLD, pods, expected, began_us: 1_000, samples, events };
+    let facts = Facts {
+        threshold_bytes: THRESHOLD,
+        pods,
+        expected,
+        any_order: false,
+        began_us: 1_000,
+        samples,
+        events,
+    };
     reckon(&facts, told())
 }
 
@@ -81,6 +89,7 @@ fn the_signal_that_the_log_had_last_is_timed_from_itself() {
         threshold_bytes: THRESHOLD,
         pods: &pods,
         expected: &[],
+        any_order: false,
         began_us: 1_000,
         samples: &samples,
         events: &events,
@@ -232,4 +241,50 @@ fn what_falls_between_distant_looks_is_not_seen() {
     // Nobody died, and nothing was crossed: there was nothing to see.
     let samples = [sample(1_000, 300, &[]), sample(90_000, 300, &[])];
     assert!(judged(&pods, &[], &samples, &[]).seen);
+}
+
+/// 2.7 ms before the look that shows the crossing, and 5.6 ms between that and the one before.
+#[test]
+fn a_signal_within_the_looks_between_which_the_crossing_lies_is_uncertain() {
+    let pods = [pod("hog", 11, true)];
+    let samples = [sample(1_000, 300, &[]), sample(2_000, 205, &[]), sample(7_600, 190, &[])];
+    let outcome = judged(&pods, &["hog"], &samples, &[signal(4_900, 11, "killer")]);
+    assert_eq!((outcome.over_kills, outcome.uncertain_signals, outcome.seen), (0, 1, false));
+    // Looks that are close together tell.
+    let samples = [sample(1_000, 300, &[]), sample(4_000, 205, &[]), sample(6_000, 190, &[])];
+    let outcome = judged(&pods, &["hog"], &samples, &[signal(4_900, 11, "killer")]);
+    assert_eq!((outcome.over_kills, outcome.uncertain_signals, outcome.seen), (0, 0, true));
+    let samples = [sample(1_000, 300, &[]), sample(4_000, 300, &[]), sample(8_000, 300, &[])];
+    let outcome = judged(&pods, &["hog"], &samples, &[signal(4_900, 11, "killer")]);
+    assert_eq!((outcome.over_kills, outcome.uncertain_signals), (1, 0));
+}
+
+#[test]
+fn each_following_signal_is_timed_from_its_own_crossing_or_the_death_before() {
+    let pods = [pod("a", 11, true), pod("b", 12, true), pod("c", 13, true)];
+    // Short from 3 ms on, enough again from 5 to 14, short from 15 on and for good.
+    let available =
+        [300, 250, 199, 190, 210, 250, 260, 260, 260, 250, 240, 230, 220, 210, 195, 190, 180, 170, 160, 150];
+    let samples = line(&available, &[]);
+    let events = [
+        signal(3_500, 11, "k"),
+        emptied(4_500, "a"),
+        signal(16_500, 12, "k"),
+        emptied(17_500, "b"),
+        signal(19_000, 13, "k"),
+        emptied(19_500, "c"),
+    ];
+    let outcome = judged(&pods, &["a", "b", "c"], &samples, &events);
+    assert_eq!(outcome.following_ms, [1.5, 1.5]);
+    let facts = Facts {
+        threshold_bytes: THRESHOLD,
+        pods: &pods,
+        expected: &["c", "a", "b"],
+        any_order: true,
+        began_us: 1_000,
+        samples: &samples,
+        events: &events,
+    };
+    assert!(reckon(&facts, told()).right);
+    assert!(!reckon(&Facts { any_order: false, ..facts }, told()).right);
 }

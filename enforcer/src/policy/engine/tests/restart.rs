@@ -14,6 +14,7 @@ const EMPTY: Reading = Reading::Usage(Usage {
     anon_bytes: 0,
     file_bytes: 0,
     shmem_bytes: 0,
+    file_mapped_bytes: 0,
     process_count: Some(0),
 });
 

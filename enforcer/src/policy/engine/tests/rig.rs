@@ -37,6 +37,7 @@ pub(super) fn using(bytes: u64) -> Reading {
         anon_bytes: bytes,
         file_bytes: 0,
         shmem_bytes: 0,
+        file_mapped_bytes: 0,
         process_count: None,
     })
 }

@@ -133,6 +133,7 @@ fn shared_memory_is_neither_predicted_nor_waited_for() {
             anon_bytes: bytes - shmem_bytes,
             file_bytes: shmem_bytes,
             shmem_bytes,
+            file_mapped_bytes: 0,
             ..usage
         })
     };
@@ -456,6 +457,17 @@ fn no_more_than_half_of_the_threshold_is_trusted_to_per_cpu_lists() {
     assert!(!evicts(&rig.pass(MS).see(node)));
     let node = with_free(&rig, 99, 1_000);
     assert!(evicts(&rig.pass(MS).see(node)));
+}
+
+#[test]
+fn the_node_is_looked_at_often_while_an_eviction_waits_for_per_cpu_lists() {
+    let mut rig = buried();
+    let node = with_free(&rig, 150, 60);
+    let told = rig.pass(MS).see(node);
+    assert!(!evicts(&told) && told.contains(&Action::LookAgainWithin(5 * MS)), "{told:?}");
+    let node = with_free(&rig, 139, 60);
+    assert!(evicts(&rig.pass(5 * MS).see(node)));
+    assert_eq!(rig.engine.decision().unwrap().free_lists_bytes, 60 * MIB);
 }
 
 #[test]

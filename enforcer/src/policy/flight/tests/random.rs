@@ -39,6 +39,7 @@ fn sample() -> impl Strategy<Value = NodeSample> {
     (now_ns, level(), prop::option::of(level()), prop::option::of(level()), 0_u64..2_000).prop_map(
         |(now_ns, memory, allocatable, pids, fill_bytes_per_second)| NodeSample {
             free_lists_bytes: fill_bytes_per_second / 7,
+            unmapped_shmem_bytes: fill_bytes_per_second / 3,
             now_ns,
             memory,
             allocatable,
@@ -58,6 +59,7 @@ fn reading() -> impl Strategy<Value = Reading> {
                 anon_bytes,
                 file_bytes,
                 shmem_bytes,
+                file_mapped_bytes: file_bytes / 2,
                 process_count,
             })
         },

@@ -60,6 +60,7 @@ impl Scene {
             pids: None,
             fill_bytes_per_second: 500 * MIB,
             free_lists_bytes: 0,
+            unmapped_shmem_bytes: 0,
         }
     }
 

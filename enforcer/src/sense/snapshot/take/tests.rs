@@ -74,7 +74,13 @@ fn tells_what_the_files_say() {
     assert_eq!(node.available_slope_bytes_per_second, None);
     let hog = snapshot.cgroup(hog_id).unwrap();
     assert_eq!((hog.current_bytes, hog.swap_bytes), (Ok(100), Ok(11)));
-    let split = Split { anon_bytes: 70, file_bytes: 20, inactive_file_bytes: 10, shmem_bytes: 3 };
+    let split = Split {
+        anon_bytes: 70,
+        file_bytes: 20,
+        inactive_file_bytes: 10,
+        shmem_bytes: 3,
+        file_mapped_bytes: 0,
+    };
     assert_eq!(hog.split, Ok(split));
     let counts = EventCounts { low: 1, high: 2, max: 3, oom: 4, oom_kill: 5, oom_group_kill: 0 };
     assert_eq!(hog.events, Ok(counts));

@@ -74,6 +74,7 @@ impl Node {
             pids: self.pids.map(|pids| level(pids, 32_768)),
             fill_bytes_per_second: self.fill_mib * MIB,
             free_lists_bytes: self.free_lists_mib * MIB,
+            unmapped_shmem_bytes: self.free_lists_mib * MIB,
         }
     }
 

@@ -354,6 +354,8 @@ impl Watcher {
             | Action::Conditions(_)
             | Action::Arming
             | Action::ReadUsages(_)
+            | Action::SharedMemoryHeld { .. }
+            | Action::SharedMemoryFreed { .. }
             | Action::Suppressed { .. }
             | Action::LookAgainWithin(_) => {}
         }

@@ -1,0 +1,28 @@
+//! Shared memory that no death gives back: files in a tmpfs.
+
+use super::{Action, Actions, Engine, NodeSample, Resource, push};
+
+impl Engine {
+    /// Reports when a shortage begins in which shared memory that no process maps is more than what the threshold keeps free,
+    /// and when it is less than half of that again. In between no eviction gives back what is missing.
+    pub(super) fn watch_shared_memory(&mut self, node: &NodeSample, actions: &mut Actions) {
+        let (now_ns, bytes) = (node.now_ns, node.unmapped_shmem_bytes);
+        match self.shared_memory_limit_bytes {
+            None => {
+                let due = self.pressure.due();
+                let of_memory =
+                    due.filter(|reclaim| Resource::of(reclaim.threshold.signal) == Some(Resource::Memory));
+                let exceeded = of_memory.map(|reclaim| reclaim.amount).filter(|limit| bytes > *limit).min();
+                if let Some(limit_bytes) = exceeded {
+                    self.shared_memory_limit_bytes = Some(limit_bytes);
+                    push(actions, Action::SharedMemoryHeld { now_ns, bytes, limit_bytes });
+                }
+            }
+            Some(limit_bytes) if bytes <= limit_bytes / 2 => {
+                self.shared_memory_limit_bytes = None;
+                push(actions, Action::SharedMemoryFreed { now_ns, bytes });
+            }
+            Some(_) => {}
+        }
+    }
+}
