@@ -173,10 +173,19 @@ pub(super) fn open(
     let unreadable = store.unreadable();
     let mut readable: Vec<Kept> =
         records.iter().filter(|kept| is_same_log && unreadable.contains(&kept.sequence)).cloned().collect();
-    let Inherited { mut pending, next, lost } = inherit(records, mark, began, is_same_log);
-    recovered.lost = lost.iter().map(|lost| lost.end - lost.start).sum();
+    // A segment that cannot be read leaves a gap behind the others. What the tail still has of it comes back.
+    let from = if is_same_log { began } else { store.readable_end() };
+    let Inherited { mut pending, next: inherited, mut lost } = inherit(records, mark, from, is_same_log);
+    let next = inherited.max(began);
+    let before_began = |lost: &Range<u64>| lost.end.min(began).saturating_sub(lost.start);
+    recovered.lost = lost.iter().map(|lost| lost.end - lost.start - before_began(lost)).sum();
+    if let Some(first) = pending.first().filter(|first| first.sequence < began) {
+        store.go_back_to(first.sequence);
+        lost.extend((inherited < began).then_some(inherited..began));
+    }
     // It is told by the start, and is no loss of the present process.
     store.set_told_lost(lost);
+    let began = began.min(store.next());
     recovered.from_tail = u64::try_from(pending.len()).unwrap_or(u64::MAX);
     // Before the sign of an orderly end is taken away, the tail says where this log goes on: a kill in between must not
     // find neither.

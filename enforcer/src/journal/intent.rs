@@ -376,6 +376,8 @@ impl Decoder<'_> {
 
     fn targets(&mut self) -> Option<Cow<'static, [CgroupId]>> {
         let [count] = self.array()?;
+        // No slot is written with more of them.
+        let count = Some(count).filter(|count| usize::from(*count) <= MOST_TARGETS)?;
         (0..count).map(|_| self.number().map(CgroupId)).collect()
     }
 

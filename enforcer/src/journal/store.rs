@@ -109,6 +109,9 @@ pub(super) struct Store {
     current: Option<(Arc<Segment>, Extent)>,
     /// The sequence that the next event must have, if none was lost.
     next: u64,
+    /// The sequence behind the newest event that a start found in a segment; before `next` where what stood behind it could
+    /// not be read.
+    readable_end: u64,
     /// How many events came never.
     lost: u64,
     /// Events that will never come either, and that the start has told of.
@@ -161,6 +164,16 @@ impl Store {
     /// Goes on behind events that will never come, and are no loss that [`Self::take_lost`] tells.
     pub(super) fn skip_to(&mut self, next: u64) {
         self.next = self.next.max(next);
+    }
+
+    /// Where the events end that a start found in segments.
+    pub(super) fn readable_end(&self) -> u64 {
+        self.readable_end
+    }
+
+    /// Takes the events from that one on again, which no segment holds that can be read.
+    pub(super) fn go_back_to(&mut self, next: u64) {
+        self.next = self.next.min(next.max(self.readable_end));
     }
 
     /// Those will never come, and are no loss that [`Self::take_lost`] tells.

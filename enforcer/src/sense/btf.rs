@@ -250,6 +250,11 @@ impl Btf {
         self.record_at(usize::try_from(*self.starts.get(index)?).ok()?).ok()
     }
 
+    /// Whether there is a type of that number; 0 is `void`. A damaged blob refers to others.
+    fn holds(&self, id: TypeId) -> bool {
+        id.0 == 0 || self.record(id).is_some()
+    }
+
     fn string(&self, offset: u32) -> Option<&[u8]> {
         let rest = self.bytes.get(self.strings.clone())?.get(usize::try_from(offset).ok()?..)?;
         rest.split(|byte| *byte == 0).next()
@@ -298,14 +303,18 @@ impl Btf {
     #[must_use]
     pub fn pointee(&self, id: TypeId) -> Option<TypeId> {
         let record = self.record(self.resolve(id)?)?;
-        matches!(record.kind()?.0, Kind::Ptr).then_some(TypeId(record.size_or_type))
+        matches!(record.kind()?.0, Kind::Ptr)
+            .then_some(TypeId(record.size_or_type))
+            .filter(|id| self.holds(*id))
     }
 
     /// The prototype of a function.
     #[must_use]
     pub fn prototype(&self, function: TypeId) -> Option<TypeId> {
         let record = self.record(function)?;
-        matches!(record.kind()?.0, Kind::Func).then_some(TypeId(record.size_or_type))
+        matches!(record.kind()?.0, Kind::Func)
+            .then_some(TypeId(record.size_or_type))
+            .filter(|id| self.holds(*id))
     }
 
     /// Name of the type; empty if it has none.
@@ -339,7 +348,10 @@ impl Btf {
     pub fn array(&self, id: TypeId) -> Option<(TypeId, u32)> {
         let record = self.record(self.resolve(id)?)?;
         match record.kind()?.0 {
-            Kind::Array => Some((TypeId(self.word(record, 0)?), self.word(record, 8)?)),
+            Kind::Array => {
+                let element = TypeId(self.word(record, 0)?);
+                Some((element, self.word(record, 8)?)).filter(|_| self.holds(element))
+            }
             _ => None,
         }
     }
@@ -390,6 +402,7 @@ impl Btf {
         }
         (0..record.count())
             .map(|index| Some(TypeId(self.word(record, usize::try_from(index).ok()? * 8 + 4)?)))
+            .map(|id| id.filter(|id| self.holds(*id)))
             .collect()
     }
 

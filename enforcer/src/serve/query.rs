@@ -14,6 +14,9 @@ const NAMES: [&str; 6] = ["after", "follow", "type", "namespace", "pod", "since"
 const NAMESPACE_BYTES: usize = 63;
 const POD_BYTES: usize = 253;
 
+/// The longest parameter or value that is looked at, in bytes: errors repeat them.
+const MOST_BYTES: usize = 512;
+
 /// What `GET /v1/events` was asked for.
 #[derive(Debug, Default, PartialEq)]
 pub struct Query {
@@ -32,6 +35,13 @@ impl Query {
         let mut parsed = Self::default();
         let mut seen: Vec<String> = Vec::new();
         for (name, value) in pairs {
+            if let Some(long) = [&name, &value].into_iter().find(|text| text.len() > MOST_BYTES) {
+                let begin: String = long.chars().take(32).collect();
+                return Err(format!(
+                    "{begin:?}…: it is {} bytes long, and can be {MOST_BYTES} at the most",
+                    long.len()
+                ));
+            }
             if !NAMES.contains(&name.as_str()) {
                 let hint = nearest(&name, NAMES);
                 let hint = hint.map_or_else(String::new, |name| format!("did you mean {name}? "));
@@ -163,6 +173,10 @@ mod tests {
             ),
             (&[("limit", "3")], "\"limit\" is not a parameter: There"),
             (&[("pod", "a"), ("pod", "b")], "pod: it is given twice"),
+            (
+                &[("since", &"2026".repeat(200))],
+                "\"20262026202620262026202620262026\"…: it is 800 bytes long",
+            ),
             (&[("follow", "1"), ("follow", "1")], "follow: it is given twice"),
             (&[("pod", "a/b/c")], "pod: \"b/c\" is not a name"),
             (&[("namespace", "\u{fffd}")], "namespace: "),

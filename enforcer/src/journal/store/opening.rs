@@ -58,6 +58,8 @@ struct Findings {
     /// See [`Store`].
     unrepaired: Option<Arc<Segment>>,
     unreadable: Range<u64>,
+    /// See [`Store`].
+    readable_end: u64,
 }
 
 impl Store {
@@ -77,8 +79,16 @@ impl Store {
             findings.look_at(&**medium, first);
         }
         let next = findings.end();
-        let Findings { segments, mut recovered, last, end_is_damaged, unrepaired, unreadable, beyond: _ } =
-            findings;
+        let Findings {
+            segments,
+            mut recovered,
+            last,
+            end_is_damaged,
+            unrepaired,
+            unreadable,
+            readable_end,
+            beyond: _,
+        } = findings;
         recovered.events = next - segments.first().map_or(next, |first| first.header.first);
         let newest = segments.last().map(|segment| &segment.header);
         let was_clean =
@@ -113,6 +123,7 @@ impl Store {
             segments: Arc::new(RwLock::new(segments)),
             current,
             next,
+            readable_end,
             lost: 0,
             told_lost: Vec::new(),
             unrepaired,
@@ -192,7 +203,10 @@ impl Findings {
 
     /// Brings the last segment in order; the sequence behind all that is or was there.
     fn end(&mut self) -> u64 {
-        let Some(last) = self.segments.last().cloned() else { return self.beyond.max(1) };
+        let Some(last) = self.segments.last().cloned() else {
+            self.readable_end = 1;
+            return self.beyond.max(1);
+        };
         let first = last.header.first;
         let extent = last.recover(true).map(|extent| (extent, true)).or_else(|error| {
             tracing::warn!("cannot repair {}: {error}", last.data_path().display());
@@ -213,11 +227,13 @@ impl Findings {
                 if is_repaired && gone == 0 && end >= self.beyond {
                     self.last = Some((last, extent));
                 }
+                self.readable_end = end;
                 self.beyond.max(end)
             }
             Err(error) => {
                 tracing::warn!("cannot read {}: {error}", last.data_path().display());
                 self.pass(first, None);
+                self.readable_end = self.beyond;
                 self.beyond
             }
         }
