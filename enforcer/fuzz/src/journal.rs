@@ -1,5 +1,5 @@
 //! The log: whatever its files hold, reading them gives events in order, and a start that repairs them loses none that could
-//! be read before.
+//! be read before, but for those that it reports as damaged.
 
 use std::{fs::OpenOptions, path::Path};
 
@@ -48,12 +48,16 @@ pub fn check(mut bytes: &[u8]) {
         let again = Untold::open(&run, BOOT_ID).map(|(_untold, records)| records);
         assert!(again.is_ok_and(|again| again == records), "records that are kept are read once only");
     }
-    let Ok((journal, _recovered)) = Journal::open_with("fuzz", BOOT_ID, &state, &run, LIMITS) else { return };
+    let Ok((journal, recovered)) = Journal::open_with("fuzz", BOOT_ID, &state, &run, LIMITS) else { return };
     journal.close();
     let after = read(&state, &run);
-    for line in &before {
-        assert!(after.contains(line), "a start loses {:?}", String::from_utf8_lossy(&line.1));
-    }
+    // Where an index is damaged too, an event that is damaged in its segment may have been read from the tail.
+    let missing: Vec<_> = before.iter().filter(|line| !after.contains(line)).collect();
+    assert!(
+        u64::try_from(missing.len()).is_ok_and(|missing| missing <= recovered.damaged),
+        "a start loses {missing:?} and reports {} events as damaged",
+        recovered.damaged
+    );
 }
 
 /// Sequence and line of each event.

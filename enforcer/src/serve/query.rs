@@ -14,8 +14,8 @@ const NAMES: [&str; 6] = ["after", "follow", "type", "namespace", "pod", "since"
 const NAMESPACE_BYTES: usize = 63;
 const POD_BYTES: usize = 253;
 
-/// The longest parameter or value that is looked at, in bytes: errors repeat them.
-const MOST_BYTES: usize = 512;
+/// The longest parameter or value that is looked at, in bytes: errors repeat them. A pod with its namespace fits.
+const MOST_BYTES: usize = 320;
 
 /// What `GET /v1/events` was asked for.
 #[derive(Debug, Default, PartialEq)]

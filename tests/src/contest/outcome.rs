@@ -98,4 +98,10 @@ pub struct FirstSignal {
     pub sender: String,
     /// Whether the kernel's OOM killer sent it.
     pub kernel: bool,
+    /// The least that was available in the looks around it, in bytes.
+    #[serde(default)]
+    pub available_bytes: u64,
+    /// What the pods that were signalled before still held, in bytes.
+    #[serde(default)]
+    pub coming_bytes: u64,
 }

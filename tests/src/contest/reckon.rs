@@ -127,8 +127,9 @@ pub fn reckon(facts: &Facts<'_>, told: Told) -> Outcome {
     let moments = [crossed_us, first.map(|first| first.time_us)];
     let uncertain_us =
         moments.into_iter().flatten().map(|time_us| gap_us(samples, time_us)).max().unwrap_or(0);
-    let need = |first: &&Hit<'_>| need(first, &firsts, samples, threshold_bytes);
-    let uncertain_signals = firsts.iter().filter(|first| need(first) == Need::Unknown).count();
+    let around: Vec<Around> = firsts.iter().map(|first| Around::of(first, &firsts, samples)).collect();
+    let count = |need: Need| around.iter().filter(|around| around.need(threshold_bytes) == need).count();
+    let uncertain_signals = count(Need::Unknown);
     Outcome {
         contender: told.contender,
         workload: told.workload,
@@ -145,7 +146,7 @@ pub fn reckon(facts: &Facts<'_>, told: Told) -> Outcome {
         following_ms: following_ms(&firsts, &emptied, samples, threshold_bytes),
         dead_ms: gone_us.and_then(since_crossing),
         back_ms: back_us.and_then(since_crossing),
-        over_kills: firsts.iter().filter(|first| need(first) == Need::None).count(),
+        over_kills: count(Need::None),
         signals: hits.len(),
         kernel_kills: kernel_kills.clone().count(),
         kernel_kills_spared: kernel_kills.filter(|hit| !expected.contains(&name(hit.pod))).count(),
@@ -162,11 +163,14 @@ pub fn reckon(facts: &Facts<'_>, told: Told) -> Outcome {
         longest_look_ms: float(longest_look_us) / 1_000.0,
         first_signals: firsts
             .iter()
-            .map(|first| FirstSignal {
+            .zip(&around)
+            .map(|(first, around)| FirstSignal {
                 pod: name(first.pod).to_owned(),
                 ms: ms(crossed_us.unwrap_or(began_us), first.time_us),
                 sender: first.sender.to_owned(),
                 kernel: first.kernel,
+                available_bytes: around.available_bytes,
+                coming_bytes: around.coming_bytes,
             })
             .collect(),
     }
@@ -264,22 +268,44 @@ enum Need {
     Unknown,
 }
 
-fn need(hit: &Hit<'_>, firsts: &[Hit<'_>], samples: &[Sample], threshold_bytes: u64) -> Need {
-    let before = samples.partition_point(|sample| sample.time_us <= hit.time_us).saturating_sub(1);
-    let Some(last) = samples.get(before) else { return Need::Real };
-    let coming_bytes: u64 = firsts
-        .iter()
-        .filter(|earlier| earlier.time_us < hit.time_us && earlier.pod < HOLDERS)
-        .filter_map(|earlier| last.held_bytes.get(earlier.pod))
-        .sum();
-    let is_short = |sample: &Sample| sample.available_bytes + coming_bytes < threshold_bytes;
-    let around = from(samples, last.time_us.min(hit.time_us.saturating_sub(LOOK_BEFORE_US)));
-    let mut around = around.iter().take_while(|sample| sample.time_us <= hit.time_us + LOOK_AFTER_US);
-    if around.any(is_short) {
-        return Need::Real;
+/// What there was around a signal, in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Around {
+    /// The least that was available in the looks around it.
+    available_bytes: u64,
+    /// And in the look after these.
+    later_bytes: u64,
+    /// What the earlier victims still held.
+    coming_bytes: u64,
+}
+
+impl Around {
+    fn of(hit: &Hit<'_>, firsts: &[Hit<'_>], samples: &[Sample]) -> Self {
+        let before = samples.partition_point(|sample| sample.time_us <= hit.time_us).saturating_sub(1);
+        let Some(last) = samples.get(before) else {
+            return Self { available_bytes: 0, later_bytes: 0, coming_bytes: 0 };
+        };
+        let coming_bytes = firsts
+            .iter()
+            .filter(|earlier| earlier.time_us < hit.time_us && earlier.pod < HOLDERS)
+            .filter_map(|earlier| last.held_bytes.get(earlier.pod))
+            .sum();
+        let looks = from(samples, last.time_us.min(hit.time_us.saturating_sub(LOOK_BEFORE_US)));
+        let looks = looks.iter().take_while(|sample| sample.time_us <= hit.time_us + LOOK_AFTER_US);
+        let available_bytes = looks.map(|sample| sample.available_bytes).min().unwrap_or(0);
+        let later_bytes = samples.get(before + 1).map_or(u64::MAX, |sample| sample.available_bytes);
+        Self { available_bytes, later_bytes, coming_bytes }
     }
-    // The next look may be later than that: where it is, the crossing may have been before the signal.
-    if samples.get(before + 1).is_some_and(is_short) { Need::Unknown } else { Need::None }
+
+    fn need(&self, threshold_bytes: u64) -> Need {
+        let is_short =
+            |available_bytes: u64| available_bytes.saturating_add(self.coming_bytes) < threshold_bytes;
+        if is_short(self.available_bytes) {
+            return Need::Real;
+        }
+        // The next look may be later than those: where it is, the crossing may have been before the signal.
+        if is_short(self.later_bytes) { Need::Unknown } else { Need::None }
+    }
 }
 
 /// For each pod but the first, from when somebody had to be killed to its signal, the kernel's left out.
