@@ -5,6 +5,7 @@ use std::{fs, path::Path, process::Command, time::Duration};
 use enforcer_tests::{
     agreement::{Member, Outcome, Scene},
     daemon::Daemon,
+    rounds::Rounds,
     stream::is,
     wait::{PATIENCE, wait_until},
 };
@@ -35,12 +36,20 @@ fn run_out(name: &str, policy: &str, members: &[Member]) -> Outcome {
     outcome
 }
 
-#[guest_test(kernel)]
+/// The daemon is stopped in the middle of it.
+#[guest_test(kernel, repeats)]
 fn the_kernel_kills_the_rankings_first() {
-    let outcome = run_out("ranked-priority", "ranked", &by_priority());
-    assert_eq!((outcome.first.as_str(), outcome.killed.as_str()), ("small", "small"), "{outcome:?}");
-    let outcome = run_out("ranked-request", "ranked", &by_request());
-    assert_eq!((outcome.first.as_str(), outcome.killed.as_str()), ("leaking", "leaking"), "{outcome:?}");
+    let mut rounds = Rounds::new(2, 200);
+    while let Some(round) = rounds.next() {
+        let (name, members, first) = if round.is_multiple_of(2) {
+            ("ranked-request", by_request(), "leaking")
+        } else {
+            ("ranked-priority", by_priority(), "small")
+        };
+        let outcome = run_out(name, "ranked", &members);
+        let killed = (outcome.first.as_str(), outcome.killed.as_str());
+        assert_eq!(killed, (first, first), "round {round}: {outcome:?}");
+    }
 }
 
 #[guest_test(kernel)]

@@ -1,11 +1,17 @@
 //! How often a scene is repeated: in a test as seldom as can still fail, in a soak often.
 
-use std::{env, fs};
+use std::{
+    env, fs,
+    time::{Duration, Instant},
+};
 
 use crate::daemon::Daemon;
 
 /// Set in a soak.
 const SOAK: &str = "ENFORCER_SOAK";
+
+/// For how many seconds a test begins further rounds in a soak of limited time.
+const SECONDS: &str = "ENFORCER_SOAK_SECONDS";
 
 /// What a daemon holds.
 #[derive(Clone, Copy, Debug)]
@@ -17,18 +23,30 @@ struct Holding {
 /// The rounds of one scene. When it is dropped it prints how many ran, and what the daemon held in the first and the last.
 #[derive(Debug)]
 pub struct Rounds {
+    /// So many run, whatever the time.
+    least: u32,
     count: u32,
+    /// When no further one begins.
+    end: Option<Instant>,
     started: u32,
     first: Option<Holding>,
     last: Option<Holding>,
 }
 
+/// Whether this runs in a soak.
+#[must_use]
+pub fn is_soak() -> bool {
+    env::var_os(SOAK).is_some()
+}
+
 impl Rounds {
-    /// So many rounds in a test, and so many in a soak.
+    /// So many rounds in a test, and so many in a soak, or as many as there is time for.
     #[must_use]
     pub fn new(in_test: u32, in_soak: u32) -> Self {
-        let count = if env::var_os(SOAK).is_some() { in_soak } else { in_test };
-        Self { count, started: 0, first: None, last: None }
+        let count = if is_soak() { in_soak } else { in_test };
+        let seconds = env::var(SECONDS).ok().and_then(|seconds| seconds.parse().ok());
+        let end = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+        Self { least: in_test, count, end, started: 0, first: None, last: None }
     }
 
     /// Notes what the daemon holds now: once in each round, always at the same point of it.
@@ -46,7 +64,8 @@ impl Iterator for Rounds {
     type Item = u32;
 
     fn next(&mut self) -> Option<u32> {
-        (self.started < self.count).then(|| {
+        let is_late = self.started >= self.least && self.end.is_some_and(|end| Instant::now() >= end);
+        (self.started < self.count && !is_late).then(|| {
             self.started += 1;
             self.started
         })

@@ -134,6 +134,13 @@ impl Suite {
         Ok(Self { guests, batches, at_once })
     }
 
+    /// What each test may take of that time, if all take the same.
+    pub(crate) fn share_of(&self, time: Duration) -> Duration {
+        let tests: usize = self.batches.iter().map(|batch| batch.tests.len()).sum();
+        let guests = u32::try_from(self.at_once).unwrap_or(1);
+        time.saturating_mul(guests) / u32::try_from(tests.max(1)).unwrap_or(u32::MAX)
+    }
+
     /// Runs the tests, in as many guests side by side as this machine carries. Answers each batch with what came of it.
     pub(crate) fn run(
         &self,
@@ -334,7 +341,9 @@ mod tests {
     #[test]
     fn the_script_names_each_test_and_the_seed() {
         let own = ["rig::a", "rig::units"].map(str::to_owned);
-        let script = |seed, soak| script(&own, Environment { seed, soak }, Duration::from_mins(10));
+        let script = |seed, soak| {
+            script(&own, Environment { seed, soak, soak_seconds: None }, Duration::from_mins(10))
+        };
         let plain = script(None, false);
         assert!(plain.contains("\nenv guest --test-threads=1 --exact rig::a rig::units;"), "{plain}");
         assert!(plain.contains("sleep 540 "), "{plain}");

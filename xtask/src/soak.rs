@@ -30,6 +30,7 @@ const HOST_TESTS: &[&str] =
     &["--package", "enforcer", "--lib", "--test=quantity", "--test=stream", "--test=journal_survives_kill"];
 
 /// Runs passes until the time is over, at least one; answers 1 if something failed. Without a seed it takes a random one.
+/// Tests share what time is left for a pass: each begins no further round after its share.
 pub(crate) fn command(places: &Places, time: Duration, seed: Option<u64>) -> anyhow::Result<u8> {
     let steps = Steps::Out;
     let timeline = Timeline::start();
@@ -42,10 +43,13 @@ pub(crate) fn command(places: &Places, time: Duration, seed: Option<u64>) -> any
     for pass in 0.. {
         let seed = first_seed.wrapping_add(pass);
         steps.say(format_args!("\n=== pass {} with seed {seed} ===", pass + 1));
-        let environment = Environment { seed: Some(seed), soak: true };
+        let environment = Environment { seed: Some(seed), soak: true, soak_seconds: None };
         let mut sum = on_host(places, object, environment, seed)?;
         results.add_host(environment, &properties(seed), &sum);
-        for (batch, tally) in suite.run(environment, GUEST_TIMEOUT, &timeline) {
+        // A failure is repeated without a limit.
+        let left = (!time.is_zero()).then(|| suite.share_of(time.saturating_sub(timeline.elapsed())));
+        let limited = Environment { soak_seconds: left.map(|left| left.as_secs()), ..environment };
+        for (batch, tally) in suite.run(limited, GUEST_TIMEOUT, &timeline) {
             results.add_batch(environment, batch.kernel, &batch.tests, &tally);
             sum += tally;
         }

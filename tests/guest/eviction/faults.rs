@@ -1,10 +1,13 @@
 //! Whatever fails around the daemon while the node runs short, the right pod goes, no other one, and no event is lost.
 
 use std::{
+    ffi::CString,
     fs,
     io::Write as _,
+    os::fd::AsRawFd as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    thread,
 };
 
 use enforcer_tests::{
@@ -43,20 +46,23 @@ enum Fault {
     Log,
     /// A manifest is a pipe that nobody writes to.
     Manifest,
+    /// The file system of the manifests answers no more.
+    Folder,
     /// The clock on the wall is set a day back and forth.
     Clock,
-    /// Cgroups come, run out of memory and go.
+    /// Cgroups come, run out of memory and go; in a soak thousands of them are there at once.
     Churn,
     /// A file in memory outlives the pod that wrote it.
     Volume,
 }
 
-const FAULTS: [Fault; 8] = [
+const FAULTS: [Fault; 9] = [
     Fault::Threads,
     Fault::Descriptors,
     Fault::FullDisk,
     Fault::Log,
     Fault::Manifest,
+    Fault::Folder,
     Fault::Clock,
     Fault::Churn,
     Fault::Volume,
@@ -131,12 +137,13 @@ impl Surroundings {
                 assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
                 Failing::Manifest(pipe)
             }
+            Fault::Folder => Failing::Folder(Unanswered::over(self.scene.daemon.pods())),
             Fault::Clock => {
                 let now = clock_gettime(ClockId::Realtime);
                 set_clock(now.tv_sec - 86_400);
                 Failing::Clock
             }
-            Fault::Churn => Failing::Churn(churn(250)),
+            Fault::Churn => Failing::Churn(churn()),
             Fault::Volume => {
                 let folder = Path::new("/tmp").join(NAME).join("volume");
                 fs::create_dir_all(&folder).unwrap();
@@ -165,22 +172,60 @@ fn set_clock(seconds: i64) {
     clock_settime(ClockId::Realtime, Timespec { tv_sec: seconds, tv_nsec: 0 }).unwrap();
 }
 
-/// Makes cgroups in which a process runs out of memory, one after the other, and removes them.
-fn churn(count: u32) -> Child {
-    let work = "i=0; while [ $i -lt $0 ]; do d=/sys/fs/cgroup/faults-churn/$i; mkdir -p $d; echo 4M > $d/memory.max; \
-                (echo 0 > $d/cgroup.procs; exec workload spike --size 16Mi) > /dev/null 2>&1; rmdir $d; i=$((i+1)); done";
+/// A file system whose server answers nothing: who looks at it waits.
+struct Unanswered {
+    folder: PathBuf,
+    /// The server's end. Once it is closed, all who wait get an error.
+    server: Option<fs::File>,
+    /// Looks into the folder.
+    looks: Process,
+}
+
+impl Unanswered {
+    fn over(folder: PathBuf) -> Self {
+        let server = fs::File::options().read(true).write(true).open("/dev/fuse").unwrap();
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
+        let options = CString::new(options).unwrap();
+        mount("unanswered", &folder, "fuse", MountFlags::empty(), options.as_c_str()).unwrap();
+        let looks = Command::new("ls").arg(&folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        Self { folder, server: Some(server), looks: Process::new(looks.unwrap()) }
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        let waits = self.looks.lives();
+        unmount(&self.folder, UnmountFlags::DETACH).unwrap();
+        self.server.take();
+        assert!(thread::panicking() || waits.unwrap(), "the folder was answered for");
+    }
+}
+
+/// Makes cgroups, runs processes in them out of memory, and removes them: 250 one after the other, in a soak 5,000 that stand
+/// at the same time, with a process in each twentieth.
+fn churn() -> Child {
+    let (standing, each) = if enforcer_tests::rounds::is_soak() { (5_000, 20) } else { (1, 1) };
+    let work = "cd /sys/fs/cgroup/faults-churn; i=0; while [ $i -lt $2 ]; do j=0; while [ $j -lt $0 ]; do mkdir $i-$j; j=$((j+1)); \
+                done; j=0; while [ $j -lt $0 ]; do d=$i-$j; if [ $((j%$1)) = 0 ]; then echo 4M > $d/memory.max; \
+                (echo 0 > $d/cgroup.procs; exec workload spike --size 16Mi) > /dev/null 2>&1; fi; rmdir $d; j=$((j+1)); \
+                done; i=$((i+1)); done";
     fs::create_dir_all("/sys/fs/cgroup/faults-churn").unwrap();
     fs::write("/sys/fs/cgroup/faults-churn/cgroup.subtree_control", "+memory").unwrap();
-    Command::new("sh").args(["-c", work, &count.to_string()]).spawn().unwrap()
+    let numbers = [standing, each, 250 / standing.min(250)].map(|number: u32| number.to_string());
+    Command::new("sh").args(["-c", work]).args(numbers).spawn().unwrap()
 }
 
 /// What is undone at its end.
 enum Failing {
     Threads(PathBuf),
-    Descriptors { _limited: Limited },
+    Descriptors {
+        _limited: Limited,
+    },
     FullDisk(PathBuf),
     Log(u32),
     Manifest(PathBuf),
+    #[expect(dead_code, reason = "its end undoes it")]
+    Folder(Unanswered),
     Clock,
     Churn(Child),
     Volume(PathBuf),
@@ -189,7 +234,7 @@ enum Failing {
 impl Drop for Failing {
     fn drop(&mut self) {
         match self {
-            Self::Descriptors { .. } => {}
+            Self::Descriptors { .. } | Self::Folder(_) => {}
             Self::Threads(file) => fs::write(file, "max").unwrap(),
             Self::FullDisk(ballast) => fs::remove_file(ballast).unwrap(),
             Self::Log(reader) => {
@@ -223,7 +268,7 @@ fn whatever_fails_the_right_pod_goes_and_no_event_is_lost() {
     let mut random = Random::of_this_run();
     println!("{}", random.seed());
     let mut around = Surroundings::set_up();
-    let first = usize::try_from(random.below(8)).unwrap();
+    let first = usize::try_from(random.below(9)).unwrap();
     let go = Path::new("/tmp").join(NAME).join("go");
     let mut rounds = Rounds::new(2, 100);
     while let Some(round) = rounds.next() {

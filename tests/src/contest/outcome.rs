@@ -101,7 +101,7 @@ pub struct FirstSignal {
     /// The least that was available in the looks around it, in bytes.
     #[serde(default)]
     pub available_bytes: u64,
-    /// What the pods that were signalled before still held, in bytes.
+    /// What the pods that were signalled before still held and gave back later, in bytes.
     #[serde(default)]
     pub coming_bytes: u64,
 }

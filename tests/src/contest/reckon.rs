@@ -260,9 +260,9 @@ fn back_us(samples: &[Sample], threshold_bytes: u64, after_us: u64) -> Option<u6
 /// Whether a pod had to be killed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Need {
-    /// Too little was available, also with what the earlier victims still held.
+    /// Too little was available, also with what the earlier victims were still to give back.
     Real,
-    /// Enough was available, or would have been with what the earlier victims still held.
+    /// Enough was available, or would have been with what the earlier victims were still to give back.
     None,
     /// Enough at the look before the signal and too little at the look after it, which are far apart.
     Unknown,
@@ -275,7 +275,7 @@ struct Around {
     available_bytes: u64,
     /// And in the look after these.
     later_bytes: u64,
-    /// What the earlier victims still held.
+    /// What the earlier victims still held and gave back later.
     coming_bytes: u64,
 }
 
@@ -285,10 +285,16 @@ impl Around {
         let Some(last) = samples.get(before) else {
             return Self { available_bytes: 0, later_bytes: 0, coming_bytes: 0 };
         };
+        // Some 80 KiB stay charged to a pod that is dead: they are not coming.
+        let coming = |pod: usize| {
+            let held = |sample: &Sample| sample.held_bytes.get(pod).copied().unwrap_or(0);
+            let kept = samples.get(before..).unwrap_or_default().iter().map(held).min();
+            held(last).saturating_sub(kept.unwrap_or(0))
+        };
         let coming_bytes = firsts
             .iter()
             .filter(|earlier| earlier.time_us < hit.time_us && earlier.pod < HOLDERS)
-            .filter_map(|earlier| last.held_bytes.get(earlier.pod))
+            .map(|earlier| coming(earlier.pod))
             .sum();
         let looks = from(samples, last.time_us.min(hit.time_us.saturating_sub(LOOK_BEFORE_US)));
         let looks = looks.iter().take_while(|sample| sample.time_us <= hit.time_us + LOOK_AFTER_US);

@@ -7,6 +7,8 @@ use anyhow::Context as _;
 const SEED: &str = "ENFORCER_TEST_SEED";
 /// Set where tests that repeat a scene run many rounds of it.
 const SOAK: &str = "ENFORCER_SOAK";
+/// For how many seconds such a test begins further rounds.
+const SECONDS: &str = "ENFORCER_SOAK_SECONDS";
 
 /// The seed of a run, and whether it is a soak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,20 +17,27 @@ pub(crate) struct Environment {
     pub(crate) seed: Option<u64>,
     /// Scenes are repeated many times.
     pub(crate) soak: bool,
+    /// For so long a test begins further rounds; without it, until all have run.
+    pub(crate) soak_seconds: Option<u64>,
 }
 
 impl Environment {
     /// What this process was given: a failure is repeated with the seed that it names.
     pub(crate) fn of_this_process() -> anyhow::Result<Self> {
-        let seed = env::var(SEED).ok();
-        let parse = |seed: String| seed.parse().with_context(|| format!("{SEED}={seed} is no number"));
-        Ok(Self { seed: seed.map(parse).transpose()?, soak: env::var_os(SOAK).is_some() })
+        let number = |name: &str| -> anyhow::Result<Option<u64>> {
+            let text = env::var(name).ok();
+            let parse = |text: String| text.parse().with_context(|| format!("{name}={text} is no number"));
+            text.map(parse).transpose()
+        };
+        Ok(Self { seed: number(SEED)?, soak: env::var_os(SOAK).is_some(), soak_seconds: number(SECONDS)? })
     }
 
     /// The variables that say it to a test.
     pub(crate) fn variables(self) -> impl Iterator<Item = (&'static str, String)> {
         let seed = self.seed.map(|seed| (SEED, seed.to_string()));
-        seed.into_iter().chain(self.soak.then(|| (SOAK, "1".to_owned())))
+        let soak = self.soak.then(|| (SOAK, "1".to_owned()));
+        let seconds = self.soak_seconds.map(|seconds| (SECONDS, seconds.to_string()));
+        seed.into_iter().chain(soak).chain(seconds)
     }
 }
 

@@ -135,7 +135,7 @@ mod tests {
             ..Tally::default()
         };
         let mut results = Results::default();
-        let soak = |seed| Environment { seed: Some(seed), soak: true };
+        let soak = |seed| Environment { seed: Some(seed), soak: true, soak_seconds: None };
         results.add_batch(soak(7), KernelName::V6_12, &tests, &tally);
         results.add_batch(soak(8), KernelName::V6_1, &tests[1..], &Tally::default());
         let host = Tally { passed: 499, ..Tally::failure("policy::a".to_owned()) };

@@ -183,15 +183,17 @@ fn a_kill_without_a_shortage_is_one_too_many() {
 fn what_a_victim_still_holds_is_on_its_way_back() {
     let pods = [pod("a", 11, true), pod("b", 12, true)];
     let events = [signal(2_100, 11, "k"), signal(4_100, 12, "k")];
-    let held =
-        |mib: u64| [&[100, 80][..], &[110, 85], &[mib, 88], &[mib, 90], &[mib, 90]].map(<[u64]>::to_vec);
-    let run = |mib| {
-        let held = held(mib);
+    let held = |mib: u64, kept: u64| {
+        [&[100, 80][..], &[110, 85], &[mib, 88], &[mib, 90], &[kept, 90]].map(<[u64]>::to_vec)
+    };
+    let run = |mib, kept| {
+        let held = held(mib, kept);
         let held: Vec<&[u64]> = held.iter().map(Vec::as_slice).collect();
         judged(&pods, &["a", "b"], &line(&[210, 199, 195, 190, 190], &held), &events).over_kills
     };
-    assert_eq!(run(60), 1, "190 and 60 are enough");
-    assert_eq!(run(5), 0, "190 and 5 are not");
+    assert_eq!(run(60, 0), 1, "190 and 60 are enough");
+    assert_eq!(run(5, 0), 0, "190 and 5 are not");
+    assert_eq!(run(60, 55), 0, "55 of 60 stay with it");
 }
 
 #[test]
