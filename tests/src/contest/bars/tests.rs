@@ -25,7 +25,16 @@ fn ours() -> Outcome {
 #[test]
 fn nothing_run_leaves_all_open() {
     assert!(bars(&[]).iter().all(|bar| bar.verdict == Verdict::Open));
-    assert_eq!(bars(&[]).len(), 8);
+    assert_eq!(bars(&[]).len(), 9);
+}
+
+#[test]
+fn each_following_signal_is_on_time() {
+    let run = |following: &[f64]| with(OURS, 1, |run| run.following_ms = following.to_vec());
+    assert_eq!(verdict("following", &[run(&[])]).0, Verdict::Open);
+    let (holds, because) = verdict("following", &[run(&[2.0, 9.5]), run(&[3.0])]);
+    assert_eq!((holds, because.as_str()), (Verdict::Holds, "9.5 ms, median 3.0 ms, of 3 signals"));
+    assert_eq!(verdict("following", &[run(&[2.0]), run(&[10.5])]).0, Verdict::Fails);
 }
 
 #[test]
