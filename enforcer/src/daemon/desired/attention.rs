@@ -19,6 +19,9 @@ use crate::{
 const CREDIT: u32 = 8;
 /// How long a turn is. What is told of once the credit is used up is looked at when the turn ends.
 const TURN: Duration = Duration::from_millis(50);
+/// The same of a file. A look costs more the more pods there are, some milliseconds with hundreds of them, so that none uses
+/// its credit up in a shorter turn; and a value that is written so often is not written back sooner than after a second.
+const FILE_TURN: Duration = Duration::from_millis(500);
 /// So often the turn is doubled of what uses up one after the other.
 const MOST_DOUBLINGS: u32 = 3;
 /// The same of a look at everything, which costs as much as there are pods.
@@ -64,9 +67,8 @@ struct Turn {
 impl Thing {
     fn turn(&self, used_up: u32) -> Duration {
         match self {
-            Self::File(..) | Self::Population(_) | Self::Children(_) => {
-                TURN * (1 << used_up.min(MOST_DOUBLINGS))
-            }
+            Self::File(..) => FILE_TURN,
+            Self::Population(_) | Self::Children(_) => TURN * (1 << used_up.min(MOST_DOUBLINGS)),
             Self::Everything => WHOLE_TURN * (1 << used_up.min(WHOLE_DOUBLINGS)),
         }
     }
@@ -221,7 +223,7 @@ mod tests {
                 assert!(attention.admit(file("memory.max"), None, now));
             }
             assert_eq!(attention.due(), None, "and nothing wakes for it");
-            now += TURN;
+            now += FILE_TURN;
         }
     }
 
@@ -247,12 +249,24 @@ mod tests {
         assert!((10..40).contains(&looks), "{looks} in ten seconds");
         // Its end is seen, and a moment later it is as at first.
         let due = attention.due().unwrap();
-        assert!(due <= latest.unwrap() + TURN * (1 << MOST_DOUBLINGS));
+        assert!(due <= latest.unwrap() + FILE_TURN);
         assert!(attention.take(due).is_some());
         assert_eq!(attention.due(), None);
-        let later = due + TURN * (1 << MOST_DOUBLINGS);
+        let later = due + FILE_TURN;
         assert!(attention.admit(file("memory.max"), None, later));
         assert!(attention.admit(file("memory.max"), None, later));
+    }
+
+    #[test]
+    fn a_flood_is_looked_at_as_seldom_where_a_look_takes_its_time() {
+        let (mut attention, mut now) = (Attention::default(), Instant::now());
+        let (end, mut looks) = (now + Duration::from_secs(10), 0);
+        while now < end {
+            let looked = attention.admit(file("memory.max"), None, now) || attention.take(now).is_some();
+            looks += u32::from(looked);
+            now += Duration::from_millis(if looked { 8 } else { 1 });
+        }
+        assert!((10..40).contains(&looks), "{looks} in ten seconds");
     }
 
     #[test]
@@ -286,7 +300,7 @@ mod tests {
         let (mut attention, mut now) = (Attention::default(), Instant::now());
         for number in 0..10_000 {
             attention.admit(file(&number.to_string()), None, now);
-            now += TURN;
+            now += FILE_TURN;
         }
         assert!(attention.turns.len() <= MOST_TURNS + 1);
     }
