@@ -18,7 +18,7 @@ use crate::model::{CgroupId, CgroupPath};
 const MAX_EVENTS: usize = 4096;
 
 /// How long events are left to gather during a flood.
-const REST: Duration = Duration::from_millis(50);
+const REST: Duration = Duration::from_millis(100);
 
 /// The file that tells whether processes are in a cgroup, and whether it is frozen.
 const EVENTS: &str = "cgroup.events";
@@ -188,7 +188,7 @@ impl WatchEvents {
         Ok(changes)
     }
 
-    /// Leaves events to gather in the kernel for 50 ms, so that a flood of them costs twenty reads a second.
+    /// Leaves events to gather in the kernel for 100 ms, so that a flood of them costs ten reads a second.
     pub fn rest(&mut self) {
         self.source = match std::mem::replace(&mut self.source, Source::Broken) {
             Source::Listening { stream, is_drained: true } => {
