@@ -39,8 +39,7 @@ fn run_out(name: &str, policy: &str, members: &[Member]) -> Outcome {
 /// The daemon is stopped in the middle of it.
 #[guest_test(kernel, repeats)]
 fn the_kernel_kills_the_rankings_first() {
-    let mut rounds = Rounds::new(2, 200);
-    while let Some(round) = rounds.next() {
+    for round in Rounds::new(2, 200) {
         let (name, members, first) = if round.is_multiple_of(2) {
             ("ranked-request", by_request(), "leaking")
         } else {

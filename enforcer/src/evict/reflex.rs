@@ -283,7 +283,7 @@ impl Reflex {
             scheduled: Ok(()),
         };
         let cpus = config.cpus;
-        let drained = match config.memory_available_source {
+        let lists = match config.memory_available_source {
             MemoryAvailableSource::MemAvailable => drain::open(&config.proc)
                 .inspect_err(|error| {
                     tracing::warn!(
@@ -297,7 +297,7 @@ impl Reflex {
             MemoryAvailableSource::Kubelet => None,
         };
         let (from_reap, from_brake) = (from_helper(&shared, &teller), from_helper(&shared, &teller));
-        let (mut drain, drainer) = drained.unzip();
+        let (mut drain, drainer) = lists.unzip();
         if let Some(drain) = &mut drain {
             // A victim of the process before this one may just have died.
             drain.ask(0, now_ns(ClockId::Boottime));

@@ -167,13 +167,7 @@ impl Teller {
                 Event { kind: EventType::EvictionSuppressed, subject: Subject::Node, data }
             }
             Report::SharedMemoryHeld { bytes, limit_bytes, members } => {
-                let held = self.places.as_ref().map(|places| places.look(members)).unwrap_or_default();
-                let data = json!({
-                    "what": SHARED_MEMORY,
-                    "message": held.message(*bytes, *limit_bytes),
-                    "sharedMemory": held.data(*bytes),
-                });
-                Event { kind: EventType::DegradedEntered, subject: Subject::Node, data }
+                self.shared_memory_held(*bytes, *limit_bytes, members)
             }
             Report::SharedMemoryFreed { bytes } => {
                 let data = json!({"what": SHARED_MEMORY, "sharedMemory": {"unmappedBytes": bytes}});
@@ -191,6 +185,17 @@ impl Teller {
                 Event { kind: EventType::DegradedLeft, subject: Subject::Node, data }
             }
         })
+    }
+
+    /// That no eviction gives back what is missing: where the shared memory is that no process maps.
+    fn shared_memory_held(&self, bytes: u64, limit_bytes: u64, members: &[Arc<Candidate>]) -> Event {
+        let held = self.places.as_ref().map(|places| places.look(members)).unwrap_or_default();
+        let data = json!({
+            "what": SHARED_MEMORY,
+            "message": held.message(bytes, limit_bytes),
+            "sharedMemory": held.data(bytes),
+        });
+        Event { kind: EventType::DegradedEntered, subject: Subject::Node, data }
     }
 
     /// That thresholds are not armed, or all are again; none where that is known.

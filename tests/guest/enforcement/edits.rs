@@ -7,7 +7,7 @@ use enforcer_tests::{
     daemon::Daemon,
     plan::{Planned, folder as cgroup_folder, pids_below},
     process::Process,
-    stream::is,
+    stream::{Stream, is},
     wait::{PATIENCE, wait_until},
 };
 
@@ -190,32 +190,7 @@ fn an_edit_of_a_running_pod_leaves_nothing_of_it_behind() {
         wait_until_gone(&kubepods(gone));
     }
 
-    let changed = stream.wait_for_pod("pod.changed", "default/rises", PATIENCE).unwrap();
-    let classes = (&changed["data"]["oldQosClass"], &changed["data"]["qosClass"]);
-    assert_eq!(classes, (&"BestEffort".into(), &"Burstable".into()), "{changed}");
-    let moved = stream
-        .wait_for("the move", PATIENCE, |event| {
-            is(event, "limits.applied")
-                && event["subject"] == "default/rises"
-                && event["data"]["reason"] == "moved"
-        })
-        .unwrap();
-    assert_eq!(moved["data"]["processes"], 2, "{moved}");
-    assert_eq!(moved["data"]["files"][0]["old"], kubepods("besteffort/podrises/app"), "{moved}");
-    let is_told = |event: &serde_json::Value| {
-        let message = event["data"]["message"].as_str().unwrap_or_default();
-        message.contains("podnested/app are not moved") && message.contains("cgroups of their own")
-    };
-    stream
-        .wait_for("why it stays", PATIENCE, |event| is(event, "degraded.entered") && is_told(event))
-        .unwrap();
-    let planned = said(&daemon, &["plan", "--live"]);
-    let step = format!(
-        "move    {} -> {}\n",
-        kubepods("besteffort/podnested/app"),
-        kubepods("burstable/podnested/app")
-    );
-    assert!(planned.contains(&step), "{planned}");
+    check_reports(&daemon, &mut stream);
 
     // Both places of a pod are one: whoever evicts it ends what is in either.
     let mut beside = join(&cgroup_folder(&kubepods("burstable/podnested/app")), "exec sleep 1000");
@@ -225,7 +200,7 @@ fn an_edit_of_a_running_pod_leaves_nothing_of_it_behind() {
     let mut nested = processes.pop().unwrap();
     nested.wait_for_end(PATIENCE).unwrap();
     wait_until_gone(&kubepods("besteffort/podnested"));
-    stream.wait_for("its end", PATIENCE, |event| is(event, "degraded.left") && is_told(event)).unwrap();
+    stream.wait_for("its end", PATIENCE, |event| is(event, "degraded.left") && is_of_nested(event)).unwrap();
 
     // Killed in the middle of it all, the daemon finds by its marks what is to be moved.
     drop(stream);
@@ -249,10 +224,41 @@ fn an_edit_of_a_running_pod_leaves_nothing_of_it_behind() {
     daemon.stop().unwrap();
 }
 
+/// What is reported of the edits: the class that changed, the move, and why a container with cgroups of its own stays.
+fn check_reports(daemon: &Daemon, stream: &mut Stream) {
+    let changed = stream.wait_for_pod("pod.changed", "default/rises", PATIENCE).unwrap();
+    let classes = (&changed["data"]["oldQosClass"], &changed["data"]["qosClass"]);
+    assert_eq!(classes, (&"BestEffort".into(), &"Burstable".into()), "{changed}");
+    let moved = stream
+        .wait_for("the move", PATIENCE, |event| {
+            is(event, "limits.applied")
+                && event["subject"] == "default/rises"
+                && event["data"]["reason"] == "moved"
+        })
+        .unwrap();
+    assert_eq!(moved["data"]["processes"], 2, "{moved}");
+    assert_eq!(moved["data"]["files"][0]["old"], kubepods("besteffort/podrises/app"), "{moved}");
+    stream
+        .wait_for("why it stays", PATIENCE, |event| is(event, "degraded.entered") && is_of_nested(event))
+        .unwrap();
+    let planned = said(daemon, &["plan", "--live"]);
+    let step = format!(
+        "move    {} -> {}\n",
+        kubepods("besteffort/podnested/app"),
+        kubepods("burstable/podnested/app")
+    );
+    assert!(planned.contains(&step), "{planned}");
+}
+
+fn is_of_nested(event: &serde_json::Value) -> bool {
+    let message = event["data"]["message"].as_str().unwrap_or_default();
+    message.contains("podnested/app are not moved") && message.contains("cgroups of their own")
+}
+
 fn kill(pid: u32) {
     let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
     // It may have ended already.
-    drop(rustix::process::kill_process(pid, rustix::process::Signal::KILL));
+    let _ended = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
 }
 
 fn place_while_down(name: &str, manifest: &str) {

@@ -116,12 +116,12 @@ pub fn reckon(facts: &Facts<'_>, told: Told) -> Outcome {
     let back_us = first.and_then(|first| back_us(samples, threshold_bytes, first.time_us));
     let name = |pod: usize| pods.get(pod).map_or("", |pod| pod.name.as_str());
     let mut should: Vec<&str> = expected.to_vec();
-    let mut did: Vec<&str> = died.iter().map(|pod| name(*pod)).collect();
+    let mut named: Vec<&str> = died.iter().map(|pod| name(*pod)).collect();
     if any_order {
         should.sort_unstable();
-        did.sort_unstable();
+        named.sort_unstable();
     }
-    let right = should == did && died.iter().all(|pod| emptied.contains_key(pod));
+    let right = should == named && died.iter().all(|pod| emptied.contains_key(pod));
     let kernel_kills = hits.iter().filter(|hit| hit.kernel);
     let (late_looks, longest_look_us) = looks(samples);
     let moments = [crossed_us, first.map(|first| first.time_us)];
@@ -270,6 +270,7 @@ enum Need {
 
 /// What there was around a signal, in bytes.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_field_names, reason = "their unit")]
 struct Around {
     /// The least that was available in the looks around it.
     available_bytes: u64,

@@ -99,13 +99,12 @@ impl Reconciler {
             .collect();
         for (path, owner) in former {
             let Some(present) = owner.level.uid().and_then(|uid| present.get(uid)) else { continue };
-            let files = match owner.level.container() {
-                Some(container) => self.follow(&path, container, present),
-                None => {
-                    let containers: BTreeSet<_> = present.containers.values().cloned().collect();
-                    self.desired.containers.insert(path.clone(), containers.into_iter().collect());
-                    present.pod().and_then(|pod| self.planned_files(pod))
-                }
+            let files = if let Some(container) = owner.level.container() {
+                self.follow(&path, container, present)
+            } else {
+                let containers: BTreeSet<_> = present.containers.values().cloned().collect();
+                self.desired.containers.insert(path.clone(), containers.into_iter().collect());
+                present.pod().and_then(|pod| self.planned_files(pod))
             };
             let files = files.unwrap_or_else(|| self.held_files(&path));
             let plan = CgroupPlan { path: path.clone(), files };
