@@ -40,6 +40,7 @@ impl Scene {
         for pod in ["web", "other"] {
             let container = Container { name: "app", requests: "", limits: "memory: 64Mi" };
             daemon.manifest(&format!("{pod}.yaml"), &self::pod(pod, 0, &[container])).unwrap();
+            daemon.wait_until_decided(&format!("default/{pod}")).unwrap();
         }
         Planned::of(&daemon).unwrap().wait_until_held().unwrap();
         Self { daemon, stream, _cgroup: cgroup }

@@ -306,7 +306,10 @@ impl Engine {
                 self.pace(node.now_ns, &mut actions);
             }
             Input::Outcome(outcome) => self.hear(outcome, &mut actions),
-            Input::Arm { now_ns: _ } => self.arm(&mut actions),
+            Input::Arm { now_ns: _ } => {
+                self.arm(&mut actions);
+                self.ease(&mut actions);
+            }
         }
         actions
     }
