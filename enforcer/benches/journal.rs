@@ -95,12 +95,12 @@ fn main() {
     for _ in 0..count {
         newest = journal.append(event(false));
     }
-    let told = start.elapsed();
+    let reported = start.elapsed();
     let mut watch = journal.durable();
     runtime.block_on(watch.wait_for(|durable| *durable >= newest)).unwrap();
     println!(
         "{count} events: told in {:.3} s, all durable after {:.3} s",
-        told.as_secs_f64(),
+        reported.as_secs_f64(),
         start.elapsed().as_secs_f64()
     );
     journal.close();

@@ -13,7 +13,7 @@ use enforcer::{
     model::{Node, Pod, ResourceList},
     policy::{
         Settings, oom_score, plan, qos,
-        rank::{self, MemoryStanding, PidStanding},
+        rank::{self, MemoryRankKey, PidRankKey},
     },
     source::manifest,
 };
@@ -79,8 +79,8 @@ fn usages(count: usize) -> impl Iterator<Item = u64> {
     .take(count)
 }
 
-fn memory_standings(count: usize) -> Vec<MemoryStanding> {
-    let standing = |(order, usage_bytes): (u32, u64)| MemoryStanding {
+fn memory_standings(count: usize) -> Vec<MemoryRankKey> {
+    let standing = |(order, usage_bytes): (u32, u64)| MemoryRankKey {
         usage_bytes: (usage_bytes % 97 != 0).then_some(usage_bytes),
         request_bytes: usage_bytes.rotate_left(21) % (4 << 30),
         priority: i32::try_from(usage_bytes % 5).unwrap() - 2,
@@ -89,8 +89,8 @@ fn memory_standings(count: usize) -> Vec<MemoryStanding> {
     (0..).zip(usages(count)).map(standing).collect()
 }
 
-fn pid_standings(count: usize) -> Vec<PidStanding> {
-    let standing = |(order, usage): (u32, u64)| PidStanding {
+fn pid_standings(count: usize) -> Vec<PidRankKey> {
+    let standing = |(order, usage): (u32, u64)| PidRankKey {
         process_count: (usage % 97 != 0).then_some(usage % 1_000),
         priority: i32::try_from(usage % 5).unwrap() - 2,
         order,

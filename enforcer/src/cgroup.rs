@@ -18,6 +18,7 @@ mod index;
 mod knob;
 mod ledger;
 mod limits;
+mod live;
 mod lowering;
 mod making;
 mod mark;
@@ -29,7 +30,6 @@ mod reconciler;
 mod remove;
 mod report;
 mod score;
-mod standing;
 mod step;
 mod throttled;
 mod units;
@@ -58,7 +58,7 @@ pub use self::{
     reconciler::{Guarded, Reconciler, SCORE_FILE, ScoreSeen, StartError},
     remove::{Removal, remove},
     report::{Applied, Failure, FileChange, Moved, Problem, Report},
-    score::{Correction, ScoreChange, ScoreError, ScoreKeeper, Suspect, Sweep},
+    score::{Correction, ScoreChange, ScoreError, ScoreKeeper, ScoreSuspect, Sweep},
     step::{Missing, Reason, Step, Withheld, Write},
     throttled::Throttled,
     units::{

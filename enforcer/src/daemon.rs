@@ -4,10 +4,10 @@
 //! |---|---|---|---|
 //! | `Desired` | the runtime; what may block on its blocking threads | pods, changes of cgroups, the guard's events, evictions, now and then a look | cgroups, scores, candidates, events |
 //! | `evict::Reflex` | five threads of its own | candidates, kernel edges, meminfo | evictions, reports |
-//! | `Lookout` | a thread of its own | pods, thresholds, a look now and then | warnings of what comes |
+//! | `Forecaster` | a thread of its own | pods, thresholds, a look now and then | warnings of what comes |
 //! | `Ooms` | a task | ring buffer records, a tick | OOM events |
 //! | `Stalling` | the task of `Ooms` | records of stalls, what came together of them | pressure events |
-//! | `Desk` | the runtime; a thread that writes | wishes, its clock | orders in force: settings, protected pods |
+//! | `OrderBook` | the runtime; a thread that writes | wishes, its clock | orders in force: settings, protected pods |
 //! | `Sinks` | a thread for each sink | the journal | deliveries, events about them |
 //! | `StaticDir` | a thread of its own | the folder of manifests, changes of it | pods |
 //! | `Reloader` | a thread of its own | SIGHUP, `enforcer reload` | the configuration, read again |
@@ -17,14 +17,16 @@
 
 mod armed;
 mod backlog;
-mod claim;
 mod desired;
 mod edges;
+mod emit;
+mod ended_pods;
+mod forecaster;
 mod handover;
 mod hierarchy;
 mod host;
-mod keeper;
-mod lookout;
+mod incompatible_host;
+mod instance_lock;
 mod metrics;
 mod ooms;
 mod open_files;
@@ -42,10 +44,8 @@ mod schedule;
 mod signals;
 mod sinks;
 mod stalls;
-mod standing;
 mod start;
-mod telling;
-mod unfit;
+mod tracing_report;
 mod watchdog;
 mod watching;
 
@@ -65,27 +65,28 @@ use self::{
     backlog::Backlog,
     desired::Desired,
     edges::Edges,
+    forecaster::Forecaster,
     host::Host,
-    lookout::Lookout,
     metrics::Metering,
     ooms::{BeingEvicted, Ooms},
-    orders::{Desk, Evictions},
+    orders::{Evictions, OrderBook},
     recording::Recording,
     reload::Reloader,
-    reports::{Telling, lock, start_reflex},
+    reports::{ReportTargets, lock, start_reflex},
     reserve::Reserve,
     signals::{Asked, Signals},
     sinks::Sinks,
-    start::{permits, tell_start},
+    start::{emit_start, permits},
     watchdog::Watchdog,
     watching::{Guarded, Watched},
 };
-pub use self::{reload::Load, unfit::Unfit};
+pub use self::{incompatible_host::IncompatibleHost, reload::Load};
 use crate::{
     cgroup::{Index, MOUNT},
     config::Config,
-    evict::{Reflex, Teller},
+    evict::{EventBuilder, Reflex},
     journal::Journal,
+    metrics::Counts,
     model::PodUid,
     policy::{
         engine::{self, EngineSettings},
@@ -112,11 +113,11 @@ const ENDING_THREADS: usize = 4;
 const ENDING_WAITING: usize = 1_024;
 
 /// How long open connections may take to end.
-const GOODBYE: Duration = Duration::from_secs(2);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What the reflex did that the desired state must know of.
 #[derive(Debug)]
-enum Reflexion {
+enum EngineEvent {
     /// A pod was asked to end, or killed, under that number; 0 is an operator's.
     Evicted { uid: PodUid, number: u64 },
     /// The node's conditions are these from now on.
@@ -124,11 +125,11 @@ enum Reflexion {
 }
 
 /// Whether this machine can follow the configuration, and every eviction threshold could be reached if all pods were gone
-/// now; the error is an [`Unfit`] if not.
+/// now; the error is an [`IncompatibleHost`] if not.
 pub fn fits(config: &Config) -> anyhow::Result<()> {
     let host = Host::read(config)?;
-    unfit::check(config, &host, unfit::is_kubelets(config))?;
-    Ok(unfit::check_reach(config, &host)?)
+    incompatible_host::check(config, &host, incompatible_host::is_kubelets(config))?;
+    Ok(incompatible_host::check_reach(config, &host)?)
 }
 
 /// Has the kernel prefer the calling thread as it does the daemon's other ones. Where it may not, the daemon says so at its
@@ -149,7 +150,7 @@ pub enum OnExit {
     Restore,
 }
 
-/// Runs the daemon until SIGTERM or SIGINT. The error is an [`Unfit`] if nothing was started.
+/// Runs the daemon until SIGTERM or SIGINT. The error is an [`IncompatibleHost`] if nothing was started.
 ///
 /// On SIGHUP the configuration is read again by `load`.
 #[expect(
@@ -160,16 +161,17 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     raw::keep_heap_small();
     let mut signals = Signals::listen()?;
     let host = Host::read(&config)?;
-    let kubelets = unfit::is_kubelets(&config);
-    unfit::check(&config, &host, kubelets)?;
+    let kubelets = incompatible_host::is_kubelets(&config);
+    incompatible_host::check(&config, &host, kubelets)?;
     let taken = unless_stopped(&mut signals, start::take(&config)).await?;
     let Some((claim, observe)) = taken else { return Ok(()) };
     let admin = Admin::bind(&config.run_dir, &config.sockets)?;
-    let opened = unless_stopped(&mut signals, Sinks::open(&config, &host)).await?;
+    let counts = Counts::default();
+    let opened = unless_stopped(&mut signals, Sinks::open(&config, &host, &counts)).await?;
     let Some((journal, mut sinks)) = opened else { return Ok(()) };
     let host_facts = HostFacts::gather();
-    tell_start(&journal, &config, &host, &host_facts);
-    claim.tell(&journal);
+    emit_start(&journal, &config, &host, &host_facts);
+    claim.emit(&journal);
     // They have the priority that the daemon has given itself now.
     let workers = Workers::start("ending", ENDING_THREADS, ENDING_WAITING).context("cannot start threads")?;
     let workers = Arc::new(workers);
@@ -179,29 +181,37 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let backlog = Backlog::open(&config.run_dir, &host.boot_id, &journal);
     // What the programs need to attach is most of what a start takes: evicting does not wait for it.
     let attaching = {
-        let (journal, index, being_evicted) = (journal.clone(), index.clone(), being_evicted.clone());
-        threads::blocking(move || Ooms::attach(&journal, index, being_evicted, backlog))
+        let (journal, counts) = (journal.clone(), counts.clone());
+        let (index, being_evicted) = (index.clone(), being_evicted.clone());
+        threads::blocking(move || Ooms::attach(&journal, &counts, index, being_evicted, backlog))
     };
     let attaching = tokio::spawn(attaching);
 
     let permits = permits(&config, kubelets, &journal);
-    let (mut desired, watched) =
-        Desired::new(config.clone(), host.clone(), journal.clone(), index, permits, kubelets);
+    let (mut desired, watched) = Desired::new(
+        config.clone(),
+        host.clone(),
+        (journal.clone(), counts.clone()),
+        index,
+        permits,
+        kubelets,
+    );
     desired.set_being_evicted(being_evicted.clone());
     let recorded = Arc::new(AtomicU64::new(0));
-    let pledges = recovery::take_up(&config, &host, &journal, &recorded, &mut desired);
+    let intents = recovery::take_up(&config, &host, &journal, &recorded, &mut desired);
     let (sender, mut reflexions) = mpsc::unbounded_channel();
     let pods = Path::new(MOUNT).join(desired.kubepods().as_str().trim_start_matches('/'));
-    let teller = Teller::new(config.hash())
+    let events = EventBuilder::new(config.hash())
         .with_pressure(Path::new(NODE_PRESSURE))
         .with_shared_memory(Path::new("/proc"), &pods);
-    let teller = Arc::new(Mutex::new(teller));
+    let events = Arc::new(Mutex::new(events));
     let mut recording = Recording::start(&config, &host, &journal);
-    let mut desk = Desk::open(&config.state_dir, &host.boot_id, &journal);
-    let evictions = Evictions::new(&journal, &being_evicted, desk.view(), &sender, &workers);
-    let (lookout, alarm) = Lookout::start(&config, host.node.max_pids, &journal);
-    let telling = Telling { teller: teller.clone(), journal: journal.clone(), being_evicted, sender, alarm };
-    let reflex = start_reflex(&config, &desk.settings(&config), &host, telling, pledges, &mut recording)?;
+    let mut orders = OrderBook::open(&config.state_dir, &host.boot_id, &journal);
+    let evictions = Evictions::new(&journal, &being_evicted, orders.view(), &sender, &workers);
+    let (forecaster, fill_waker) = Forecaster::start(&config, host.node.max_pids, &journal, counts.clone());
+    let reporting =
+        ReportTargets { events: events.clone(), journal: journal.clone(), being_evicted, sender, fill_waker };
+    let reflex = start_reflex(&config, &orders.settings(&config), &host, reporting, intents, &mut recording)?;
 
     let mut edges = Edges::new(&journal, desired.kubepods());
     edges.keep(&reflex);
@@ -212,8 +222,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         desired.load(loaded).await?;
     }
     // Whoever is protected is so before the first candidate is.
-    desk.put_in_force(&mut desired, &reflex, &config);
-    hand_on(&mut desired, &reflex, &lookout, &recording);
+    orders.put_in_force(&mut desired, &reflex, &config);
+    hand_on(&mut desired, &reflex, &forecaster, &recording);
     news.answer();
     let (mut ooms, ebpf_edges, guard) = attaching.await.context("the programs cannot be attached")?;
     for source in ebpf_edges {
@@ -225,12 +235,13 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let (ready, readiness) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
     let tracing = tokio::spawn(ooms.run(readiness.clone()));
-    desk.serve(admin, desired.kubepods(), view.clone(), stopping.clone());
-    let telling = (&journal, sinks.healths());
-    let metering = Metering::start(&config, (&host, &doctor), telling, (&reflex, &recording), &stopping);
+    orders.serve(admin, desired.kubepods(), view.clone(), stopping.clone());
+    let reporting = (&journal, &counts, sinks.healths());
+    let metering = Metering::start(&config, (&host, &doctor), reporting, (&reflex, &recording), &stopping);
     let observer = reflex.observer();
     let answers = (metering.scrape(), Vital::by(move || observer.is_alive()));
-    let sources = recording.sources(journal.clone(), doctor, lookout.headrooms(), view, desk.view(), answers);
+    let sources =
+        recording.sources(journal.clone(), doctor, forecaster.headrooms(), view, orders.view(), answers);
     let mut server = tokio::spawn(observe.serve(sources, readiness, stopping));
     Watchdog::start(reflex.observer(), &journal);
 
@@ -238,7 +249,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let mut watched = Watched(watched);
     let mut guarded = Guarded(guard);
     desired.set_sight(guarded.sight());
-    let (woken, stirred) = (desired.woken(), lookout.stirred());
+    let (woken, boosted) = (desired.woken(), forecaster.boosted());
     let mut reserve = Reserve::default();
     loop {
         reserve.settle(&journal);
@@ -254,12 +265,12 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                 let arm = order.as_ref().is_some_and(|order| order.arm);
                 let outcome = reload::reload(&config, loaded, &host, kubelets, &journal).map(|(new, message)| {
                     config = new;
-                    lock(&teller).configured(config.hash());
+                    lock(&events).configured(config.hash());
                     recording.configured(&config);
                     metering.configure(&config);
                     journal.set_limits(config.journal);
-                    desk.configure(&reflex, &config, arm);
-                    lookout.configure(&config);
+                    orders.configure(&reflex, &config, arm);
+                    forecaster.configure(&config);
                     sinks.configure(&config);
                     message
                 });
@@ -268,10 +279,10 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                 }
                 reload::read_manifests(order, outcome, &pods, (&config, &journal));
             }
-            turn = desk.next() => if let Some(order) = desk.take(turn, &desired, &config, &evictions) {
+            turn = orders.next() => if let Some(order) = orders.take(turn, &desired, &config, &evictions) {
                 reloader.ask(Some(order));
             },
-            Some(reflexion) = reflexions.recv() => desired.heed(&reflexion),
+            Some(reflexion) = reflexions.recv() => desired.on_engine_event(&reflexion),
             mut news = pods.next() => {
                 if let Some(loaded) = news.loaded.take() {
                     desired.load(loaded).await?;
@@ -293,21 +304,21 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                 anyhow::bail!("the observe socket is served no more, and nobody asked for that");
             }
             () = woken.notified() => desired.reconcile().await?,
-            () = stirred.notified() => desired.stir(),
+            () = boosted.notified() => desired.boost(),
             () = metrics::sleep_until(due) => desired.look().await?,
         }
         if let Guarded(Some(guard)) = &mut guarded {
             desired.put_in(guard);
         }
         edges.keep(&reflex);
-        desk.put_in_force(&mut desired, &reflex, &config);
-        hand_on(&mut desired, &reflex, &lookout, &recording);
-        desk.settle();
+        orders.put_in_force(&mut desired, &reflex, &config);
+        hand_on(&mut desired, &reflex, &forecaster, &recording);
+        orders.settle();
         views.send_if_modified(|view| has_changed(view, desired.view()));
         if let Some(news) = manifests {
             news.answer();
         }
-        tell_ready(&ready, desired.is_loaded());
+        emit_ready(&ready, desired.is_loaded());
     }
     tracing::info!("stopping");
     sd_notify(&[sd_notify::NotifyState::Stopping]);
@@ -317,8 +328,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     give_back(&mut desired, reflexions, on_exit).await?;
     detach(tracing, on_exit, &journal).await;
     stop.send_replace(true);
-    desk.close().await;
-    farewell(server, sinks, &journal).await
+    orders.close().await;
+    shutdown(server, sinks, &journal).await
 }
 
 /// What comes of `work`; none if the daemon is to stop before.
@@ -335,11 +346,11 @@ async fn unless_stopped<T, E: Into<anyhow::Error>>(
 /// Takes in what the reflex did last, and gives back what is not to outlive the daemon.
 async fn give_back(
     desired: &mut Desired,
-    mut reflexions: mpsc::UnboundedReceiver<Reflexion>,
+    mut reflexions: mpsc::UnboundedReceiver<EngineEvent>,
     on_exit: OnExit,
 ) -> anyhow::Result<()> {
     while let Ok(last) = reflexions.try_recv() {
-        desired.heed(&last);
+        desired.on_engine_event(&last);
     }
     desired.settle();
     // Nobody has scores follow the ranking any longer.
@@ -351,13 +362,13 @@ async fn give_back(
 }
 
 /// Waits for the end of sinks and open connections, and closes the log.
-async fn farewell(
+async fn shutdown(
     server: JoinHandle<Result<(), serve::Error>>,
     sinks: Sinks,
     journal: &Journal,
 ) -> anyhow::Result<()> {
     sinks.close().await;
-    let ended = tokio::time::timeout(GOODBYE, server).await;
+    let ended = tokio::time::timeout(DRAIN_TIMEOUT, server).await;
     // A disk that takes nothing any more does not keep us for ever: the writer gives up on the first refusal.
     journal.close();
     match ended {
@@ -377,12 +388,12 @@ fn has_changed(view: &mut View, new: &View) -> bool {
 }
 
 /// Hands on which pods may be evicted, if they are others than before.
-fn hand_on(desired: &mut Desired, reflex: &Reflex, lookout: &Lookout, recording: &Recording) {
+fn hand_on(desired: &mut Desired, reflex: &Reflex, forecaster: &Forecaster, recording: &Recording) {
     let Some(candidates) = desired.new_candidates() else { return };
     recording.name(&candidates);
     reflex.set_candidates(candidates);
-    if let Some(sights) = desired.sights() {
-        lookout.look_at(sights);
+    if let Some(targets) = desired.targets() {
+        forecaster.look_at(targets);
     }
 }
 
@@ -403,11 +414,11 @@ async fn detach(tracing: JoinHandle<()>, on_exit: OnExit, journal: &Journal) {
         }
         Err(error) => crate::chain(&error),
     };
-    telling::degraded(journal, "bpffs", &format!("not everything could be unpinned: {problem}"));
+    emit::degraded(journal, "bpffs", &format!("not everything could be unpinned: {problem}"));
 }
 
 /// Says so once.
-fn tell_ready(ready: &watch::Sender<bool>, is_loaded: bool) {
+fn emit_ready(ready: &watch::Sender<bool>, is_loaded: bool) {
     if !is_loaded || *ready.borrow() {
         return;
     }

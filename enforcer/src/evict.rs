@@ -4,7 +4,7 @@
 //! timer, edges ─► reflex thread: meminfo ─► engine ─► usages ─► engine ─► kill ─► engine
 //!                      │ reports                                     │ victims, old sets
 //!                      ▼                                             ▼
-//!                 teller thread ─► events                       reaper thread ─► process_mrelease, close
+//!                 report thread ─► events                       reaper thread ─► process_mrelease, close
 //!                                                               drain thread ─► per-CPU lists, after a death
 //!                                                               brake thread ─► memory.high of the next candidate
 //!                                                               hook thread ─► the administrator's program, before a kill
@@ -15,22 +15,24 @@
 //! counted.
 
 mod brake;
-mod by_hand;
 mod candidate;
 mod core;
 mod drain;
 mod endings;
+mod event_builder;
+mod eviction_loop;
 mod executor;
 mod failure;
-mod gentle;
+mod fill_detector;
+mod graceful;
 mod hook;
-mod lent;
+mod intents;
 mod levels;
 mod listener;
+mod manual;
 mod observer;
-mod onset;
-mod pledge;
 mod queue;
+mod raised_limits;
 mod reap;
 mod reflex;
 mod rehearsal;
@@ -39,25 +41,23 @@ mod retry;
 mod scheduling;
 mod sources;
 mod stat;
-mod teller;
 #[cfg(test)]
 mod tests;
-mod turn;
 
-pub(crate) use self::teller::shortage_data;
+pub(crate) use self::event_builder::shortage_data;
 pub use self::{
     brake::BrakeBook,
-    by_hand::{ByHand, Operator},
     candidate::{Candidate, Identity, OpenError, pod_key},
     endings::Endings,
-    gentle::{EndError, Ending, Sent, end},
+    event_builder::EventBuilder,
+    fill_detector::FillWaker,
+    graceful::{EndError, Ending, Sent, end},
     hook::{HookProgram, HookRun, UnsafeProgram, clear as clear_hooks},
+    intents::EvictionIntents,
     listener::Listener,
+    manual::{ManualEviction, Operator},
     observer::{Observer, ReflexStats, Waiting},
-    onset::Alarm,
-    pledge::Pledges,
     reflex::{Reflex, ReflexConfig, ReflexError},
     report::{Blindness, Report},
     scheduling::Scheduling,
-    teller::Teller,
 };

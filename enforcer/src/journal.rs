@@ -14,6 +14,7 @@ mod kmsg;
 mod log;
 mod medium;
 mod offline;
+mod pending_records;
 mod record;
 mod retention;
 mod segment;
@@ -22,17 +23,16 @@ mod tail;
 #[cfg(test)]
 pub(crate) mod tests;
 mod trouble;
-mod untold;
 mod writer;
 
 pub use self::{
     disk::folder,
-    event::{Event, EventType, Subject},
+    event::{Event, EventType, Observer, Subject},
     intent::{Intent, IntentError, Intents, MOST_TARGETS, Slot, Slots},
     log::{Batch, Journal, Line, Load, Passed, Range, Reader, Stale},
     offline::Offline,
+    pending_records::PendingRecords,
     record::{Cursor, Filter, Record},
     retention::Limits,
     store::{Recovered, StoreError},
-    untold::Untold,
 };

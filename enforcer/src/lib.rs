@@ -2,7 +2,6 @@
 //!
 //! `ARCHITECTURE.md` tells which room holds what, and what each may touch.
 
-mod bell;
 pub mod cgroup;
 mod chain;
 pub mod cli;
@@ -26,6 +25,7 @@ pub mod sink;
 pub mod source;
 mod threads;
 mod trust;
+mod waker;
 mod yaml;
 
 use chain::chain;

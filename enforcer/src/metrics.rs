@@ -12,21 +12,21 @@ mod durations;
 mod expose;
 mod gauges;
 mod labels;
+mod loops;
 mod names;
 mod page;
 mod pending;
 mod process;
 #[cfg(test)]
 mod tests;
-mod turns;
 
 pub use self::{
     counts::Counts,
     expose::expose,
     gauges::{Gauges, Headroom, NEXT_VICTIMS, NextVictim, Pressure, Resource, SinkState},
     labels::{Level, Slice},
+    loops::{LoopMetrics, turns},
     process::Process,
-    turns::{Turns, turns},
 };
 
 /// What the text is, for a reader.

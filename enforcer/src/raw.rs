@@ -55,7 +55,7 @@ pub(crate) fn process_mrelease(pidfd: BorrowedFd<'_>) -> io::Result<()> {
 
 /// A program to be run apart from the daemon.
 #[derive(Debug)]
-pub(crate) struct Apart<'a> {
+pub(crate) struct SpawnArgs<'a> {
     /// Its absolute path: it is not searched for, and no shell stands in for what the kernel cannot run.
     pub(crate) path: &'a CStr,
     /// Its arguments, its own name first.
@@ -79,7 +79,7 @@ pub(crate) struct Apart<'a> {
 /// its program. A fork would copy the page tables instead, and every other thread would then pay a page for its next
 /// write: the reflex too, and just while there is no memory. `posix_spawn` itself knows neither cgroups nor scores. The
 /// kernel takes the score of such a child for its own (`__set_oom_adj`, fs/proc/base.c).
-pub(crate) fn start_apart(program: &Apart<'_>) -> io::Result<(rustix::process::Pid, OwnedFd)> {
+pub(crate) fn spawn_detached(program: &SpawnArgs<'_>) -> io::Result<(rustix::process::Pid, OwnedFd)> {
     const STACK_WORDS: usize = 4 * 1024;
     let fds = [Some(program.input), Some(program.output), program.procs];
     if fds.iter().flatten().any(|fd| fd.as_raw_fd() <= libc::STDERR_FILENO) {
@@ -137,7 +137,7 @@ pub(crate) fn start_apart(program: &Apart<'_>) -> io::Result<(rustix::process::P
 
 /// What a new process is given.
 struct Child<'a> {
-    program: &'a Apart<'a>,
+    program: &'a SpawnArgs<'a>,
     args: *const *const libc::c_char,
     environment: *const *const libc::c_char,
     parent: libc::pid_t,

@@ -4,7 +4,7 @@
 //! ```text
 //! reflex thread: engine ─► Tap ─► ring ─► recorder thread ─► Store (memory) ─► recordings/<eviction id>.rec
 //!                                               ▲ asks
-//!                     teller thread, observe socket ┘
+//!                     report thread, observe socket ┘
 //! ```
 //!
 //! [`Tap`] encodes each input with what the engine made of it, right into a ring that was made before: it allocates
@@ -44,11 +44,11 @@ use self::{
     store::{Extent, Store},
 };
 use crate::{
-    bell::Bell,
     policy::{
         engine::Engine,
         flight::{Member, Origin, Recording, latest},
     },
+    waker::Waker,
 };
 
 /// The thread's stack: nothing here is deep.
@@ -71,14 +71,14 @@ pub struct Provenance {
 
 /// What the thread is asked to write down.
 #[derive(Debug, Default)]
-struct Desk {
+struct FlushQueue {
     /// Evictions whose file is to be written, and when.
     due: BTreeMap<Ulid, Instant>,
     /// The latest eviction whose end is not recorded yet.
     open: Option<Ulid>,
 }
 
-impl Desk {
+impl FlushQueue {
     /// Takes what is to be written now, the oldest first; at the end all that there is.
     fn take(&mut self, stop: bool) -> Vec<Ulid> {
         let now = Instant::now();
@@ -92,9 +92,9 @@ impl Desk {
 #[derive(Debug)]
 struct Shared {
     store: Mutex<Store>,
-    desk: Mutex<Desk>,
+    queue: Mutex<FlushQueue>,
     provenance: Mutex<Provenance>,
-    bell: Arc<Bell>,
+    waker: Arc<Waker>,
     stop: AtomicBool,
     state_dir: PathBuf,
 }
@@ -118,14 +118,14 @@ impl Recorder {
         provenance: Provenance,
         failed: impl Fn(&str) + Send + 'static,
     ) -> io::Result<(Self, Tap)> {
-        let bell = Arc::new(Bell::new()?);
+        let waker = Arc::new(Waker::new()?);
         let (producer, consumer) = ring(RING_BYTES);
-        let tap = Tap::new(producer, Arc::clone(&bell));
+        let tap = Tap::new(producer, Arc::clone(&waker));
         let shared = Arc::new(Shared {
             store: Mutex::new(Store::new(consumer, tap.tapped())),
-            desk: Mutex::default(),
+            queue: Mutex::default(),
             provenance: Mutex::new(provenance),
-            bell,
+            waker,
             stop: AtomicBool::new(false),
             state_dir: state_dir.to_owned(),
         });
@@ -157,7 +157,7 @@ impl Recorder {
 impl Drop for Recorder {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.shared.bell.ring();
+        self.shared.waker.wake();
         if let Some(thread) = self.thread.take() {
             crate::threads::join(thread);
         }
@@ -168,22 +168,22 @@ impl Asker {
     /// An eviction was decided: its file is written in a moment, and again at its end, if there is one to come.
     pub fn decided(&self, eviction: Ulid, goes_on: bool) {
         let later = Instant::now() + LATER;
-        let mut desk = lock(&self.0.desk);
+        let mut queue = lock(&self.0.queue);
         // One at a time is under way: what is still open of another will not be told any more.
-        let before = std::mem::replace(&mut desk.open, goes_on.then_some(eviction));
-        desk.due.extend(before.map(|before| (before, later)));
-        desk.due.insert(eviction, later);
-        drop(desk);
-        self.0.bell.ring();
+        let before = std::mem::replace(&mut queue.open, goes_on.then_some(eviction));
+        queue.due.extend(before.map(|before| (before, later)));
+        queue.due.insert(eviction, later);
+        drop(queue);
+        self.0.waker.wake();
     }
 
     /// It is over.
     pub fn ended(&self, eviction: Ulid) {
-        let mut desk = lock(&self.0.desk);
-        desk.open.take_if(|open| *open == eviction);
-        desk.due.insert(eviction, Instant::now() + LATER);
-        drop(desk);
-        self.0.bell.ring();
+        let mut queue = lock(&self.0.queue);
+        queue.open.take_if(|open| *open == eviction);
+        queue.due.insert(eviction, Instant::now() + LATER);
+        drop(queue);
+        self.0.waker.wake();
     }
 
     /// All that is in memory, as a file's bytes. May take some milliseconds.
@@ -221,7 +221,7 @@ impl Asker {
 
 impl Shared {
     fn run(&self, failed: &dyn Fn(&str)) {
-        let (mut told, mut has_lost) = (Vec::new(), false);
+        let (mut reported, mut has_lost) = (Vec::new(), false);
         loop {
             let stop = self.stop.load(Ordering::Acquire);
             let lost = {
@@ -232,23 +232,23 @@ impl Shared {
             if lost > 0 && !std::mem::replace(&mut has_lost, true) {
                 failed("the flight recorder does not keep up: its recordings have gaps, and say where");
             }
-            let due = lock(&self.desk).take(stop);
+            let due = lock(&self.queue).take(stop);
             for eviction in due {
                 let write = |file: &mut dyn io::Write| self.write(Extent::Recent, file);
                 if let Err(error) = folder::keep(&self.state_dir, eviction, write) {
                     let message = format!("a decision's recording cannot be written: {error}");
-                    if !told.contains(&message) {
+                    if !reported.contains(&message) {
                         failed(&message);
-                        told.push(message);
+                        reported.push(message);
                     }
                 }
             }
             if stop {
                 return;
             }
-            let next = lock(&self.desk).due.values().min().copied();
+            let next = lock(&self.queue).due.values().min().copied();
             let left = next.map(|next| next.saturating_duration_since(Instant::now()));
-            if let Err(error) = self.bell.wait(left) {
+            if let Err(error) = self.waker.wait(left) {
                 tracing::error!(%error, "the recorder cannot wait, and ends");
                 return;
             }

@@ -16,7 +16,6 @@ mod metrics;
 mod orders;
 mod peer;
 mod pods;
-mod pulse;
 mod query;
 mod ranking;
 mod routes;
@@ -24,6 +23,7 @@ mod server;
 mod socket;
 mod spare;
 mod usages;
+mod wake_throttle;
 
 pub(crate) use self::orders::{now, rfc3339};
 pub use self::{
@@ -33,8 +33,8 @@ pub use self::{
     headroom::{Foresight, HeadroomView, Headrooms, SignalView, SliceView, ThresholdView},
     hosts::Hosts,
     metrics::{MetricsListener, Scrape},
-    orders::{Done, No, OrderView, Wish},
-    peer::{Peer, Stranger},
+    orders::{Done, No, OrderRequest, OrderView},
+    peer::{Peer, PeerError},
     pods::{ContainerView, PodState, PodView, View},
     query::Query,
     ranking::{ExcludedView, RankedView, Ranker, RankingView, ranked_signal},

@@ -18,7 +18,7 @@ use std::{
 
 use assert_cmd::Command;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const HEAD: &str = "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\n";
 
 fn enforcer() -> Command {
@@ -77,7 +77,7 @@ fn a_state_or_run_directory_that_others_may_write_to_is_refused() {
             fs::DirBuilder::new().mode(0o750).create(dir.path().join(folder)).unwrap();
         }
         spoil(&dir.path().join(which));
-        let run = enforcer().args(["--config", &config, "run"]).timeout(PATIENCE).output().unwrap();
+        let run = enforcer().args(["--config", &config, "run"]).timeout(TIMEOUT).output().unwrap();
         let said = text(&run.stderr);
         assert_eq!(run.status.code(), Some(1), "{said}");
         assert!(said.contains(why) && said.contains(remedy), "{said}");
@@ -103,20 +103,20 @@ fn names_that_are_no_text_reach_no_terminal() {
     fs::create_dir(&folder).unwrap();
     let file = folder.join(name);
     fs::write(&file, "apiVersion: v1\nkind: Nonsense\n").unwrap();
-    let told = |arguments: &[&OsStr]| {
-        let told = enforcer().arg("--config").arg(&config).args(arguments).output().unwrap();
-        for bytes in [&told.stdout, &told.stderr] {
+    let reported = |arguments: &[&OsStr]| {
+        let reported = enforcer().arg("--config").arg(&config).args(arguments).output().unwrap();
+        for bytes in [&reported.stdout, &reported.stderr] {
             let said = String::from_utf8(bytes.clone()).unwrap_or_else(|_| panic!("{arguments:?}: no text"));
             assert!(said.chars().all(|char| char == '\n' || !char.is_control()), "{arguments:?}: {said:?}");
         }
-        assert_ne!(told.status.code(), Some(0), "{arguments:?}");
+        assert_ne!(reported.status.code(), Some(0), "{arguments:?}");
     };
-    told(&["why".as_ref(), name]);
-    told(&["events".as_ref(), "--pod".as_ref(), name]);
-    told(&["plan".as_ref(), "-f".as_ref(), file.as_ref()]);
-    told(&["plan".as_ref(), "-f".as_ref(), folder.as_ref()]);
-    told(&["replay".as_ref(), file.as_ref()]);
-    told(&["config".as_ref(), "check".as_ref(), file.as_ref()]);
+    reported(&["why".as_ref(), name]);
+    reported(&["events".as_ref(), "--pod".as_ref(), name]);
+    reported(&["plan".as_ref(), "-f".as_ref(), file.as_ref()]);
+    reported(&["plan".as_ref(), "-f".as_ref(), folder.as_ref()]);
+    reported(&["replay".as_ref(), file.as_ref()]);
+    reported(&["config".as_ref(), "check".as_ref(), file.as_ref()]);
 }
 
 #[test]
@@ -142,25 +142,25 @@ fn a_configuration_that_this_host_cannot_follow_starts_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = config(folder.path(), "mode: observe\nsystemReserved:\n  memory: 1Ei\n");
     let output = enforcer().args(["--config", &path, "run"]).output().unwrap();
-    let told = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(64), "{told}");
-    assert!(told.contains("memory"), "{told}");
+    let reported = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(64), "{reported}");
+    assert!(reported.contains("memory"), "{reported}");
     assert!(!folder.path().join("run").exists(), "something was started");
 }
 
 #[test]
-fn a_wrong_configuration_is_told_whole_and_starts_nothing() {
+fn a_wrong_configuration_is_reported_whole_and_starts_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = config(folder.path(), "mode: fierce\nevictionHard:\n  memory.available: lots\nnonsense: 1\n");
     let output = enforcer().args(["--config", &path, "run"]).output().unwrap();
     assert_eq!(output.status.code(), Some(64));
-    let told = text(&output.stderr);
+    let reported = text(&output.stderr);
     for place in [
         "config.yaml:6: mode: ",
         "config.yaml:8: evictionHard.memory.available: ",
         "config.yaml:9: nonsense: ",
     ] {
-        assert!(told.contains(place), "{place} is not in {told}");
+        assert!(reported.contains(place), "{place} is not in {reported}");
     }
     assert!(!folder.path().join("run").exists());
     let missing = enforcer().args(["--config", "/nonexistent.yaml", "events"]).output().unwrap();
@@ -174,9 +174,9 @@ fn without_a_daemon_it_says_what_to_do() {
     for verb in [&["events"][..], &["exec", "default/web", "--", "true"]] {
         let output = enforcer().args(["--config", &path]).args(verb).output().unwrap();
         assert_eq!(output.status.code(), Some(69), "{verb:?}");
-        let told = text(&output.stderr);
-        assert!(told.contains("enforcer run") && told.contains("observe.sock"), "{told}");
-        assert_eq!(told.lines().count(), 1, "{told}");
+        let reported = text(&output.stderr);
+        assert!(reported.contains("enforcer run") && reported.contains("observe.sock"), "{reported}");
+        assert_eq!(reported.lines().count(), 1, "{reported}");
     }
 }
 
@@ -202,15 +202,15 @@ fn in_dry_run_pods_are_admitted_as_in_enforce() {
                 .args(["--config", &path, "-o", "jsonl", "events", "--type", "pod.rejected"])
                 .output()
                 .unwrap();
-            let told = text(&output.stdout);
-            if told.lines().count() >= count {
-                return told
+            let reported = text(&output.stdout);
+            if reported.lines().count() >= count {
+                return reported
                     .lines()
                     .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
                     .collect::<Vec<_>>();
             }
             assert!(daemon.0.try_wait().unwrap().is_none(), "the daemon ended");
-            assert!(start.elapsed() < Duration::from_mins(1), "no such event after a minute: {told}");
+            assert!(start.elapsed() < Duration::from_mins(1), "no such event after a minute: {reported}");
             thread::sleep(Duration::from_millis(50));
         }
     };
@@ -349,12 +349,12 @@ fn in_observe_it_runs_anywhere_and_stops_when_asked() {
     let start = Instant::now();
     let events = loop {
         let output = enforcer().args(["--config", &path, "-o", "jsonl", "events"]).output().unwrap();
-        let told = text(&output.stdout);
-        if told.contains("pod.added") && told.contains("pod.rejected") {
-            break told;
+        let reported = text(&output.stdout);
+        if reported.contains("pod.added") && reported.contains("pod.rejected") {
+            break reported;
         }
         assert!(daemon.try_wait().unwrap().is_none(), "the daemon ended");
-        assert!(start.elapsed() < Duration::from_mins(1), "no pod after a minute: {told}");
+        assert!(start.elapsed() < Duration::from_mins(1), "no pod after a minute: {reported}");
         thread::sleep(Duration::from_millis(50));
     };
     let events: Vec<serde_json::Value> =
@@ -401,8 +401,8 @@ fn a_configuration_is_checked_and_shown() {
             enforcer().args(["--config", &own, "--kubelet-config", &kubelets]).args(args).output().unwrap();
         (output.status.code(), text(&output.stdout), text(&output.stderr))
     };
-    let (status, shown, told) = run(&["config", "check"]);
-    assert_eq!((status, shown.as_str()), (Some(0), "ok\n"), "{told}");
+    let (status, shown, reported) = run(&["config", "check"]);
+    assert_eq!((status, shown.as_str()), (Some(0), "ok\n"), "{reported}");
     let (_, shown, _) = run(&["config", "effective", "-o", "json"]);
     let document: serde_json::Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(document["configuration"]["maxPods"], 7);
@@ -420,18 +420,18 @@ fn a_configuration_is_checked_and_shown() {
     let broken = folder.path().join("broken.yaml");
     fs::write(&broken, format!("{HEAD}mode: fierce\nmaxPods: -1\nevictionHard: {{memory.available: 1Q}}\n"))
         .unwrap();
-    let (status, _, told) = run(&["config", "check", broken.to_str().unwrap()]);
+    let (status, _, reported) = run(&["config", "check", broken.to_str().unwrap()]);
     assert_eq!(status, Some(64));
     assert!(
         [":3: mode: ", ":4: maxPods: ", ":5: evictionHard.memory.available: "]
             .iter()
-            .all(|place| told.contains(place)),
-        "{told}"
+            .all(|place| reported.contains(place)),
+        "{reported}"
     );
     fs::write(&broken, format!("{HEAD}kubeReserved: {{memory: 1Ei}}\n")).unwrap();
-    let (status, _, told) = run(&["config", "check", broken.to_str().unwrap()]);
-    assert_eq!(status, Some(64), "{told}");
-    assert!(told.contains("kubeReserved"), "{told}");
+    let (status, _, reported) = run(&["config", "check", broken.to_str().unwrap()]);
+    assert_eq!(status, Some(64), "{reported}");
+    assert!(reported.contains("kubeReserved"), "{reported}");
 }
 
 /// Killed at any moment, the daemon's log is there, and the next one goes on behind it.
@@ -463,21 +463,21 @@ fn events_outlive_the_daemon() {
     daemon.0.kill().unwrap();
     daemon.0.wait().unwrap();
 
-    let (status, kept, told) = events(&["events"]);
-    assert_eq!(status, Some(0), "{told}");
-    assert!(told.contains("the daemon is down") && told.lines().count() == 1, "{told}");
+    let (status, kept, reported) = events(&["events"]);
+    assert_eq!(status, Some(0), "{reported}");
+    assert!(reported.contains("the daemon is down") && reported.lines().count() == 1, "{reported}");
     assert_eq!(kept[..seen.len()], seen, "what was seen is there");
     assert!(kept.windows(2).all(|pair| pair[1] == pair[0] + 1), "{kept:?}");
     let (status, _, _) = events(&["--live", "events"]);
     assert_eq!(status, Some(69), "--live forbids the fall-back");
-    let (status, _, told) = events(&["events", "--after", "nonsense"]);
-    assert_eq!(status, Some(64), "{told}");
+    let (status, _, reported) = events(&["events", "--after", "nonsense"]);
+    assert_eq!(status, Some(64), "{reported}");
     let (_, none, _) = events(&["events", "--type", "oom.detected"]);
     assert!(none.is_empty());
 
     let daemon = start();
-    let (_, all, told) = events(&["events"]);
-    assert!(told.is_empty(), "{told}");
+    let (_, all, reported) = events(&["events"]);
+    assert!(reported.is_empty(), "{reported}");
     assert!(all.len() > kept.len() && all[..kept.len()] == kept, "{kept:?} then {all:?}");
     assert!(all.windows(2).all(|pair| pair[1] == pair[0] + 1), "{all:?}");
     drop(daemon);

@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::Value;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A daemon in a folder of its own.
 struct Scene {
@@ -63,7 +63,7 @@ impl Scene {
         self.daemon = Some(run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
         let start = Instant::now();
         while !self.verb(&["--live", "events", "--type", "pod.added"]).0.contains("default/web") {
-            assert!(start.elapsed() < PATIENCE, "the daemon knows no pods");
+            assert!(start.elapsed() < TIMEOUT, "the daemon knows no pods");
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -112,7 +112,7 @@ fn of_orders(events: Vec<Value>) -> Vec<Value> {
 const PROTECT: &[&str] = &["protect", "default/web", "--for", "1h", "--reason", "a migration"];
 
 #[test]
-fn an_order_is_told_outlives_the_daemon_and_is_ended() {
+fn an_order_is_reported_outlives_the_daemon_and_is_ended() {
     let mut scene = Scene::new();
     let mode = fs::metadata(scene.file("run/admin.sock")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
@@ -126,11 +126,11 @@ fn an_order_is_told_outlives_the_daemon_and_is_ended() {
     assert_eq!(orders.len(), 2);
     assert_eq!((&orders[0]["name"], &orders[0]["reason"]), (&"web".into(), &"a migration".into()));
     assert_eq!((&orders[1]["order"], &orders[1]["uid"]), (&"pause".into(), &uid.into()));
-    let told = of_orders(scene.events("degraded.entered"));
-    assert_eq!(told.len(), 2);
-    assert_eq!(told[0]["subject"], "default/web");
+    let reported = of_orders(scene.events("degraded.entered"));
+    assert_eq!(reported.len(), 2);
+    assert_eq!(reported[0]["subject"], "default/web");
     for key in ["reason", "until", "uid", "pid"] {
-        assert!(!told[0]["data"][key].is_null(), "{key} in {}", told[0]);
+        assert!(!reported[0]["data"][key].is_null(), "{key} in {}", reported[0]);
     }
     let (said, status) = scene.verb(&["doctor"]);
     assert_eq!(status, 1);
@@ -169,7 +169,7 @@ fn help_fits_the_terminal() {
 }
 
 #[test]
-fn an_order_ends_by_itself_and_that_is_told() {
+fn an_order_ends_by_itself_and_that_is_reported() {
     let scene = Scene::new();
     assert_eq!(scene.verb(&["pause", "--for", "1s", "--reason", "short"]).1, 0);
     let start = Instant::now();
@@ -178,7 +178,7 @@ fn an_order_ends_by_itself_and_that_is_told() {
         if !left.is_empty() {
             break left;
         }
-        assert!(start.elapsed() < PATIENCE, "it does not end");
+        assert!(start.elapsed() < TIMEOUT, "it does not end");
         thread::sleep(Duration::from_millis(50));
     };
     assert_eq!((left.len(), &left[0]["data"]["cause"]), (1, &"expired".into()));
@@ -227,7 +227,7 @@ fn no_more_than_a_share_of_the_node_is_protected() {
     }
     let start = Instant::now();
     while scene.verb(&["protect", "default/other", "--for", "1h", "--reason", "r"]).1 != 0 {
-        assert!(start.elapsed() < PATIENCE, "the pods do not come");
+        assert!(start.elapsed() < TIMEOUT, "the pods do not come");
         thread::sleep(Duration::from_millis(50));
     }
     let (said, status) = scene.verb(&["protect", "default/large", "--for", "1h", "--reason", "r"]);
@@ -239,7 +239,7 @@ fn no_more_than_a_share_of_the_node_is_protected() {
 }
 
 #[test]
-fn a_damaged_file_is_set_aside_and_told() {
+fn a_damaged_file_is_set_aside_and_reported() {
     let mut scene = Scene::new();
     assert_eq!(scene.verb(PROTECT).1, 0);
     scene.kill();
@@ -247,8 +247,8 @@ fn a_damaged_file_is_set_aside_and_told() {
     scene.start();
     assert_eq!(scene.orders(), Vec::<Value>::new());
     assert!(scene.file("state/orders.json.damaged").exists());
-    let told = scene.events("degraded.entered");
-    assert!(told.iter().any(|event| event["data"]["what"] == "orders"), "{told:?}");
+    let reported = scene.events("degraded.entered");
+    assert!(reported.iter().any(|event| event["data"]["what"] == "orders"), "{reported:?}");
     assert_eq!(scene.verb(PROTECT).1, 0);
 }
 

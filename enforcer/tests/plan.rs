@@ -123,7 +123,7 @@ fn bad_documents_cost_only_themselves() {
         ),
         (WEB.replace("kind: Pod", "kind: Job").into_bytes(), "kind"),
     ];
-    for (bad, told) in cases {
+    for (bad, reported) in cases {
         let mut manifests = WEB.as_bytes().to_vec();
         manifests.extend_from_slice(b"---\n");
         manifests.extend_from_slice(&bad);
@@ -139,7 +139,7 @@ fn bad_documents_cost_only_themselves() {
         };
         assert_eq!(error["source"], "stdin");
         let message = error["message"].as_str().unwrap();
-        assert!(message.starts_with("stdin:") && message.contains(told), "{shown}: {message}");
+        assert!(message.starts_with("stdin:") && message.contains(reported), "{shown}: {message}");
         assert!(message.len() < 1_000, "{message}");
         let line: u64 = message.split(':').nth(1).unwrap().parse().unwrap();
         assert!(line > 7, "{shown}: {message}");
@@ -200,12 +200,12 @@ fn the_table_answers_at_a_glance() {
 }
 
 #[test]
-fn wrong_usage_is_told_with_64() {
+fn wrong_usage_is_reported_with_64() {
     let folder = tempfile::tempdir().unwrap();
     let stats = folder.path().join("stats.json");
     fs::write(&stats, "{\"pods\": {\"a/b\": {\"workingSetBytes\": -1}}}").unwrap();
     let stats = stats.display().to_string();
-    for (args, told) in [
+    for (args, reported) in [
         (vec!["plan"], "--filename"),
         (vec!["plan", "-f", "-", "--capacity", "memory=8Q"], "memory"),
         (vec!["plan", "-f", "-", "--capacity", "disk=1"], "disk"),
@@ -219,7 +219,7 @@ fn wrong_usage_is_told_with_64() {
     ] {
         let answer = enforcer(folder.path(), &args, WEB.as_bytes());
         assert_eq!(answer.status, Some(64), "{args:?}: {}", answer.err);
-        assert!(answer.err.contains(told), "{args:?}: {}", answer.err);
+        assert!(answer.err.contains(reported), "{args:?}: {}", answer.err);
     }
 }
 

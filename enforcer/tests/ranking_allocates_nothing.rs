@@ -5,7 +5,7 @@ mod counting;
 use std::sync::atomic::Ordering;
 
 use counting::{COUNT, WATCHED};
-use enforcer::policy::rank::{self, MemoryStanding, PidStanding};
+use enforcer::policy::rank::{self, MemoryRankKey, PidRankKey};
 
 const PODS: u32 = 10_000;
 
@@ -46,7 +46,7 @@ fn ranking_allocates_nothing() {
         let priority = |order: u32| i32::try_from(order % 4).unwrap_or(0);
         let mut memory: Vec<_> = (0..)
             .zip(&usages)
-            .map(|(order, &usage)| MemoryStanding {
+            .map(|(order, &usage)| MemoryRankKey {
                 usage_bytes: (order % 101 != 0).then_some(usage),
                 request_bytes: usage % 5_000,
                 priority: priority(order),
@@ -55,7 +55,7 @@ fn ranking_allocates_nothing() {
             .collect();
         let mut pids: Vec<_> = (0..)
             .zip(&usages)
-            .map(|(order, &usage)| PidStanding {
+            .map(|(order, &usage)| PidRankKey {
                 process_count: Some(usage),
                 priority: priority(order),
                 order,

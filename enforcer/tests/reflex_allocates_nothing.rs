@@ -28,8 +28,10 @@ use std::{
 use counting::{COUNT, WATCHED};
 use enforcer::{
     cgroup::{CgroupDir, Guard, Throttled},
-    config::PreKillHook,
-    evict::{Alarm, BrakeBook, Candidate, HookProgram, Pledges, Reflex, ReflexConfig, Report, Scheduling},
+    evict::{
+        BrakeBook, Candidate, EvictionIntents, FillWaker, HookProgram, Reflex, ReflexConfig, Report,
+        Scheduling,
+    },
     journal::Intents,
     model::{CgroupPath, PodName, PodUid, QosClass},
     policy::{
@@ -141,20 +143,20 @@ fn reflex_thread() -> i32 {
 const GONE: u64 = 100;
 
 /// Tells one edge each time that it is rung.
-struct Bell(Arc<OwnedFd>);
+struct Waker(Arc<OwnedFd>);
 
-impl EdgeSource for Bell {
+impl EdgeSource for Waker {
     fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
-    fn drain(&mut self, _ready: Readiness, tell: &mut dyn FnMut(Edge)) -> SourceState {
+    fn drain(&mut self, _ready: Readiness, emit: &mut dyn FnMut(Edge)) -> SourceState {
         let mut count = [0_u8; 8];
         rustix::io::read(&*self.0, &mut count).unwrap();
         if u64::from_ne_bytes(count) == GONE {
             return SourceState::Gone;
         }
-        tell(Edge { kind: EdgeKind::MemoryMax, onset_ns: None });
+        emit(Edge { kind: EdgeKind::MemoryMax, onset_ns: None });
         SourceState::Live
     }
 }
@@ -207,11 +209,11 @@ impl Scene {
             past: Vec::new(),
             armed: settings.thresholds.iter().copied().collect(),
             hook: None,
-            alarm: Some(Alarm::new(std::thread::current(), Arc::clone(&rung))),
+            fill_waker: Some(FillWaker::new(std::thread::current(), Arc::clone(&rung))),
         };
         let intents = Intents::open(folder.path(), "boot").unwrap();
         let book = BrakeBook::new(intents.brakes, Throttled::default());
-        let pledges = Pledges::new(intents.reflex, Arc::new(AtomicU64::new(0))).braking(book);
+        let intents = EvictionIntents::new(intents.reflex, Arc::new(AtomicU64::new(0))).braking(book);
         let (recorder, tap) =
             Recorder::start(folder.path(), Provenance::default(), |message| panic!("{message}")).unwrap();
         let lasts = Arc::new(AtomicBool::new(true));
@@ -223,7 +225,7 @@ impl Scene {
             }
             does_last.load(Ordering::Acquire)
         };
-        let reflex = Reflex::spawn(&config, Some(pledges), Vec::new(), Some(tap), forward).unwrap();
+        let reflex = Reflex::spawn(&config, Some(intents), Vec::new(), Some(tap), forward).unwrap();
         Self { folder, settings, reflex, reports, recorder, plans, rung, lasts }
     }
 
@@ -287,18 +289,18 @@ impl Scene {
 
     /// An edge source comes, tells, and goes.
     fn edges_come(&self) {
-        let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
-        self.reflex.add_edges(Box::new(Bell(Arc::clone(&bell))));
+        let waker = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+        self.reflex.add_edges(Box::new(Waker(Arc::clone(&waker))));
         for rings in [1_u64, 2, GONE] {
             std::thread::sleep(Duration::from_millis(100));
-            rustix::io::write(&*bell, &rings.to_ne_bytes()).unwrap();
+            rustix::io::write(&*waker, &rings.to_ne_bytes()).unwrap();
         }
-        let told = || {
+        let reported = || {
             let stats = self.reflex.stats();
-            (stats.edges, stats.sources, Arc::strong_count(&bell))
+            (stats.edges, stats.sources, Arc::strong_count(&waker))
         };
-        eventually(|| told() == (2, 0, 1));
-        assert_eq!(told(), (2, 0, 1));
+        eventually(|| reported() == (2, 0, 1));
+        assert_eq!(reported(), (2, 0, 1));
     }
 
     /// It falls fast, and who looks ahead is woken.
@@ -324,7 +326,7 @@ impl Scene {
     fn one_is_killed_after_a_hook(&self) {
         let program =
             HookProgram { path: Path::new("/usr/bin/true").canonicalize().unwrap(), args: Vec::new() };
-        self.reflex.set_hook(Some(&PreKillHook { program, timeout_ms: 30_000 }));
+        self.reflex.set_hook(Some(program));
         let thresholds = followed(&[amount(Signal::MemoryAvailable, 1100 * MIB)]);
         let hook_timeout_ns = 30_000_000_000;
         self.reflex.configure_armed(EngineSettings { thresholds, hook_timeout_ns, ..self.settings });

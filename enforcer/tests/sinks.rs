@@ -17,7 +17,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-const PATIENCE: Duration = Duration::from_secs(40);
+const TIMEOUT: Duration = Duration::from_secs(40);
 
 /// A daemon in a folder of its own.
 struct Scene {
@@ -116,7 +116,7 @@ impl Scene {
         let start = Instant::now();
         while !happens(self) {
             let log = fs::read_to_string(self.path("log")).unwrap_or_default();
-            assert!(start.elapsed() < PATIENCE, "never: {what}\n{log}");
+            assert!(start.elapsed() < TIMEOUT, "never: {what}\n{log}");
             thread::sleep(Duration::from_millis(30));
         }
     }
@@ -127,7 +127,7 @@ fn sequence(event: &Value) -> u64 {
 }
 
 /// Each was seen, and for the first time in the log's order.
-fn assert_all_in_order(seen: &[u64], told: &[u64]) {
+fn assert_all_in_order(seen: &[u64], reported: &[u64]) {
     let mut firsts: Vec<u64> = Vec::new();
     for sequence in seen {
         if !firsts.contains(sequence) {
@@ -135,7 +135,7 @@ fn assert_all_in_order(seen: &[u64], told: &[u64]) {
         }
     }
     assert!(firsts.is_sorted(), "{firsts:?}");
-    let missing: Vec<_> = told.iter().filter(|sequence| !firsts.contains(sequence)).collect();
+    let missing: Vec<_> = reported.iter().filter(|sequence| !firsts.contains(sequence)).collect();
     assert!(missing.is_empty(), "{missing:?} never arrived; {firsts:?} did");
 }
 
@@ -192,9 +192,9 @@ fn journald_has_every_event_through_its_own_restarts_and_the_daemons_kills() {
     }
     let last = format!("p{}", scene.pods);
     scene.until("the last event arrives", |_| entries.values("ENFORCER_POD").contains(&last));
-    let told = scene.sequences();
-    scene.until("all arrive", |_| entries.sequences().last() >= told.last());
-    assert_all_in_order(&entries.sequences(), &told);
+    let reported = scene.sequences();
+    scene.until("all arrive", |_| entries.sequences().last() >= reported.last());
+    assert_all_in_order(&entries.sequences(), &reported);
     assert_eq!(entries.values("ENFORCER_TYPE")[0], "dev.enforcer.config.loaded", "it begins with its start");
     assert!(
         entries
@@ -341,19 +341,19 @@ fn a_webhook_has_every_event_whatever_its_receiver_does_and_whoever_is_killed() 
         scene.start();
     }
     scene.add_pods(2);
-    let told = scene.sequences();
-    scene.until("all arrive", |_| receiver.sequences().iter().max() >= told.last());
-    assert_all_in_order(&receiver.sequences(), &told);
+    let reported = scene.sequences();
+    scene.until("all arrive", |_| receiver.sequences().iter().max() >= reported.last());
+    assert_all_in_order(&receiver.sequences(), &reported);
     let heads = receiver.headers.lock().unwrap().clone();
     assert!(heads.iter().all(|head| head.to_ascii_lowercase().contains("enforcer-signature: t=")));
     // A kill costs no more than what was delivered within the last second or so.
-    let (all, distinct) = (receiver.sequences().len(), told.len());
+    let (all, distinct) = (receiver.sequences().len(), reported.len());
     assert!(all < 4 * distinct, "{all} deliveries of {distinct} events");
     // SIGTERM: nothing is left, and nothing comes twice.
     let before = receiver.sequences();
     scene.until("the cursor is there", |scene| {
         fs::read_to_string(scene.path("state/sinks/webhook-r.cursor"))
-            .is_ok_and(|cursor| cursor.contains(&format!(":{}\"", told.last().unwrap())))
+            .is_ok_and(|cursor| cursor.contains(&format!(":{}\"", reported.last().unwrap())))
     });
     scene.signal(Signal::TERM);
     assert!(scene.daemon.take().unwrap().wait().unwrap().success());
@@ -361,7 +361,7 @@ fn a_webhook_has_every_event_whatever_its_receiver_does_and_whoever_is_killed() 
     scene.add_pods(1);
     scene.until("the next arrives", |scene| receiver.sequences().iter().max() >= scene.sequences().last());
     let after = receiver.sequences()[before.len()..].to_vec();
-    assert!(after.iter().all(|sequence| sequence > told.last().unwrap()), "{after:?}");
+    assert!(after.iter().all(|sequence| sequence > reported.last().unwrap()), "{after:?}");
 }
 
 #[test]
@@ -373,12 +373,12 @@ fn a_receiver_that_is_gone_is_left_alone_until_it_is_configured_anew() {
     receiver.say(&[Say::Status("410 Gone")]);
     receiver.listen(listener);
     scene.start();
-    let is_told = |scene: &Scene| {
+    let is_reported = |scene: &Scene| {
         scene.events("degraded.entered").iter().any(|event| {
             event["data"]["sink"] == "webhook-r" && event["data"]["message"].as_str().unwrap().contains("410")
         })
     };
-    scene.until("that is told", is_told);
+    scene.until("that is told", is_reported);
     scene.add_pods(2);
     assert_eq!((receiver.requests(), receiver.sequences().len()), (1, 0));
     // Another sink is no reason to try again, a change of its own is.
@@ -388,9 +388,9 @@ fn a_receiver_that_is_gone_is_left_alone_until_it_is_configured_anew() {
     assert_eq!(receiver.requests(), 1);
     scene.configure(&webhook(port, ", connectTimeout: 1s"));
     scene.signal(Signal::HUP);
-    let told = scene.sequences();
-    scene.until("all arrive", |_| receiver.sequences().iter().max() >= told.last());
-    assert_all_in_order(&receiver.sequences(), &told);
+    let reported = scene.sequences();
+    scene.until("all arrive", |_| receiver.sequences().iter().max() >= reported.last());
+    assert_all_in_order(&receiver.sequences(), &reported);
     // Taken out, it is told nothing more.
     scene.configure("");
     scene.signal(Signal::HUP);

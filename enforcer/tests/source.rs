@@ -17,7 +17,7 @@ use std::{
 
 use serde_json::Value;
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A daemon in a folder of its own.
 struct Scene {
@@ -87,7 +87,7 @@ impl Scene {
         let mut answer = String::new();
         if let Ok(mut stream) = UnixStream::connect(self.file("run/observe.sock")) {
             let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.set_read_timeout(Some(TIMEOUT)).unwrap();
             if stream.write_all(request.as_bytes()).is_ok() {
                 let _cut_short = stream.read_to_string(&mut answer);
             }
@@ -132,7 +132,7 @@ impl Scene {
         let start = Instant::now();
         while !is_so() {
             assert!(
-                start.elapsed() < PATIENCE,
+                start.elapsed() < TIMEOUT,
                 "{what}: {:?}, {:?}",
                 self.pods(),
                 self.messages("source.down")
@@ -154,8 +154,8 @@ impl Scene {
 fn pods_stay_while_their_folder_is_away_over_a_restart_too() {
     let mut scene = Scene::started();
     scene.rename("pods", "away");
-    let told = scene.wait_for_message("source.down", "missing");
-    assert!(told.contains("2 pods stay") && told.contains("reload --accept-empty"), "{told}");
+    let reported = scene.wait_for_message("source.down", "missing");
+    assert!(reported.contains("2 pods stay") && reported.contains("reload --accept-empty"), "{reported}");
     // What stands in its place is another folder: an empty mount point, or what a deploy tool has swapped in.
     fs::create_dir(scene.file("pods")).unwrap();
     scene.wait_for_message("source.down", "another folder");
@@ -205,8 +205,8 @@ fn what_others_may_write_to_is_not_followed() {
     let open_to_all =
         |path: &str, mode| fs::set_permissions(scene.file(path), fs::Permissions::from_mode(mode)).unwrap();
     open_to_all("pods", 0o777);
-    let told = scene.wait_for_message("source.down", "may be written to by everybody");
-    assert!(told.contains("chmod o-w,g-w"), "{told}");
+    let reported = scene.wait_for_message("source.down", "may be written to by everybody");
+    assert!(reported.contains("chmod o-w,g-w"), "{reported}");
     scene.manifest("pods", "late");
     let (said, _status) = scene.verb(&["reload"]);
     assert!(said.contains("may be written to"), "{said}");
@@ -261,7 +261,7 @@ fn a_stuck_stderr_stops_nobody() {
     });
     let (start, mut text) = (Instant::now(), String::new());
     while !text.contains("log lines were dropped here") {
-        assert!(start.elapsed() < PATIENCE, "{}", text.len());
-        text.extend(lines.recv_timeout(PATIENCE));
+        assert!(start.elapsed() < TIMEOUT, "{}", text.len());
+        text.extend(lines.recv_timeout(TIMEOUT));
     }
 }

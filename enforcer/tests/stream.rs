@@ -22,7 +22,7 @@ use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use sse_stream::SseStream;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const SEED: &str = "ENFORCER_TEST_SEED";
 /// Set by `cargo xtask soak`.
 const SOAK: &str = "ENFORCER_SOAK";
@@ -119,7 +119,7 @@ impl Scene {
         let begun = Instant::now();
         let target = format!("/v1/events?type=pod.added&pod=default/{pod}");
         while !self.curl(&target, &["--silent"]).0.contains(pod) {
-            assert!(begun.elapsed() < PATIENCE, "the daemon does not know {pod}");
+            assert!(begun.elapsed() < TIMEOUT, "the daemon does not know {pod}");
             thread::sleep(Duration::from_millis(50));
         }
     }
@@ -182,7 +182,7 @@ impl Follower {
     fn read_until(&self, newest: u64) -> Vec<Value> {
         let mut read = Vec::new();
         while read.last().is_none_or(|event| sequence(event) < newest) {
-            read.push(self.events.recv_timeout(PATIENCE).unwrap());
+            read.push(self.events.recv_timeout(TIMEOUT).unwrap());
         }
         read
     }
@@ -341,7 +341,7 @@ fn a_follower_misses_nothing_while_the_daemon_is_killed_again_and_again() {
             let mut until = None;
             let begun = Instant::now();
             while scene.daemon.is_some() {
-                assert!(begun.elapsed() < PATIENCE, "round {round}: nothing is told");
+                assert!(begun.elapsed() < TIMEOUT, "round {round}: nothing is told");
                 let mut follower = scene.follower(last.as_deref());
                 let mut block = String::new();
                 for line in BufReader::new(follower.stdout.take().unwrap()).lines() {
@@ -409,7 +409,7 @@ fn a_slow_reader_of_all_events_has_each_once_whatever_becomes_of_the_daemon() {
             if bytes >= FULL_PIPE_BYTES && bytes == before {
                 break;
             }
-            assert!(begun.elapsed() < PATIENCE, "it does not print more than {bytes} bytes");
+            assert!(begun.elapsed() < TIMEOUT, "it does not print more than {bytes} bytes");
             before = bytes;
         }
         let lines = BufReader::new(stdout).lines().map(Result::unwrap);
@@ -419,11 +419,11 @@ fn a_slow_reader_of_all_events_has_each_once_whatever_becomes_of_the_daemon() {
         }
         let seen: Vec<u64> = lines.map(|line| sequence(&parsed(&line))).collect();
         let Output { status, stderr, .. } = events.wait_with_output().unwrap();
-        let told = String::from_utf8(stderr).unwrap();
-        assert_eq!(seen, (1..=u64::try_from(seen.len()).unwrap()).collect::<Vec<_>>(), "{told}");
-        assert!(status.success() && seen.len() > 4_000, "{} {told}", seen.len());
+        let reported = String::from_utf8(stderr).unwrap();
+        assert_eq!(seen, (1..=u64::try_from(seen.len()).unwrap()).collect::<Vec<_>>(), "{reported}");
+        assert!(status.success() && seen.len() > 4_000, "{} {reported}", seen.len());
         let rest = format!("the daemon is down: the rest is what {} holds\n", scene.file("state").display());
-        assert_eq!(told, if comes_back { String::new() } else { rest });
+        assert_eq!(reported, if comes_back { String::new() } else { rest });
     }
 }
 
@@ -459,6 +459,6 @@ fn sockets_belong_to_whom_the_configuration_says() {
     let order = [admin.as_str(), "-d", body, "http://x/v1/orders"];
     assert!(as_user("--groups=4321,4322", &order).contains("\"order\":\"pause\""));
     assert_eq!(as_user("--groups=4321", &order), "");
-    let (told, _) = scene.curl("/v1/orders", &["--silent"]);
-    assert!(told.contains("\"uid\":65534") && told.contains("by a group"), "{told}");
+    let (reported, _) = scene.curl("/v1/orders", &["--silent"]);
+    assert!(reported.contains("\"uid\":65534") && reported.contains("by a group"), "{reported}");
 }

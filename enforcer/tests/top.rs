@@ -26,7 +26,7 @@ use rustix::{
 };
 use serde_json::{Value, json};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const MIB: u64 = 1 << 20;
 
 /// A daemon that is played: it answers from a socket until it is dropped.
@@ -206,7 +206,7 @@ impl Viewed {
     fn until(&self, what: &str, is_so: impl Fn(&vt100::Screen) -> bool) {
         let start = Instant::now();
         while !is_so(&self.screen()) {
-            assert!(start.elapsed() < PATIENCE, "not so: {what}\n{}", self.screen().contents());
+            assert!(start.elapsed() < TIMEOUT, "not so: {what}\n{}", self.screen().contents());
             thread::sleep(Duration::from_millis(10));
         }
     }
@@ -241,7 +241,7 @@ impl Viewed {
             if let Some(status) = self.view.try_wait().unwrap() {
                 break status;
             }
-            assert!(start.elapsed() < PATIENCE, "it does not end\n{}", self.screen().contents());
+            assert!(start.elapsed() < TIMEOUT, "it does not end\n{}", self.screen().contents());
             thread::sleep(Duration::from_millis(10));
         };
         self.until("the terminal is as it was", |_| self.is_given_back());
@@ -427,7 +427,7 @@ fn without_a_terminal_a_plain_table_is_printed() {
 }
 
 #[test]
-fn no_daemon_is_told_before_the_terminal_is_taken() {
+fn no_daemon_is_reported_before_the_terminal_is_taken() {
     let folder = folder();
     let output = plain(folder.path(), &["top"]);
     let said = String::from_utf8_lossy(&output.stderr);

@@ -27,7 +27,7 @@ use enforcer_tests::{
 /// The longest that the 99th percentile may be.
 const BAR_MS: f64 = 100.0;
 /// The longest that a round may take; a daemon that only sweeps takes up to half a minute for a score.
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 /// Between two looks; a bench that looks all the time takes the processor from who is to repair.
 const LOOK: Duration = Duration::from_micros(500);
 const LONGEST_PAUSE_MS: u64 = 100;
@@ -109,7 +109,7 @@ fn populate(daemon: &Daemon, pods: u32) -> anyhow::Result<Vec<Process>> {
     };
     let begin = Instant::now();
     while !(0..pods).all(in_their_cgroups) {
-        ensure!(begin.elapsed() < PATIENCE, "a process did not join its container");
+        ensure!(begin.elapsed() < TIMEOUT, "a process did not join its container");
         thread::sleep(Duration::from_millis(50));
     }
     Ok(processes)
@@ -178,8 +178,8 @@ fn drift(place: &Place) -> anyhow::Result<Duration> {
     fs::write(path, foreign).with_context(|| format!("cannot write {foreign:?} to {}", path.display()))?;
     let begin = Instant::now();
     while read()? != *planned {
-        if begin.elapsed() > PATIENCE {
-            bail!("{} holds {:?} after {PATIENCE:?}, planned is {planned:?}", path.display(), read()?);
+        if begin.elapsed() > TIMEOUT {
+            bail!("{} holds {:?} after {TIMEOUT:?}, planned is {planned:?}", path.display(), read()?);
         }
         thread::sleep(LOOK);
     }

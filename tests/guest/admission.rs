@@ -9,7 +9,7 @@ use enforcer_tests::{
     daemon::Daemon,
     pods::{Container, pod},
     process::Process,
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 
 fn folder(name: &str) -> PathBuf {
@@ -37,7 +37,7 @@ fn a_pod_that_does_not_fit_gets_no_cgroup_and_comes_in_when_it_does() {
     daemon.manifest("small.yaml", &manifest("small", 0, "memory: 64Mi")).unwrap();
     daemon.manifest("large.yaml", &manifest("large", 0, "memory: 64Gi")).unwrap();
 
-    let rejected = stream.wait_for_pod("pod.rejected", "default/large", PATIENCE).unwrap();
+    let rejected = stream.wait_for_pod("pod.rejected", "default/large", TIMEOUT).unwrap();
     assert_eq!(rejected["data"]["reason"], "OutOfmemory", "{rejected}");
     let message = rejected["data"]["message"].as_str().unwrap();
     assert!(
@@ -45,9 +45,9 @@ fn a_pod_that_does_not_fit_gets_no_cgroup_and_comes_in_when_it_does() {
         "{message}"
     );
     let refused = daemon.verb(&["exec", "default/large", "--", "true"]).output().unwrap();
-    let told = String::from_utf8_lossy(&refused.stderr);
-    assert_eq!(refused.status.code(), Some(77), "{told}");
-    assert!(told.contains("OutOfmemory"), "{told}");
+    let reported = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(77), "{reported}");
+    assert!(reported.contains("OutOfmemory"), "{reported}");
     assert!(!cgroup("large").exists());
     let accepted = daemon.verb(&["exec", "default/small", "--", "true"]).output().unwrap();
     assert_eq!(accepted.status.code(), Some(0), "{}", String::from_utf8_lossy(&accepted.stderr));
@@ -55,8 +55,8 @@ fn a_pod_that_does_not_fit_gets_no_cgroup_and_comes_in_when_it_does() {
     daemon.manifest("large.yaml", &manifest("large", 0, "memory: 128Mi")).unwrap();
     // Its cgroup is there a moment before the pod is told as admitted.
     wait_until("large's admission", || {
-        let told = daemon.verb(&["exec", "default/large", "--", "true"]).output().unwrap();
-        told.status.code() == Some(0)
+        let reported = daemon.verb(&["exec", "default/large", "--", "true"]).output().unwrap();
+        reported.status.code() == Some(0)
     });
     assert!(cgroup("large").exists());
     daemon.stop().unwrap();
@@ -81,10 +81,10 @@ fn a_critical_pod_ends_the_cheapest_pod_that_makes_room() {
     wait_until("the plain pods' processes", || populated("half") && populated("third"));
 
     daemon.manifest("c-critical.yaml", &manifest("critical", 2_000_000_000, "memory: 700Mi")).unwrap();
-    let rejected = stream.wait_for_pod("pod.rejected", "default/third", PATIENCE).unwrap();
+    let rejected = stream.wait_for_pod("pod.rejected", "default/third", TIMEOUT).unwrap();
     assert_eq!(rejected["data"]["reason"], "Preempting", "{rejected}");
     assert_eq!(rejected["data"]["message"], "Preempted in order to admit critical pod");
-    third.wait_for_end(PATIENCE).unwrap();
+    third.wait_for_end(TIMEOUT).unwrap();
     let mut critical = Process::new(daemon.exec("default/critical", &hold).unwrap());
     wait_until("the critical pod's process", || populated("critical"));
     assert!(half.lives().unwrap(), "who need not go stays");

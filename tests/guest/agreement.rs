@@ -7,7 +7,7 @@ use enforcer_tests::{
     daemon::Daemon,
     rounds::Rounds,
     stream::is,
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 
 fn scene(name: &str, policy: &str) -> Scene {
@@ -66,7 +66,7 @@ fn static_scores(scene: &Scene) -> bool {
 }
 
 #[guest_test(daemon)]
-fn scores_are_written_once_told_and_undone() {
+fn scores_are_written_once_reported_and_undone() {
     let folder = Path::new("/tmp/agreement/undone");
     let mut scene = scene("undone", "ranked");
     scene.start(&by_priority()).unwrap();
@@ -76,10 +76,11 @@ fn scores_are_written_once_told_and_undone() {
     assert_eq!(score("small"), 1000, "{scores:?}");
     assert!(score("large") < 900 && score("within") < 1000 && score("within") >= 3, "{scores:?}");
 
-    let told = |event: &serde_json::Value| is(event, "limits.applied") && event["data"]["reason"] == "ranked";
+    let reported =
+        |event: &serde_json::Value| is(event, "limits.applied") && event["data"]["reason"] == "ranked";
     let event = scene
         .stream()
-        .wait_for("the new score", PATIENCE, |event| told(event) && event["data"]["pod"] == "large")
+        .wait_for("the new score", TIMEOUT, |event| reported(event) && event["data"]["pod"] == "large")
         .unwrap();
     assert_eq!(event["data"]["files"][0]["file"], "oom_score_adj", "{event}");
     assert_eq!(event["data"]["files"][0]["old"], "1000", "{event}");
@@ -89,7 +90,7 @@ fn scores_are_written_once_told_and_undone() {
     scene.stream().drain(Duration::from_secs(1));
     scene.stream().seen.retain(|event| is(event, "pod.added"));
     scene.stream().drain(Duration::from_secs(24));
-    assert_eq!(scene.stream().seen.iter().filter(|event| told(event)).count(), 0);
+    assert_eq!(scene.stream().seen.iter().filter(|event| reported(event)).count(), 0);
 
     // What a new process gets is the score in force.
     let score_of_new =

@@ -12,7 +12,7 @@ use enforcer::{
     policy::{Plan, Settings, plan},
     source::manifest,
 };
-use enforcer_tests::wait::PATIENCE;
+use enforcer_tests::wait::TIMEOUT;
 
 const MOUNT: &str = "/sys/fs/cgroup";
 
@@ -139,7 +139,7 @@ fn pids(procs: &str) -> Vec<u32> {
 fn eventually(what: &str, mut check: impl FnMut() -> bool) {
     let start = Instant::now();
     while !check() {
-        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        assert!(start.elapsed() < TIMEOUT, "{what}: not within {TIMEOUT:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -342,7 +342,7 @@ fn a_removed_pods_cgroups_go_once_they_are_empty() {
         while scene.file("podg1").exists() {
             let changes = populated(&mut events, "/removal/kubepods/podg1").await;
             drop(scene.reconciler.look_at(&changes, Some(&scene.permit)));
-            assert!(start.elapsed() < PATIENCE);
+            assert!(start.elapsed() < TIMEOUT);
         }
         println!("last exit to gone: {} ms", start.elapsed().as_millis());
         let resolved = scene.reconciler.index().resolve(id).unwrap();
@@ -376,9 +376,9 @@ fn a_pod_cgroup_that_holds_processes_itself_is_named() {
 /// Waits for the kernel to tell of a change at or below `path`.
 async fn populated(events: &mut WatchEvents, path: &str) -> Changes {
     loop {
-        let changes = tokio::time::timeout(PATIENCE, events.next())
+        let changes = tokio::time::timeout(TIMEOUT, events.next())
             .await
-            .unwrap_or_else(|_| panic!("no event for {path} within {PATIENCE:?}"))
+            .unwrap_or_else(|_| panic!("no event for {path} within {TIMEOUT:?}"))
             .unwrap();
         if changes.overflow || changes.populated.iter().any(|changed| changed.as_str().starts_with(path)) {
             return changes;

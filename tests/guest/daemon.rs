@@ -16,7 +16,7 @@ use enforcer_tests::{
     pods::{Container, pod},
     process::Process,
     stream::is,
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use serde_json::Value;
@@ -78,11 +78,11 @@ fn a_container_over_its_own_limit_is_named() {
     );
     let pid = app.id();
 
-    let detected = stream.wait_for_pod("oom.detected", "default/own-limit", PATIENCE).unwrap();
-    let incident = stream.wait_for_pod("oom.incident", "default/own-limit", PATIENCE).unwrap();
-    app.wait_for_end(PATIENCE).unwrap();
+    let detected = stream.wait_for_pod("oom.detected", "default/own-limit", TIMEOUT).unwrap();
+    let incident = stream.wait_for_pod("oom.incident", "default/own-limit", TIMEOUT).unwrap();
+    app.wait_for_end(TIMEOUT).unwrap();
     assert!(log.lives().unwrap());
-    let cgroup = pod_cgroup(&stream.wait_for_pod("limits.applied", "default/own-limit", PATIENCE).unwrap());
+    let cgroup = pod_cgroup(&stream.wait_for_pod("limits.applied", "default/own-limit", TIMEOUT).unwrap());
 
     let data = &incident["data"];
     assert_eq!(data["incidentId"], detected["data"]["incidentId"]);
@@ -113,7 +113,7 @@ fn an_allocator_in_a_sibling_is_the_trigger_and_not_the_victim() {
     daemon.manifest("p.yaml", manifest).unwrap();
     let mut victim =
         Process::new(daemon.exec("default/p/c1", &["workload", "hold", "--size", "64Mi"]).unwrap());
-    let applied = stream.wait_for_pod("limits.applied", "default/p", PATIENCE).unwrap();
+    let applied = stream.wait_for_pod("limits.applied", "default/p", TIMEOUT).unwrap();
     let cgroup = pod_cgroup(&applied);
     // The container's own limit is the pod's as well; only the pod's counts here.
     wait_until("c1's memory", || {
@@ -129,8 +129,8 @@ fn an_allocator_in_a_sibling_is_the_trigger_and_not_the_victim() {
 
     // A second kill of the same allocator's, told of below, can be over before the first one's memory is back.
     let of_c1 = |event: &Value| is(event, "oom.incident") && event["data"]["victims"][0]["container"] == "c1";
-    let incident = stream.wait_for("oom.incident of c1", PATIENCE, of_c1).unwrap();
-    victim.wait_for_end(PATIENCE).unwrap();
+    let incident = stream.wait_for("oom.incident of c1", TIMEOUT, of_c1).unwrap();
+    victim.wait_for_end(TIMEOUT).unwrap();
     let data = &incident["data"];
     let trigger_pid = trigger.id();
     assert_eq!(data["scope"], "pod", "{incident}");
@@ -149,7 +149,7 @@ fn an_allocator_in_a_sibling_is_the_trigger_and_not_the_victim() {
     if trigger.lives().unwrap() {
         assert!(!stream.seen.iter().any(is_second), "{:#?}", stream.seen);
     } else {
-        let second = stream.wait_for("word of the second", PATIENCE, is_second).unwrap();
+        let second = stream.wait_for("word of the second", TIMEOUT, is_second).unwrap();
         assert_eq!(second["data"]["victims"][0]["container"], "c2", "{second}");
     }
     drop(trigger);
@@ -174,12 +174,12 @@ fn victims_that_are_gone_at_once_are_all_named_and_none_twice() {
         .collect();
     let pids: Vec<_> = processes.iter().map(Process::id).collect();
     for (name, mut process) in names.iter().zip(processes) {
-        process.wait_for_end(PATIENCE).unwrap();
+        process.wait_for_end(TIMEOUT).unwrap();
         // Its cgroup goes while its OOM is still being told.
         daemon.remove_manifest(&format!("{name}.yaml")).unwrap();
     }
     for (name, pid) in names.iter().zip(pids) {
-        let incident = stream.wait_for_pod("oom.incident", &format!("default/{name}"), PATIENCE).unwrap();
+        let incident = stream.wait_for_pod("oom.incident", &format!("default/{name}"), TIMEOUT).unwrap();
         assert_eq!(incident["data"]["victims"][0]["pid"], pid, "{incident}");
         assert_eq!(incident["data"]["victims"][0]["container"], "app", "{incident}");
     }
@@ -257,10 +257,10 @@ fn a_manifest_that_changes_or_goes_touches_no_process() {
     };
     // Another file's fault is not this pod's.
     daemon.manifest("broken.yaml", "apiVersion: [\n").unwrap();
-    stream.wait_for("the broken manifest", PATIENCE, rejected("broken.yaml")).unwrap();
+    stream.wait_for("the broken manifest", TIMEOUT, rejected("broken.yaml")).unwrap();
     daemon.manifest("changes.yaml", &pod("changes", 0, &[container("app", "memory: 64Mi")])).unwrap();
     let mut process = Process::new(daemon.exec("default/changes", &["sleep", "1000"]).unwrap());
-    let cgroup = pod_cgroup(&stream.wait_for_pod("limits.applied", "default/changes", PATIENCE).unwrap());
+    let cgroup = pod_cgroup(&stream.wait_for_pod("limits.applied", "default/changes", TIMEOUT).unwrap());
     let of_container = format!("/sys/fs/cgroup{cgroup}/app");
     let holds = |file: &str, value: &str| {
         fs::read_to_string(format!("{of_container}/{file}")).unwrap().trim() == value
@@ -274,13 +274,13 @@ fn a_manifest_that_changes_or_goes_touches_no_process() {
 
     // The last good version stays in force.
     daemon.manifest("changes.yaml", "kind: Pod\n").unwrap();
-    stream.wait_for("the overwritten manifest", PATIENCE, rejected("changes.yaml")).unwrap();
+    stream.wait_for("the overwritten manifest", TIMEOUT, rejected("changes.yaml")).unwrap();
     assert!(exec(&daemon, "default/changes", &["true"]).status.success());
     assert!(holds("memory.max", "134217728"));
     assert_eq!(stream.of("pod.removed").count(), 0);
 
     daemon.remove_manifest("changes.yaml").unwrap();
-    stream.wait_for_pod("pod.removed", "default/changes", PATIENCE).unwrap();
+    stream.wait_for_pod("pod.removed", "default/changes", TIMEOUT).unwrap();
     // The daemon goes over everything again when another comes.
     daemon.manifest("another.yaml", &pod("another", 0, &[container("app", "")])).unwrap();
     daemon.wait_until_decided("default/another").unwrap();
@@ -297,7 +297,7 @@ fn dry_run_and_observe_make_nothing() {
         let daemon = Daemon::start(&folder(mode), &format!("mode: {mode}\ncgroupRoot: /{mode}")).unwrap();
         let mut stream = daemon.follow().unwrap();
         daemon.manifest("web.yaml", &pod("web", 0, &[container("app", "memory: 64Mi")])).unwrap();
-        stream.wait_for_pod("pod.added", "default/web", PATIENCE).unwrap();
+        stream.wait_for_pod("pod.added", "default/web", TIMEOUT).unwrap();
         stream.drain(Duration::from_secs(2));
         assert_eq!(stream.of("limits.applied").count(), 0);
         assert!(!Path::new("/sys/fs/cgroup").join(mode).exists());
@@ -309,7 +309,7 @@ fn dry_run_and_observe_make_nothing() {
 }
 
 /// Runs a daemon for the length of a script, however the command is changed, and gives back the events that it told.
-fn told_by_a_crippled_daemon(name: &str, cripple: impl FnOnce(&str, &Path) -> Command) -> Vec<Value> {
+fn reported_by_a_crippled_daemon(name: &str, cripple: impl FnOnce(&str, &Path) -> Command) -> Vec<Value> {
     let folder = folder(&format!("lacks-{name}"));
     fs::create_dir_all(folder.join("pods")).unwrap();
     let shown = folder.display();
@@ -332,14 +332,14 @@ fn told_by_a_crippled_daemon(name: &str, cripple: impl FnOnce(&str, &Path) -> Co
          sleep 1; {enforcer} -o jsonl events; kill $!; wait $!"
     );
     let output = cripple(&script, &folder).output().unwrap();
-    let told = text(&output.stdout);
+    let reported = text(&output.stdout);
     let log = || fs::read_to_string(folder.join("log")).unwrap_or_default();
-    assert_eq!(output.status.code(), Some(0), "{name}: {told}\n{}\n{}", text(&output.stderr), log());
-    told.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    assert_eq!(output.status.code(), Some(0), "{name}: {reported}\n{}\n{}", text(&output.stderr), log());
+    reported.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// Asserts that it is told once, in one line, and that the pods are known nevertheless.
-fn assert_told(name: &str, events: &[Value], what: &str, word: &str) {
+fn assert_reported(name: &str, events: &[Value], what: &str, word: &str) {
     let said: Vec<_> = events
         .iter()
         .filter(|event| is(event, "degraded.entered") && event["data"]["what"] == what)
@@ -360,24 +360,24 @@ fn what_a_host_lacks_is_said_in_a_line_and_the_rest_works() {
         ("btf", "mount -t tmpfs none /sys/kernel/btf", "btf", "/sys/kernel/btf/vmlinux"),
     ];
     for (name, without, what, word) in cases {
-        let events = told_by_a_crippled_daemon(name, |script, _| {
+        let events = reported_by_a_crippled_daemon(name, |script, _| {
             let mut command = Command::new("unshare");
             command.args(["-m", "sh", "-c", &format!("{without} || exit 99; {script}")]);
             command
         });
-        assert_told(name, &events, what, word);
+        assert_reported(name, &events, what, word);
     }
 }
 
 #[guest_test(daemon)]
-fn without_privileges_it_says_so_and_tells_what_it_can() {
-    let events = told_by_a_crippled_daemon("root", |script, folder| {
+fn without_privileges_it_says_so_and_reports_what_it_can() {
+    let events = reported_by_a_crippled_daemon("root", |script, folder| {
         chown(folder, Some(NOBODY), Some(NOBODY)).unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", script]).uid(NOBODY).gid(NOBODY);
         command
     });
-    assert_told("root", &events, "root", "not running as root");
+    assert_reported("root", &events, "root", "not running as root");
     assert!(!events.iter().any(|event| is(event, "limits.applied")), "{events:#?}");
 
     let cases = [
@@ -388,19 +388,19 @@ fn without_privileges_it_says_so_and_tells_what_it_can() {
         ),
         ("sys-nice", CapabilitySet::SYS_NICE, &[("priority", "-10"), ("scheduling", "CAP_SYS_NICE")]),
     ];
-    for (name, capability, told) in cases {
+    for (name, capability, reported) in cases {
         // What a thread may not have, the processes that it starts may not either.
         let crippled = thread::spawn(move || {
             remove_capability_from_bounding_set(capability).unwrap();
-            told_by_a_crippled_daemon(name, |script, _| {
+            reported_by_a_crippled_daemon(name, |script, _| {
                 let mut command = Command::new("sh");
                 command.args(["-c", script]);
                 command
             })
         });
         let events = crippled.join().unwrap();
-        for (what, word) in told {
-            assert_told(name, &events, what, word);
+        for (what, word) in reported {
+            assert_reported(name, &events, what, word);
         }
         assert!(events.iter().any(|event| is(event, "limits.applied")), "{events:#?}");
     }
@@ -450,12 +450,12 @@ fn pods_run_on_while_the_volume_of_their_manifests_is_away() {
     daemon.manifest("kept.yaml", &manifest).unwrap();
     let mut holder = daemon.hold("default/kept", "8Mi").unwrap();
     let mut stream = daemon.follow().unwrap();
-    let cgroup = pod_cgroup(&stream.wait_for_pod("limits.applied", "default/kept", PATIENCE).unwrap());
+    let cgroup = pod_cgroup(&stream.wait_for_pod("limits.applied", "default/kept", TIMEOUT).unwrap());
     let limit = || fs::read_to_string(format!("/sys/fs/cgroup{cgroup}/app/memory.max")).unwrap();
     let limited = (64_u64 << 20).to_string();
     // Its empty mount point is there instead, and a start finds no other folder.
     wait_until("the volume's end", || run("umount", &[&shown]));
-    stream.wait_for("source.down", PATIENCE, |event| is(event, "source.down")).unwrap();
+    stream.wait_for("source.down", TIMEOUT, |event| is(event, "source.down")).unwrap();
     drop((stream, daemon));
     let daemon = Daemon::start(&folder, "mode: enforce").unwrap();
     assert!(exec(&daemon, "default/kept", &["true"]).status.success(), "it is admitted as before");
@@ -471,7 +471,7 @@ fn pods_run_on_while_the_volume_of_their_manifests_is_away() {
     });
     daemon.remove_manifest("kept.yaml").unwrap();
     let mut stream = daemon.follow().unwrap();
-    stream.wait_for_pod("pod.removed", "default/kept", PATIENCE).unwrap();
+    stream.wait_for_pod("pod.removed", "default/kept", TIMEOUT).unwrap();
     drop(holder);
     daemon.stop().unwrap();
     wait_until("the volume's end", || run("umount", &[&shown]));

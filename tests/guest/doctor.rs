@@ -22,10 +22,10 @@ fn memory_cgroup() {
 }
 
 fn answer(output: &Output) -> Value {
-    let told = || format!("{output:?}");
-    let document: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", told()));
+    let reported = || format!("{output:?}");
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", reported()));
     let ok = document["ok"].as_bool().unwrap();
-    assert_eq!(output.status.code(), Some(i32::from(!ok)), "{}", told());
+    assert_eq!(output.status.code(), Some(i32::from(!ok)), "{}", reported());
     document
 }
 
@@ -115,7 +115,7 @@ const NO_CGROUP2: &[(&str, &str)] = &[
 ];
 
 #[guest_test(kernel)]
-fn cgroup_v1_alone_is_told_from_none() {
+fn cgroup_v1_alone_is_reported_from_none() {
     let v1 = "mount -t tmpfs none /sys/fs/cgroup && mkdir /sys/fs/cgroup/systemd && \
               mount -t cgroup -o none,name=systemd none /sys/fs/cgroup/systemd";
     for (prepare, word) in [(v1, "but v1"), ("umount /sys/fs/cgroup", "no cgroup v2 at /sys/fs/cgroup")] {
@@ -186,7 +186,7 @@ fn enforce_in_another_pid_namespace_is_refused_with_the_reason() {
 }
 
 #[guest_test(daemon)]
-fn without_privileges_it_says_what_it_could_not_tell() {
+fn without_privileges_it_says_what_it_could_not_emit() {
     memory_cgroup();
     let output =
         Command::new("enforcer").args(["-o", "json", "doctor"]).uid(NOBODY).gid(NOBODY).output().unwrap();

@@ -25,7 +25,7 @@ use enforcer::{
 use enforcer_tests::{
     cgroup::{Cgroup, ROOT},
     load::Load,
-    wait::PATIENCE,
+    wait::TIMEOUT,
 };
 
 const MIB: u64 = 1 << 20;
@@ -95,7 +95,7 @@ impl Watch {
     }
 
     fn next(&self) -> Report {
-        self.reports.recv_timeout(PATIENCE).unwrap()
+        self.reports.recv_timeout(TIMEOUT).unwrap()
     }
 
     /// Run again over what it was given, the engine does what it did: so many decisions.
@@ -128,16 +128,16 @@ fn a_hog_is_killed_and_the_modest_pod_lives() {
     watch.reflex.memory_locked().unwrap();
     let mut load = Load::start(&hog, &["spike", "--size", "900Mi"]).unwrap();
 
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let completion = loop {
         let report = watch.next();
         if let Report::Completed { completion, candidate, .. } = &report {
             assert_eq!(candidate.identity().pod.name, "hog");
             break *completion;
         }
-        told.push(report);
+        reported.push(report);
     };
-    let Some(Report::Crossed { shortage, .. }) = told.first() else { panic!("{told:?}") };
+    let Some(Report::Crossed { shortage, .. }) = reported.first() else { panic!("{reported:?}") };
     let overshoot_bytes = threshold_bytes - shortage.observed;
     let moments = completion.moments;
     println!(
@@ -157,7 +157,7 @@ fn a_hog_is_killed_and_the_modest_pod_lives() {
     assert_eq!(hog.number("memory.events", "oom_kill").unwrap(), 0);
 
     // One was enough: the other lives, and nobody else is decided on, which the recording says.
-    assert!(matches!(watch.reports.recv_timeout(PATIENCE), Ok(Report::Cleared { .. })));
+    assert!(matches!(watch.reports.recv_timeout(TIMEOUT), Ok(Report::Cleared { .. })));
     steady.end().unwrap();
     assert_eq!(watch.reflex.stats().reports_dropped, 0);
     watch.end(1);

@@ -15,7 +15,7 @@ use enforcer_tests::{
     process::Process,
     rounds::Rounds,
     stream::{Stream, is},
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 use serde_json::Value;
 
@@ -101,7 +101,7 @@ impl Scene {
 
     /// The folder of a pod's cgroup, by the event stream.
     fn folder(&mut self, name: &str) -> PathBuf {
-        let added = self.stream.added(&format!("default/{name}"), PATIENCE).unwrap();
+        let added = self.stream.added(&format!("default/{name}"), TIMEOUT).unwrap();
         let class = match added["data"]["qosClass"].as_str().unwrap() {
             "BestEffort" => "besteffort/",
             "Burstable" => "burstable/",
@@ -127,7 +127,7 @@ impl Scene {
     }
 
     fn wait(&mut self, kind: &str, pod: &str) -> Value {
-        self.stream.wait_for_pod(kind, &format!("default/{pod}"), PATIENCE).unwrap()
+        self.stream.wait_for_pod(kind, &format!("default/{pod}"), TIMEOUT).unwrap()
     }
 
     /// Waits until what was short is not short any more. A second decision about the same shortage comes before that event.
@@ -135,7 +135,7 @@ impl Scene {
         // The end of a stall and of a warning have the same type.
         let is_end =
             |event: &Value| is(event, "pressure.cleared") && event["data"]["crossedToClearedMs"].is_number();
-        self.stream.wait_for("the end of the shortage", PATIENCE, is_end).unwrap();
+        self.stream.wait_for("the end of the shortage", TIMEOUT, is_end).unwrap();
     }
 
     /// Waits until the stream has delivered all that the daemon has done so far: a pod that comes now is reported after it.
@@ -181,7 +181,7 @@ impl Scene {
             let killed = fs::write(folder.join("cgroup.kill"), "1");
             assert!(killed.is_ok() || !folder.exists(), "{name}: {killed:?}");
             self.daemon.remove_manifest(&format!("{name}.yaml")).unwrap();
-            self.stream.wait_for_pod("pod.removed", &format!("default/{name}"), PATIENCE).unwrap();
+            self.stream.wait_for_pod("pod.removed", &format!("default/{name}"), TIMEOUT).unwrap();
             wait_until("the end of its cgroup", || !folder.exists());
         }
         self.stream.seen.clear();
@@ -211,7 +211,7 @@ fn at_rest_bytes() -> u64 {
         if now_bytes.abs_diff(first_bytes) >= 4 * MIB {
             (first_bytes, looks) = (now_bytes, 0);
         }
-        assert!(start.elapsed() < PATIENCE, "what is available does not come to rest");
+        assert!(start.elapsed() < TIMEOUT, "what is available does not come to rest");
     }
     first_bytes
 }
@@ -237,7 +237,7 @@ fn the_right_pod_dies_each_time() {
         let mut hog = scene.ramp("hog", "300Mi", LEFT_BYTES);
         let decided = scene.wait("eviction.decided", "hog");
         scene.wait("eviction.completed", "hog");
-        hog.wait_for_end(PATIENCE).unwrap();
+        hog.wait_for_end(TIMEOUT).unwrap();
         scene.wait_for_end_of_shortage();
 
         assert_eq!(decided["data"]["decidedBy"], "aboveRequest", "round {round}: {decided}");
@@ -275,9 +275,9 @@ fn priority_decides_between_two_above_their_requests_and_a_critical_pod_is_spare
     let mut filler = scene.hold("filler", 0, &request, "", &size);
 
     let decided =
-        scene.stream.wait_for("a decision", PATIENCE, |event| is(event, "eviction.decided")).unwrap();
-    scene.stream.wait_for_pod("eviction.completed", "default/small", PATIENCE).unwrap();
-    small.wait_for_end(PATIENCE).unwrap();
+        scene.stream.wait_for("a decision", TIMEOUT, |event| is(event, "eviction.decided")).unwrap();
+    scene.stream.wait_for_pod("eviction.completed", "default/small", TIMEOUT).unwrap();
+    small.wait_for_end(TIMEOUT).unwrap();
 
     let data = &decided["data"];
     assert_eq!(decided["subject"], "default/small", "{decided}");
@@ -311,7 +311,7 @@ fn an_eviction_outlives_the_daemon() {
         scene.wait("eviction.signalled", "hog");
         // Dropping it is SIGKILL.
         drop(scene);
-        hog.wait_for_end(PATIENCE).unwrap();
+        hog.wait_for_end(TIMEOUT).unwrap();
 
         let mut scene = Scene::open(&name);
         let refused = scene.daemon.verb(&["exec", "default/hog", "--", "true"]).output().unwrap();

@@ -15,7 +15,7 @@ use enforcer_tests::{
     pods::{Container, pod},
     process::Process,
     stream::{Stream, is},
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 use serde_json::Value;
 
@@ -82,7 +82,7 @@ fn who_writes_a_limit_without_end_is_undone_for_ever_and_named() {
     };
     let entered = scene
         .stream
-        .wait_for("the contest", PATIENCE, |event| is(event, "degraded.entered") && is_contest(event));
+        .wait_for("the contest", TIMEOUT, |event| is(event, "degraded.entered") && is_contest(event));
     let entered = entered.unwrap();
     let writer = format!("process {} ({})", std::process::id(), flood::NAME);
     assert!(entered["data"]["message"].as_str().unwrap().contains(&writer), "{entered}");
@@ -100,7 +100,7 @@ fn who_writes_a_limit_without_end_is_undone_for_ever_and_named() {
     wait_until("the limit", || holds_the_limit(&web));
     scene
         .stream
-        .wait_for("the end of the contest", PATIENCE, |event| is(event, "degraded.left") && is_contest(event))
+        .wait_for("the end of the contest", TIMEOUT, |event| is(event, "degraded.left") && is_contest(event))
         .unwrap();
     assert!(holds_the_limit(&web));
     let events = scene.daemon.events().unwrap();
@@ -134,13 +134,13 @@ fn cgroups_made_and_removed_without_end_hide_no_kill() {
         Process::new(scene.daemon.exec("default/other", &["workload", "spike", "--size", "256Mi"]).unwrap());
     let incident = scene
         .stream
-        .wait_for("the kill", PATIENCE, |event| {
+        .wait_for("the kill", TIMEOUT, |event| {
             is(event, "oom.incident") && event["subject"] == "default/other"
         })
         .unwrap();
     assert_eq!(incident["data"]["reconstructed"], false, "{incident}");
     assert_eq!(incident["data"]["victims"][0]["container"], "app", "{incident}");
-    hog.wait_for_end(PATIENCE).unwrap();
+    hog.wait_for_end(TIMEOUT).unwrap();
     drop(flood);
     scene.daemon.stop().unwrap();
 }

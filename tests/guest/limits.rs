@@ -13,7 +13,7 @@ use enforcer_tests::{
     pods::{Container, pod},
     process::Process,
     stream::is,
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 use serde_json::Value;
 
@@ -51,7 +51,7 @@ fn bytes(cgroup: &Path, file: &str) -> u64 {
 const MIB: u64 = 1 << 20;
 
 #[guest_test(kernel)]
-fn a_limit_below_what_cannot_be_reclaimed_kills_nothing_and_is_told() {
+fn a_limit_below_what_cannot_be_reclaimed_kills_nothing_and_is_reported() {
     let daemon = daemon("held", "");
     let mut stream = daemon.follow().unwrap();
     daemon.manifest("web.yaml", &limited("web", "512Mi")).unwrap();
@@ -65,8 +65,8 @@ fn a_limit_below_what_cannot_be_reclaimed_kills_nothing_and_is_told() {
         let message = event["data"]["message"].as_str().unwrap_or_default();
         message.contains("/app/memory.max stays above 134217728: ") && message.contains(" bytes are in use")
     };
-    let told = stream.wait_for("degraded.entered", PATIENCE, is_it).unwrap();
-    assert_eq!(told["data"]["what"], "limits");
+    let reported = stream.wait_for("degraded.entered", TIMEOUT, is_it).unwrap();
+    assert_eq!(reported["data"]["what"], "limits");
     assert!(load.lives().unwrap());
     assert_eq!(bytes(&app, "memory.max"), 512 * MIB);
     wait_until("memory.high back at its value", || read(&app, "memory.high") == "max");
@@ -75,7 +75,7 @@ fn a_limit_below_what_cannot_be_reclaimed_kills_nothing_and_is_told() {
     // Back to what fits, and it is no problem any longer.
     daemon.manifest("web.yaml", &limited("web", "384Mi")).unwrap();
     let is_over = |event: &Value| is(event, "degraded.left") && is_it(event);
-    stream.wait_for("degraded.left", PATIENCE, is_over).unwrap();
+    stream.wait_for("degraded.left", TIMEOUT, is_over).unwrap();
     wait_until("the new limit", || bytes(&app, "memory.max") == 384 * MIB);
     assert!(load.lives().unwrap());
     daemon.stop().unwrap();
@@ -86,7 +86,7 @@ fn what_another_writes_is_put_right_and_later_if_it_insists() {
     let daemon = daemon("drift", "");
     let mut stream = daemon.follow().unwrap();
     daemon.manifest("drift.yaml", &limited("drift", "64Mi")).unwrap();
-    stream.wait_for_pod("limits.applied", "default/drift", PATIENCE).unwrap();
+    stream.wait_for_pod("limits.applied", "default/drift", TIMEOUT).unwrap();
     let app = app(&daemon, "drift");
     wait_until("the limit", || read(&app, "memory.max") == "67108864");
     let of = |kind: &'static str, pointer: &'static str, value: &'static str| {
@@ -96,34 +96,34 @@ fn what_another_writes_is_put_right_and_later_if_it_insists() {
         fs::write(app.join("memory.max"), foreign).unwrap();
         wait_until("the planned value", || read(&app, "memory.max") == "67108864");
         let drifted = of("limits.drifted", "/data/new", foreign);
-        let drifted = stream.wait_for("limits.drifted", PATIENCE, drifted).unwrap();
+        let drifted = stream.wait_for("limits.drifted", TIMEOUT, drifted).unwrap();
         assert_eq!(drifted["subject"], "default/drift");
         assert_eq!(drifted["data"]["old"], "67108864", "{drifted}");
         assert_eq!(drifted["data"]["action"], "restored", "{drifted}");
         let restored = of("limits.restored", "/data/files/0/old", foreign);
-        let restored = stream.wait_for("limits.restored", PATIENCE, restored).unwrap();
+        let restored = stream.wait_for("limits.restored", TIMEOUT, restored).unwrap();
         assert_eq!(restored["data"]["files"][0]["new"], "67108864", "{restored}");
     }
     fs::write(app.join("memory.max"), "536870912").unwrap();
     let delayed = of("limits.drifted", "/data/action", "delayed");
-    let delayed = stream.wait_for("limits.drifted", PATIENCE, delayed).unwrap();
+    let delayed = stream.wait_for("limits.drifted", TIMEOUT, delayed).unwrap();
     assert_eq!(delayed["data"]["new"], "536870912");
-    stream.wait_for("the contest", PATIENCE, of("degraded.entered", "/data/what", "drift")).unwrap();
+    stream.wait_for("the contest", TIMEOUT, of("degraded.entered", "/data/what", "drift")).unwrap();
     wait_until("the planned value", || read(&app, "memory.max") == "67108864");
-    stream.wait_for("its end", PATIENCE, of("degraded.left", "/data/what", "drift")).unwrap();
+    stream.wait_for("its end", TIMEOUT, of("degraded.left", "/data/what", "drift")).unwrap();
     daemon.stop().unwrap();
 }
 
 #[guest_test(daemon)]
-fn what_another_writes_is_only_told_if_it_is_to_be() {
+fn what_another_writes_is_only_reported_if_it_is_to_be() {
     let daemon = daemon("report", "onDrift: report");
     let mut stream = daemon.follow().unwrap();
     daemon.manifest("report.yaml", &limited("report", "64Mi")).unwrap();
-    stream.wait_for_pod("limits.applied", "default/report", PATIENCE).unwrap();
+    stream.wait_for_pod("limits.applied", "default/report", TIMEOUT).unwrap();
     let app = app(&daemon, "report");
     wait_until("the limit", || read(&app, "memory.max") == "67108864");
     fs::write(app.join("memory.max"), "max").unwrap();
-    let drifted = stream.wait_for_pod("limits.drifted", "default/report", PATIENCE).unwrap();
+    let drifted = stream.wait_for_pod("limits.drifted", "default/report", TIMEOUT).unwrap();
     assert_eq!(drifted["data"]["action"], "reported");
     assert_eq!(read(&app, "memory.max"), "max");
     daemon.stop().unwrap();
@@ -175,7 +175,7 @@ fn kubepods_own_limit_is_lowered_no_further_than_it_fits() {
         let message = event["data"]["message"].as_str().unwrap_or_default();
         message.contains("/node/kubepods/memory.max stays above ")
     };
-    stream.wait_for("degraded.entered", PATIENCE, is_it).unwrap();
+    stream.wait_for("degraded.entered", TIMEOUT, is_it).unwrap();
     assert!(load.lives().unwrap());
     assert_eq!(bytes(kubepods, "memory.max"), before);
     daemon.stop().unwrap();
@@ -225,7 +225,7 @@ fn an_adopted_cgroup_has_its_own_values_back_when_the_pod_goes() {
 }
 
 #[guest_test(daemon)]
-fn what_the_kubelet_should_have_written_is_told_and_not_written() {
+fn what_the_kubelet_should_have_written_is_reported_and_not_written() {
     let kubepods = Cgroup::create("audited/kubepods").unwrap();
     kubepods.write("cpu.weight", "7").unwrap();
     let daemon = daemon("audited", "ownership: kubelet\ncgroupRoot: /audited");
@@ -235,12 +235,16 @@ fn what_the_kubelet_should_have_written_is_told_and_not_written() {
             && event["data"]["cgroup"] == "/audited/kubepods"
             && event["data"]["file"] == "cpu.weight"
     };
-    let told = stream.wait_for("limits.drifted", PATIENCE, is_it).unwrap();
-    assert_eq!((&told["data"]["new"], &told["data"]["action"]), (&"7".into(), &"audited".into()), "{told}");
+    let reported = stream.wait_for("limits.drifted", TIMEOUT, is_it).unwrap();
+    assert_eq!(
+        (&reported["data"]["new"], &reported["data"]["action"]),
+        (&"7".into(), &"audited".into()),
+        "{reported}"
+    );
     // Another value is another difference, noticed when it is written.
     kubepods.write("cpu.weight", "8").unwrap();
     let is_other = |event: &Value| is_it(event) && event["data"]["new"] == "8";
-    stream.wait_for("limits.drifted", PATIENCE, is_other).unwrap();
+    stream.wait_for("limits.drifted", TIMEOUT, is_other).unwrap();
     assert_eq!(kubepods.read("cpu.weight").unwrap(), "8");
     assert!(!kubepods.path().join("burstable").exists());
     daemon.stop().unwrap();
@@ -261,13 +265,12 @@ fn a_changed_configuration_is_in_force_after_a_sighup_and_a_bad_one_never() {
         rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
     };
     reload("podPidsLimit: many");
-    let rejected =
-        stream.wait_for("config.rejected", PATIENCE, |event| is(event, "config.rejected")).unwrap();
+    let rejected = stream.wait_for("config.rejected", TIMEOUT, |event| is(event, "config.rejected")).unwrap();
     assert!(rejected["data"]["message"].as_str().unwrap().contains("podPidsLimit"), "{rejected}");
     reload("podPidsLimit: 50");
     let is_changed =
         |event: &Value| is(event, "config.loaded") && event["data"]["message"] == "changed: podPidsLimit";
-    stream.wait_for("config.loaded", PATIENCE, is_changed).unwrap();
+    stream.wait_for("config.loaded", TIMEOUT, is_changed).unwrap();
     wait_until("the limit of processes", || read(&pod, "pids.max") == "50");
     reload("");
     wait_until("no limit of processes again", || read(&pod, "pids.max") == "max");

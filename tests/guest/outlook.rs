@@ -15,7 +15,7 @@ use enforcer_tests::{
     process::Process,
     rounds::Rounds,
     stream::{Stream, is},
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 use serde_json::Value;
 
@@ -67,7 +67,7 @@ impl Scene {
             {
                 break;
             }
-            assert!(start.elapsed() < PATIENCE, "the node does not come to rest: {view}");
+            assert!(start.elapsed() < TIMEOUT, "the node does not come to rest: {view}");
         }
         self.catch_up("settled");
         self.wait_for_all_to_clear();
@@ -81,7 +81,7 @@ impl Scene {
         for rising in risen {
             let data = &rising["data"];
             self.stream
-                .wait_for("the end of a warning", PATIENCE, |event| {
+                .wait_for("the end of a warning", TIMEOUT, |event| {
                     headroom(event, "pressure.cleared")
                         && sequence(event) > sequence(&rising)
                         && event["data"]["signal"] == data["signal"]
@@ -105,7 +105,7 @@ impl Scene {
         let fits = |event: &Value| {
             headroom(event, kind) && event["data"]["signal"] == signal && event["data"]["hard"] == hard
         };
-        self.stream.wait_for(kind, PATIENCE, fits).unwrap()
+        self.stream.wait_for(kind, TIMEOUT, fits).unwrap()
     }
 
     /// Of the node's memory, and not of the pods' share of it, which comes to the same here.
@@ -135,7 +135,7 @@ fn sequence(event: &Value) -> u64 {
 fn add(daemon: &Daemon, stream: &mut Stream, name: &str) {
     let container = Container { name: "app", requests: "", limits: "" };
     daemon.manifest(&format!("{name}.yaml"), &pod(name, 0, &[container])).unwrap();
-    stream.wait_for_pod("pod.added", &format!("default/{name}"), PATIENCE).unwrap();
+    stream.wait_for_pod("pod.added", &format!("default/{name}"), TIMEOUT).unwrap();
 }
 
 /// The threshold is crossed when what is left above it has gone at the rate that the warning reports, within a minute. The
@@ -199,13 +199,13 @@ fn a_fast_fill_is_warned_of_before_it_crosses_the_threshold() {
     let to = format!("{}Mi", kernel::meminfo_bytes("MemAvailable").unwrap() / MIB - 200);
     let mut hog = scene.start("hog", &["ramp", "--no-catch-up", "--rate", "120Mi", "--to", &to]);
     let crossed =
-        scene.stream.wait_for("the crossing", PATIENCE, |event| is(event, "threshold.crossed")).unwrap();
+        scene.stream.wait_for("the crossing", TIMEOUT, |event| is(event, "threshold.crossed")).unwrap();
     let rising = scene.wait("pressure.rising", "memory.available", true);
     assert!(sequence(&rising) < sequence(&crossed), "{rising}\n{crossed}");
     assert_eq!(names(&rising), ["hog"], "{rising}");
     check_figures(&rising);
-    scene.stream.wait_for_pod("eviction.completed", "default/hog", PATIENCE).unwrap();
-    hog.wait_for_end(PATIENCE).unwrap();
+    scene.stream.wait_for_pod("eviction.completed", "default/hog", TIMEOUT).unwrap();
+    hog.wait_for_end(TIMEOUT).unwrap();
     let cleared = scene.wait("pressure.cleared", "memory.available", true);
     assert!(sequence(&crossed) < sequence(&cleared));
     assert_eq!(scene.count("pressure.rising"), 1);
@@ -293,7 +293,7 @@ fn process_ids_that_go_are_warned_of_with_the_pod_that_has_them() {
     assert_eq!(number(&data["crossedInMs"]), left_count * 1_000 / number(&data["fillPerSecond"]), "{rising}");
     assert!(number(&data["crossedInMs"]) <= 60_000, "{rising}");
     let crossed =
-        scene.stream.wait_for("the crossing", PATIENCE, |event| is(event, "threshold.crossed")).unwrap();
+        scene.stream.wait_for("the crossing", TIMEOUT, |event| is(event, "threshold.crossed")).unwrap();
     assert!(sequence(&rising) < sequence(&crossed));
     // Some hundred processes take their time to die; how that is reported is not what this is about.
     scene.wait("pressure.cleared", "pid.available", true);

@@ -27,7 +27,7 @@ use enforcer_tests::{
     random::Random,
     rounds::Rounds,
     stream::{Stream, is},
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 use rustix::{
     fs::FlockOperation,
@@ -52,7 +52,7 @@ fn small_pod(daemon: &Daemon, name: &str) -> PathBuf {
     let manifest = pod(name, 0, &[Container { name: "app", requests: "", limits: "memory: 8Mi" }]);
     daemon.manifest(&format!("{name}.yaml"), &manifest).unwrap();
     let mut stream = daemon.follow().unwrap();
-    let applied = stream.wait_for_pod("limits.applied", &format!("default/{name}"), PATIENCE).unwrap();
+    let applied = stream.wait_for_pod("limits.applied", &format!("default/{name}"), TIMEOUT).unwrap();
     let cgroup = applied["data"]["cgroup"].as_str().unwrap();
     let cgroup = cgroup.strip_suffix("/app").unwrap_or(cgroup);
     let app = Path::new("/sys/fs/cgroup").join(cgroup.trim_start_matches('/')).join("app");
@@ -82,24 +82,24 @@ fn small_cgroup(name: &str) -> PathBuf {
 fn killed_in(cgroup: &Path) -> u32 {
     let mut eater = eater_in(cgroup);
     let pid = eater.id();
-    let status = eater.wait_for_end(PATIENCE).unwrap();
+    let status = eater.wait_for_end(TIMEOUT).unwrap();
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "{status}");
     pid
 }
 
 /// How often each process was told as a victim in events of that type.
-fn told(stream: &Stream, kind: &str) -> BTreeMap<u64, usize> {
-    let mut told = BTreeMap::new();
+fn reported(stream: &Stream, kind: &str) -> BTreeMap<u64, usize> {
+    let mut reported = BTreeMap::new();
     for event in stream.of(kind) {
         let data = &event["data"];
         let victims = data["victims"].as_array().cloned().unwrap_or_else(|| vec![data["victim"].clone()]);
         for victim in victims {
             let pid = victim["pid"].as_u64();
             assert!(pid.is_some(), "a victim without a process: {event:#}");
-            *told.entry(pid.unwrap_or_default()).or_default() += 1;
+            *reported.entry(pid.unwrap_or_default()).or_default() += 1;
         }
     }
-    told
+    reported
 }
 
 fn once(pids: &[u32]) -> BTreeMap<u64, usize> {
@@ -107,12 +107,12 @@ fn once(pids: &[u32]) -> BTreeMap<u64, usize> {
 }
 
 /// Waits until as many victims are told in each way, and some time more.
-fn assert_told_once(daemon: &Daemon, pids: &[u32]) -> Stream {
+fn assert_reported_once(daemon: &Daemon, pids: &[u32]) -> Stream {
     let mut stream = daemon.follow().unwrap();
     let last = pids.iter().copied().collect::<BTreeSet<_>>();
     for pid in &last {
         stream
-            .wait_for("an incident", PATIENCE, |event| {
+            .wait_for("an incident", TIMEOUT, |event| {
                 is(event, "oom.incident")
                     && event["data"]["victims"]
                         .as_array()
@@ -121,8 +121,8 @@ fn assert_told_once(daemon: &Daemon, pids: &[u32]) -> Stream {
             .unwrap();
     }
     stream.drain(Duration::from_secs(2));
-    assert_eq!(told(&stream, "oom.incident"), once(pids));
-    assert_eq!(told(&stream, "oom.detected").values().sum::<usize>(), stream.of("oom.incident").count());
+    assert_eq!(reported(&stream, "oom.incident"), once(pids));
+    assert_eq!(reported(&stream, "oom.detected").values().sum::<usize>(), stream.of("oom.incident").count());
     let ids = |kind| -> BTreeSet<String> {
         stream.of(kind).map(|event| event["data"]["incidentId"].to_string()).collect()
     };
@@ -172,18 +172,18 @@ fn links() -> usize {
 }
 
 #[guest_test(kernel)]
-fn kills_while_the_daemon_is_dead_are_told_by_the_next() {
+fn kills_while_the_daemon_is_dead_are_reported_by_the_next() {
     let first = daemon("dead");
     let app = small_pod(&first, "pins-dead");
     let before = killed_in(&app);
-    drop(assert_told_once(&first, &[before]));
+    drop(assert_reported_once(&first, &[before]));
     // SIGKILL.
     drop(first);
     let mut pids = vec![before];
     pids.extend((0..5).map(|_| killed_in(&app)));
 
     let second = daemon("dead");
-    let stream = assert_told_once(&second, &pids);
+    let stream = assert_reported_once(&second, &pids);
     for event in stream.of("oom.incident") {
         let victim = &event["data"]["victims"][0];
         assert_eq!(
@@ -201,15 +201,15 @@ fn kills_while_the_daemon_is_dead_are_told_by_the_next() {
     second.stop().unwrap();
     pids.push(killed_in(&app));
     let third = daemon("dead");
-    drop(assert_told_once(&third, &pids));
+    drop(assert_reported_once(&third, &pids));
     third.stop().unwrap();
     let fourth = daemon("dead");
-    drop(assert_told_once(&fourth, &pids));
+    drop(assert_reported_once(&fourth, &pids));
     fourth.stop().unwrap();
 }
 
 #[guest_test(kernel, repeats)]
-fn a_storm_through_kills_of_the_daemon_is_told_once() {
+fn a_storm_through_kills_of_the_daemon_is_reported_once() {
     let mut random = Random::of_this_run();
     println!("seed {}", random.seed());
     let first = daemon("storm");
@@ -234,7 +234,7 @@ fn a_storm_through_kills_of_the_daemon_is_told_once() {
     drop(first);
     let last = daemon("storm");
     println!("{} kills", pids.len());
-    drop(assert_told_once(&last, &pids));
+    drop(assert_reported_once(&last, &pids));
     last.stop().unwrap();
 }
 
@@ -359,7 +359,7 @@ fn a_storm_through_a_change_of_versions_is_read_once() {
 /// at the exit, or where the victim went just as the new ones were told of it. As then, it is among the awaited after it
 /// has exited.
 #[guest_test(daemon)]
-fn an_exit_that_the_next_version_tells_much_later_is_read_once() {
+fn an_exit_that_the_next_version_reports_much_later_is_read_once() {
     drop(unpin());
     let cgroup = small_cgroup("pins-late");
     leave(1);
@@ -375,14 +375,14 @@ fn an_exit_that_the_next_version_tells_much_later_is_read_once() {
     awaited.insert(pid, [1, 0], 0).unwrap();
 
     let mut again = Again::default();
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let mut attached = Programs::load_pinned(&choice(), pins(), Version::numbered(2), &mut |record| {
         again.note(record);
-        told.push(decode(record).unwrap());
+        reported.push(decode(record).unwrap());
     })
     .unwrap();
     let exited = |record: &Record| matches!(record, Record::Exit(exit) if exit.pid == pid);
-    assert_eq!(told.iter().filter(|record| exited(record)).count(), 1, "{told:?}");
+    assert_eq!(reported.iter().filter(|record| exited(record)).count(), 1, "{reported:?}");
     // All of another victim is read, and nothing of the first: its parent has not asked for it.
     let other = killed_in(&cgroup);
     let mut before = Vec::new();
@@ -394,10 +394,10 @@ fn an_exit_that_the_next_version_tells_much_later_is_read_once() {
         before.iter().any(exited_other)
     });
     assert!(!before.iter().any(exited), "{before:?}");
-    eater.wait_for_end(PATIENCE).unwrap();
+    eater.wait_for_end(TIMEOUT).unwrap();
     wait_until("the exit, once more", || {
         attached.events.next().is_some_and(|record| {
-            assert!(again.is_one(&record), "{:?} after {told:?}", decode(&record));
+            assert!(again.is_one(&record), "{:?} after {reported:?}", decode(&record));
             exited(&decode(&record).unwrap())
         })
     });
@@ -407,7 +407,7 @@ fn an_exit_that_the_next_version_tells_much_later_is_read_once() {
 }
 
 #[guest_test(daemon)]
-fn what_another_version_saw_is_told_by_the_daemon() {
+fn what_another_version_saw_is_reported_by_the_daemon() {
     let first = daemon("takeover");
     let app = small_pod(&first, "pins-takeover");
     drop(first);
@@ -415,7 +415,7 @@ fn what_another_version_saw_is_told_by_the_daemon() {
     leave(0xabc);
     let pids: Vec<_> = (0..3).map(|_| killed_in(&app)).collect();
     let second = daemon("takeover");
-    let stream = assert_told_once(&second, &pids);
+    let stream = assert_reported_once(&second, &pids);
     assert!(stream.of("oom.incident").all(|event| event["subject"] == "default/pins-takeover"));
     assert_eq!(versions().len(), 1);
     assert!(!versions().iter().any(|version| version.ends_with("0abc")), "{:?}", versions());
@@ -490,12 +490,12 @@ fn only_one_daemon_has_the_pins() {
     let app = small_pod(&first, "pins-first");
     let second = Daemon::start(&folder("second"), "mode: observe").unwrap();
     let degraded = |event: &Value| is(event, "degraded.entered") && event["data"]["what"] == "bpffs";
-    let event = second.follow().unwrap().wait_for("degraded bpffs", PATIENCE, degraded).unwrap();
+    let event = second.follow().unwrap().wait_for("degraded bpffs", TIMEOUT, degraded).unwrap();
     assert!(event.to_string().contains("another enforcer"), "{event}");
     let pid = killed_in(&app);
     // Both see it, each by programs of its own.
-    drop(assert_told_once(&first, &[pid]));
-    drop(assert_told_once(&second, &[pid]));
+    drop(assert_reported_once(&first, &[pid]));
+    drop(assert_reported_once(&second, &[pid]));
     second.stop().unwrap();
     first.stop().unwrap();
 }
@@ -509,9 +509,9 @@ fn what_is_not_ours_is_named_and_left() {
     fs::create_dir(&foreign).unwrap();
     let daemon = daemon("foreign");
     let named = |event: &Value| is(event, "degraded.entered") && event.to_string().contains("/somebody");
-    daemon.follow().unwrap().wait_for("a degraded event about it", PATIENCE, named).unwrap();
+    daemon.follow().unwrap().wait_for("a degraded event about it", TIMEOUT, named).unwrap();
     let app = small_pod(&daemon, "pins-foreign");
-    drop(assert_told_once(&daemon, &[killed_in(&app)]));
+    drop(assert_reported_once(&daemon, &[killed_in(&app)]));
     daemon.stop().unwrap();
     let left = unpin();
     assert_eq!(left.status.code(), Some(1));
@@ -525,24 +525,24 @@ fn what_is_not_ours_is_named_and_left() {
 #[guest_test(daemon)]
 fn without_bpffs_the_rest_goes_on() {
     drop(unpin());
-    let told_without = |name: &str, why: &str| {
+    let reported_without = |name: &str, why: &str| {
         let daemon = daemon(name);
         let lost = |event: &Value| is(event, "degraded.entered") && event["data"]["what"] == "bpffs";
         let mut stream = daemon.follow().unwrap();
-        let event = stream.wait_for("degraded bpffs", PATIENCE, lost).unwrap();
+        let event = stream.wait_for("degraded bpffs", TIMEOUT, lost).unwrap();
         assert!(event.to_string().contains(why), "{event}");
         let app = small_pod(&daemon, &format!("pins-{name}"));
         let pid = killed_in(&app);
-        let seen = assert_told_once(&daemon, &[pid]);
+        let seen = assert_reported_once(&daemon, &[pid]);
         assert_eq!(seen.seen.iter().filter(|event| lost(event)).count(), 1, "told once");
         drop((stream, seen));
         daemon.stop().unwrap();
     };
     mount_remount(MOUNT, MountFlags::RDONLY, "").unwrap();
-    told_without("readonly", "Read-only file system");
+    reported_without("readonly", "Read-only file system");
     mount_remount(MOUNT, MountFlags::empty(), "").unwrap();
     unmount(MOUNT, UnmountFlags::empty()).unwrap();
-    told_without("none", "no bpffs");
+    reported_without("none", "no bpffs");
     mount("bpf", MOUNT, "bpf", MountFlags::empty(), None).unwrap();
 }
 

@@ -7,7 +7,7 @@ use enforcer_tests::{
     pods::{Container, pod},
     process::Process,
     stream::{Stream, is},
-    wait::PATIENCE,
+    wait::TIMEOUT,
 };
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ impl Scene {
     /// One that holds memory.
     fn hold(&mut self, name: &str, priority: i32, wish: Option<&str>, mib: u64) -> Process {
         self.manifest(name, priority, "", wish);
-        self.stream.wait_for_pod("pod.added", &format!("default/{name}"), PATIENCE).unwrap();
+        self.stream.wait_for_pod("pod.added", &format!("default/{name}"), TIMEOUT).unwrap();
         let size = format!("{mib}Mi");
         Process::new(
             self.daemon.exec(&format!("default/{name}"), &["workload", "hold", "--size", &size]).unwrap(),
@@ -53,7 +53,7 @@ impl Scene {
     /// with the priority that each was ranked by.
     fn evicted(&mut self, count: usize) -> Vec<(String, i64)> {
         self.manifest("filler", 0, "memory: 1700Mi", None);
-        self.stream.wait_for_pod("pod.added", "default/filler", PATIENCE).unwrap();
+        self.stream.wait_for_pod("pod.added", "default/filler", TIMEOUT).unwrap();
         let filler = self
             .daemon
             .exec("default/filler", &["workload", "ramp", "--no-catch-up", "--rate", "60Mi"])
@@ -66,7 +66,7 @@ impl Scene {
                 let name = event["data"]["victim"]["name"].as_str().unwrap_or_default();
                 is(event, "eviction.decided") && !known.iter().any(|known| known == name)
             };
-            let event = self.stream.wait_for("the next eviction", PATIENCE, next).unwrap();
+            let event = self.stream.wait_for("the next eviction", TIMEOUT, next).unwrap();
             let victim = &event["data"]["victim"];
             decided.push((victim["name"].as_str().unwrap().to_owned(), victim["priority"].as_i64().unwrap()));
         }
@@ -105,19 +105,19 @@ fn a_pod_goes_later_as_far_as_it_is_allowed() {
 }
 
 #[guest_test(daemon)]
-fn what_is_no_number_is_told_and_starts_nothing() {
+fn what_is_no_number_is_reported_and_starts_nothing() {
     let mut scene = Scene::open("hostile", "evictionPriorityCeiling: 2147483647");
     let long = "9".repeat(100_000);
     for (number, wish) in (0..).zip(HOSTILE.into_iter().chain([long.as_str()])) {
         let (name, file) = (format!("hostile{number}"), format!("hostile{number}.yaml"));
         scene.manifest(&name, 0, "", Some(wish));
-        let told = scene
+        let reported = scene
             .stream
-            .wait_for("its rejection", PATIENCE, |event| {
+            .wait_for("its rejection", TIMEOUT, |event| {
                 is(event, "pod.rejected") && event.to_string().contains(&file)
             })
             .unwrap();
-        let text = told.to_string();
+        let text = reported.to_string();
         assert!(text.contains("enforcer.dev/eviction-priority"), "{wish:.20}: {text:.500}");
         assert!(text.len() < 4_096, "{wish:.20}: an event of {} bytes", text.len());
     }

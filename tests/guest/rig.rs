@@ -45,7 +45,7 @@ fn cgroup2_has_every_controller() {
 }
 
 #[guest_test(kernel)]
-fn kernel_tells_pressure_and_types() {
+fn kernel_reports_pressure_and_types() {
     let pressure = fs::read_to_string("/proc/pressure/memory").unwrap();
     assert!(pressure.starts_with("some avg10="), "{pressure}");
     let types = fs::read("/sys/kernel/btf/vmlinux").unwrap();

@@ -14,7 +14,7 @@ use enforcer_tests::{
     pods::{Container, pod},
     process::Process,
     stream::{Stream, is},
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 use serde_json::Value;
 
@@ -31,7 +31,7 @@ fn guaranteed(name: &str) -> (Daemon, Stream, PathBuf) {
     let limits = "cpu: 1, memory: 1Gi";
     daemon.manifest("p.yaml", &pod(name, 0, &[Container { name: "app", requests: "", limits }])).unwrap();
     let applied = stream
-        .wait_for("the container's limits", PATIENCE, |event| {
+        .wait_for("the container's limits", TIMEOUT, |event| {
             is(event, "limits.applied") && event["data"]["container"] == "app"
         })
         .unwrap();
@@ -95,7 +95,7 @@ fn drifted(event: &Value) -> bool {
 }
 
 #[guest_test(kernel)]
-fn a_score_that_somebody_writes_is_put_back_thrice_then_later_and_told_with_the_writer() {
+fn a_score_that_somebody_writes_is_put_back_thrice_then_later_and_reported_with_the_writer() {
     let (daemon, mut stream, cgroup) = guaranteed("written");
     let mut app = Process::new(daemon.exec("default/written/app", &["sleep", "600"]).unwrap());
     let pid = app.id();
@@ -109,7 +109,7 @@ fn a_score_that_somebody_writes_is_put_back_thrice_then_later_and_told_with_the_
         let writer_pid = writer.id();
         assert!(writer.wait().unwrap().success());
         let event = stream
-            .wait_for("the drift", PATIENCE, |event| {
+            .wait_for("the drift", TIMEOUT, |event| {
                 drifted(event) && event["data"]["new"] == format!("50{round}")
             })
             .unwrap();
@@ -127,7 +127,7 @@ fn a_score_that_somebody_writes_is_put_back_thrice_then_later_and_told_with_the_
             "{event}"
         );
         let restored = stream
-            .wait_for("the restoration", PATIENCE, |event| {
+            .wait_for("the restoration", TIMEOUT, |event| {
                 is(event, "limits.restored") && event["data"]["files"][0]["old"] == format!("50{round}")
             })
             .unwrap();
@@ -136,12 +136,12 @@ fn a_score_that_somebody_writes_is_put_back_thrice_then_later_and_told_with_the_
     }
     assert!(shell(&format!("echo 600 > /proc/{pid}/oom_score_adj")).wait().unwrap().success());
     let event = stream
-        .wait_for("the fourth time", PATIENCE, |event| drifted(event) && event["data"]["new"] == "600")
+        .wait_for("the fourth time", TIMEOUT, |event| drifted(event) && event["data"]["new"] == "600")
         .unwrap();
     assert_eq!(event["data"]["action"], "delayed", "{event}");
     wait_until("its score again", || score(pid) == Some(GUARANTEED));
     stream
-        .wait_for("the end of it", PATIENCE, |event| {
+        .wait_for("the end of it", TIMEOUT, |event| {
             is(event, "degraded.left") && event["data"]["what"] == "drift"
         })
         .unwrap();
@@ -155,7 +155,7 @@ fn a_score_that_somebody_writes_is_put_back_thrice_then_later_and_told_with_the_
 }
 
 #[guest_test(daemon)]
-fn a_process_that_insists_on_its_score_is_told_a_few_times_and_undone_for_ever() {
+fn a_process_that_insists_on_its_score_is_reported_a_few_times_and_undone_for_ever() {
     let (daemon, mut stream, cgroup) = guaranteed("insists");
     // It counts its rounds of 900 writes each.
     let rounds = daemon.folder().join("rounds");
@@ -166,11 +166,11 @@ fn a_process_that_insists_on_its_score_is_told_a_few_times_and_undone_for_ever()
     );
     let hostile = Process::new(shell(&format!("echo $$ > {}/cgroup.procs; {script}", cgroup.display())));
     let delayed = stream
-        .wait_for("the contest", PATIENCE, |event| drifted(event) && event["data"]["action"] == "delayed")
+        .wait_for("the contest", TIMEOUT, |event| drifted(event) && event["data"]["action"] == "delayed")
         .unwrap();
     assert_eq!(delayed["data"]["pid"], hostile.id(), "{delayed}");
-    let told = |daemon: &Daemon| daemon.events().unwrap().iter().filter(|event| drifted(event)).count();
-    wait_until("another round", || told(&daemon) >= 5);
+    let reported = |daemon: &Daemon| daemon.events().unwrap().iter().filter(|event| drifted(event)).count();
+    wait_until("another round", || reported(&daemon) >= 5);
     let count = || fs::read_to_string(&rounds).ok().and_then(|count| count.trim().parse::<u32>().ok());
     let before = count().unwrap_or_default();
     wait_until("thousands of writes after that", || count() >= Some(before + 5));
@@ -178,22 +178,22 @@ fn a_process_that_insists_on_its_score_is_told_a_few_times_and_undone_for_ever()
     let other = Process::new(shell(&format!("echo $$ > {}/cgroup.procs; exec sleep 600", cgroup.display())));
     wait_until("the score of a new process", || score(other.id()) == Some(GUARANTEED));
     drop(stream);
-    let told = told(&daemon);
+    let reported = reported(&daemon);
     // Three times at once, and then after 1, 2, 4 … seconds.
-    assert!((5..=16).contains(&told), "{told}");
+    assert!((5..=16).contains(&reported), "{reported}");
     drop((hostile, other));
     daemon.stop().unwrap();
 }
 
 #[guest_test(kernel)]
-fn a_cgroup_file_that_somebody_writes_is_told_with_the_writer() {
+fn a_cgroup_file_that_somebody_writes_is_reported_with_the_writer() {
     let (daemon, mut stream, cgroup) = guaranteed("file");
     let file = cgroup.join("memory.max");
     let mut writer = shell(&format!("echo 512M > {}", file.display()));
     let writer_pid = writer.id();
     assert!(writer.wait().unwrap().success());
     let event = stream
-        .wait_for("the drift", PATIENCE, |event| {
+        .wait_for("the drift", TIMEOUT, |event| {
             is(event, "limits.drifted") && event["data"]["file"] == "memory.max"
         })
         .unwrap();
@@ -206,7 +206,7 @@ fn a_cgroup_file_that_somebody_writes_is_told_with_the_writer() {
     assert_eq!((&data["old"], &data["new"]), (&"1073741824".into(), &"536870912".into()), "{event}");
     let restored =
         |event: &Value| is(event, "limits.restored") && event["data"]["files"][0]["file"] == "memory.max";
-    let event = stream.wait_for("the restoration", PATIENCE, restored).unwrap();
+    let event = stream.wait_for("the restoration", TIMEOUT, restored).unwrap();
     assert_eq!(event["data"]["files"][0]["writer"]["pid"], writer_pid, "{event}");
     assert_eq!(fs::read_to_string(&file).unwrap().trim(), "1073741824");
     stream.drain(Duration::from_secs(1));
@@ -240,7 +240,7 @@ fn components_of_the_node_and_pause_processes_have_their_scores() {
     wait_until("the component's score", || score(early.id()) == Some(-999));
     assert_eq!(score(daemon.pid()), Some(-999));
     let applied = stream
-        .wait_for("the component's event", PATIENCE, |event| {
+        .wait_for("the component's event", TIMEOUT, |event| {
             is(event, "limits.applied") && event["data"]["executable"] == "kubelet"
         })
         .unwrap();
@@ -266,12 +266,12 @@ fn components_of_the_node_and_pause_processes_have_their_scores() {
 }
 
 #[guest_test(daemon)]
-fn components_are_only_told_without_leave_to_write() {
+fn components_are_only_reported_without_leave_to_write() {
     let running = hold(&program("kubelet"), None);
     let daemon = daemon("dry-run", "mode: dry-run");
     let mut stream = daemon.follow().unwrap();
     let event = stream
-        .wait_for("the difference", PATIENCE, |event| {
+        .wait_for("the difference", TIMEOUT, |event| {
             is(event, "limits.drifted") && event["data"]["executable"] == "kubelet"
         })
         .unwrap();

@@ -1,6 +1,6 @@
 //! The eBPF programs on real kernels: every one loads and attaches, and OOM kills are attributed.
 use enforcer::sense::{EdgeKind, EdgeSource as _, Limited, Mark, MarkProgram, Programs, Readiness};
-use enforcer_tests::wait::PATIENCE;
+use enforcer_tests::wait::TIMEOUT;
 
 mod cgroup;
 mod edges;
@@ -32,7 +32,7 @@ fn classic_tracepoint_serves_where_there_is_no_btf() {
     let mut tracer = Tracer::with(&tracer::without_btf());
     let container = Cgroup::root("plain").limited("64M");
     let mut eater = container.run(EATER);
-    let (mark, exit) = tracer.victim(PATIENCE);
+    let (mark, exit) = tracer.victim(TIMEOUT);
     assert_eq!(mark.tid, eater.id());
     assert_eq!((mark.pid, mark.cgroup, mark.limit), (None, None, None), "not told by this tracepoint");
     assert_eq!(mark.comm, "tail");
@@ -46,7 +46,7 @@ fn container_over_its_own_limit() {
     let mut tracer = Tracer::start();
     let container = Cgroup::root("own").limited("64M");
     let mut eater = container.run(EATER);
-    let (mark, exit) = tracer.victim(PATIENCE);
+    let (mark, exit) = tracer.victim(TIMEOUT);
     assert_eq!(mark.pid, Some(eater.id()));
     assert_eq!(mark.cgroup, Some(container.id()));
     assert_eq!(mark.limit, Some(Limited::Cgroup(container.id())));
@@ -67,11 +67,11 @@ fn container_over_its_own_limit() {
 }
 
 #[guest_test(kernel)]
-fn process_without_a_main_thread_is_told_by_its_id() {
+fn process_without_a_main_thread_is_reported_by_its_id() {
     let mut tracer = Tracer::start();
     let container = Cgroup::root("headless").limited("32M");
     let mut eater = container.run("exec workload headless --size 128Mi");
-    let (mark, exit) = tracer.victim(PATIENCE);
+    let (mark, exit) = tracer.victim(TIMEOUT);
     assert_eq!((mark.pid, mark.cgroup, mark.killed), (Some(eater.id()), Some(container.id()), Some(true)));
     assert_eq!((exit.pid, exit.marked_ns), (eater.id(), mark.time_ns));
     assert_eq!(mark.trigger.pid, eater.id());
@@ -86,10 +86,10 @@ fn victim_that_was_dying_is_marked_and_not_killed() {
     let pod = Cgroup::root("dying").limited("64M");
     let (first, second) = (pod.child("c1"), pod.child("c2"));
     let mut victim = first.run("exec workload hold --size 48Mi");
-    first.wait_for_bytes(48 << 20, PATIENCE);
+    first.wait_for_bytes(48 << 20, TIMEOUT);
     let usurp = format!("exec workload usurp --victim {} --size 40Mi --cpu 1 --for 10s", victim.id());
     let mut usurper = second.run(&usurp);
-    let marks = tracer.marks(1, PATIENCE);
+    let marks = tracer.marks(1, TIMEOUT);
     let mark = &marks[0];
     assert_eq!((mark.pid, mark.killed), (Some(victim.id()), Some(false)), "{mark:?}");
     assert_eq!((mark.cgroup, mark.trigger.pid), (Some(first.id()), usurper.id()));
@@ -107,10 +107,10 @@ fn sibling_allocates_and_the_other_dies() {
     let mut victim = first.run(
         "echo 1000 > /proc/self/oom_score_adj; head -c 40000000 /dev/zero | tail -c 40000000 | sleep 600",
     );
-    first.wait_for_bytes(38 << 20, PATIENCE);
+    first.wait_for_bytes(38 << 20, TIMEOUT);
     let mut trigger = second.run(EATER);
     // The allocator goes on and dies next, perhaps before the first victim's exit is told.
-    let marks = tracer.marks(1, PATIENCE);
+    let marks = tracer.marks(1, TIMEOUT);
     let mark = &marks[0];
     assert_eq!(mark.cgroup, Some(first.id()), "the victim is in c1");
     assert_eq!(mark.trigger.cgroup, Some(second.id()), "the allocator is in c2");
@@ -124,12 +124,12 @@ fn sibling_allocates_and_the_other_dies() {
 }
 
 #[guest_test(kernel)]
-fn group_kill_tells_every_process_once() {
+fn group_kill_reports_every_process_once() {
     let mut tracer = Tracer::start();
     let container = Cgroup::root("group").limited("64M");
     container.write("memory.oom.group", "1");
     let mut eater = container.run("for i in 1 2 3 4; do sleep 600 & done; exec tail /dev/zero");
-    let marks = tracer.marks(5, PATIENCE);
+    let marks = tracer.marks(5, TIMEOUT);
     assert!(marks.iter().all(|mark| mark.killed == Some(true)), "{marks:#?}");
     assert!(marks.iter().all(|mark| mark.trigger.pid == eater.id()));
     let mut pids: Vec<_> = marks.iter().map(|mark| mark.pid).collect();
@@ -140,11 +140,11 @@ fn group_kill_tells_every_process_once() {
 }
 
 #[guest_test(kernel)]
-fn init_of_a_pid_namespace_is_told() {
+fn init_of_a_pid_namespace_is_reported() {
     let mut tracer = Tracer::start();
     let container = Cgroup::root("init").limited("64M");
     let mut eater = container.run("exec unshare -p -f tail /dev/zero");
-    let (mark, _) = tracer.victim(PATIENCE);
+    let (mark, _) = tracer.victim(TIMEOUT);
     assert_eq!(mark.container_init, Some(true));
     assert_ne!(mark.pid, Some(1), "the pid is the machine's, not the namespace's");
     eater.wait().unwrap();
@@ -160,7 +160,7 @@ fn victim_that_is_long_gone_is_still_attributed() {
     let pid = eater.id();
     eater.wait().unwrap();
     drop(container);
-    let (mark, _) = tracer.victim(PATIENCE);
+    let (mark, _) = tracer.victim(TIMEOUT);
     assert_eq!((mark.pid, mark.cgroup), (Some(pid), Some(id)));
 }
 
@@ -169,7 +169,7 @@ fn forty_at_once_are_all_attributed() {
     let mut tracer = Tracer::start();
     let containers: Vec<_> = (0..40).map(|i| Cgroup::root(&format!("burst{i}")).limited("4M")).collect();
     let mut eaters: Vec<_> = containers.iter().map(|container| container.run(EATER)).collect();
-    let marks = tracer.marks(40, PATIENCE);
+    let marks = tracer.marks(40, TIMEOUT);
     for (container, eater) in containers.iter().zip(&mut eaters) {
         let own: Vec<&Mark> = marks.iter().filter(|mark| mark.pid == Some(eater.id())).collect();
         assert_eq!(own.len(), 1, "{own:?}");
@@ -185,7 +185,7 @@ fn node_that_runs_out_has_the_machine_as_limit_and_edges_before() {
     let mut tracer = Tracer::start();
     let container = Cgroup::root("node");
     let mut eater = container.run("echo 1000 > /proc/self/oom_score_adj; exec tail /dev/zero");
-    let (mark, exit) = tracer.victim(PATIENCE * 2);
+    let (mark, exit) = tracer.victim(TIMEOUT * 2);
     assert_eq!(mark.limit, Some(Limited::Machine));
     assert_eq!(mark.cgroup, Some(container.id()));
     assert_eq!(exit.pid, eater.id());

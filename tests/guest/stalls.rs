@@ -5,11 +5,11 @@ use enforcer_tests::{
     daemon::Daemon,
     pods::{Container, pod},
     process::Process,
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 
 #[guest_test(kernel)]
-fn a_container_that_sleeps_over_its_memory_high_is_told_and_when_it_is_over() {
+fn a_container_that_sleeps_over_its_memory_high_is_reported_and_when_it_is_over() {
     // Half way between request and limit: memory.high is 36 MiB.
     let daemon =
         Daemon::start(Path::new("/tmp/stalls/high"), "mode: enforce\nmemoryThrottlingFactor: 0.5").unwrap();
@@ -21,7 +21,7 @@ fn a_container_that_sleeps_over_its_memory_high_is_told_and_when_it_is_over() {
         Process::new(daemon.exec("default/slow/app", &["workload", "spike", "--size", "56Mi"]).unwrap());
 
     let pid = slow.id();
-    let rising = stream.wait_for_pod("pressure.rising", "default/slow", PATIENCE).unwrap();
+    let rising = stream.wait_for_pod("pressure.rising", "default/slow", TIMEOUT).unwrap();
     let data = &rising["data"];
     assert_eq!((&data["namespace"], &data["pod"]), (&"default".into(), &"slow".into()), "{data}");
     assert_eq!(data["container"], "app", "{data}");
@@ -43,7 +43,7 @@ fn a_container_that_sleeps_over_its_memory_high_is_told_and_when_it_is_over() {
     let before_us = slept_us();
     wait_until("more sleeps", || slept_us() > before_us + 4_000_000);
     drop(slow);
-    let cleared = stream.wait_for_pod("pressure.cleared", "default/slow", PATIENCE).unwrap();
+    let cleared = stream.wait_for_pod("pressure.cleared", "default/slow", TIMEOUT).unwrap();
     let rises = stream.of("pressure.rising").filter(|event| event["subject"] == "default/slow").count();
     assert_eq!(rises, 1, "once, and a reminder only after a minute");
     let data = &cleared["data"];

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use enforcer::policy::rank::{self, MemoryStanding};
+use enforcer::policy::rank::{self, MemoryRankKey};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
     pods::{Container, pod},
     process::Process,
     stream::Stream,
-    wait::PATIENCE,
+    wait::TIMEOUT,
 };
 
 const MIB: u64 = 1 << 20;
@@ -108,7 +108,7 @@ impl Scene {
             let container = Container { name: "app", requests: &requests, limits: "" };
             let file = format!("{}.yaml", member.name);
             self.daemon.manifest(&file, &pod(&member.name, member.priority, &[container]))?;
-            self.stream.wait_for_pod("pod.added", &format!("default/{}", member.name), PATIENCE)?;
+            self.stream.wait_for_pod("pod.added", &format!("default/{}", member.name), TIMEOUT)?;
             for mib in &member.processes_mib {
                 let work = ["workload", "hold", "--size", &format!("{mib}Mi")];
                 self.processes
@@ -148,7 +148,7 @@ impl Scene {
                     since = Instant::now();
                 }
             }
-            ensure!(start.elapsed() < PATIENCE, "scores do not come to rest: {before:?}");
+            ensure!(start.elapsed() < TIMEOUT, "scores do not come to rest: {before:?}");
             thread::sleep(Duration::from_millis(100));
         }
         Ok(before)
@@ -166,7 +166,7 @@ impl Scene {
         let start = Instant::now();
         while kernel::vmstat("oom_kill")? == kills_before {
             ensure!(filler.lives()?, "who fills the node has ended");
-            ensure!(start.elapsed() < PATIENCE, "the node does not run out within {PATIENCE:?}");
+            ensure!(start.elapsed() < TIMEOUT, "the node does not run out within {TIMEOUT:?}");
             thread::sleep(Duration::from_millis(2));
         }
         drop(filler);
@@ -183,7 +183,7 @@ impl Scene {
         self.processes.clear();
         for member in std::mem::take(&mut self.members) {
             self.daemon.remove_manifest(&format!("{}.yaml", member.name))?;
-            self.stream.wait_for_pod("pod.removed", &format!("default/{}", member.name), PATIENCE)?;
+            self.stream.wait_for_pod("pod.removed", &format!("default/{}", member.name), TIMEOUT)?;
         }
         self.stream.seen.clear();
         Ok(())
@@ -197,12 +197,12 @@ impl Scene {
 
     /// The first in rank, by what the kernel charges each for now.
     fn first(&self) -> anyhow::Result<String> {
-        let mut order: Vec<(MemoryStanding, &str)> = Vec::new();
+        let mut order: Vec<(MemoryRankKey, &str)> = Vec::new();
         for (place, member) in (0_u32..).zip(&self.members) {
             let cgroup = self.cgroup(&member.name)?;
             let current: u64 = fs::read_to_string(cgroup.join("memory.current"))?.trim().parse()?;
             let cache = kernel::field(&cgroup.join("memory.stat").display().to_string(), "inactive_file")?;
-            let standing = MemoryStanding {
+            let standing = MemoryRankKey {
                 usage_bytes: Some(current.saturating_sub(cache)),
                 request_bytes: member.request_mib * MIB,
                 priority: member.priority,
@@ -221,10 +221,10 @@ impl Scene {
     }
 
     fn uid(&self, name: &str) -> anyhow::Result<String> {
-        let told = self.stream.seen.iter().find(|event| {
+        let reported = self.stream.seen.iter().find(|event| {
             event["type"] == "dev.enforcer.pod.added" && event["subject"] == format!("default/{name}")
         });
-        let uid = told.and_then(|event| event["data"]["uid"].as_str());
+        let uid = reported.and_then(|event| event["data"]["uid"].as_str());
         Ok(uid.with_context(|| format!("{name} was not told"))?.to_owned())
     }
 

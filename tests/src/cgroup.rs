@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail};
 pub const ROOT: &str = "/sys/fs/cgroup";
 
 /// How long killed processes may take to be gone: an emulated machine frees large memory slowly.
-const EMPTY: Duration = crate::wait::PATIENCE;
+const EMPTY: Duration = crate::wait::TIMEOUT;
 
 /// A cgroup that is killed and removed, with all below it, when this is dropped.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use crate::{
     process::{Process, wait_for_end},
     replay,
     stream::Stream,
-    wait::PATIENCE,
+    wait::TIMEOUT,
 };
 
 /// A running daemon; it is killed when this is dropped.
@@ -102,11 +102,7 @@ impl Daemon {
             if let Some(status) = self.child.try_wait()? {
                 anyhow::bail!("the daemon ended with {status}:\n{}", self.log());
             }
-            ensure!(
-                start.elapsed() < PATIENCE,
-                "the daemon is not ready after {PATIENCE:?}:\n{}",
-                self.log()
-            );
+            ensure!(start.elapsed() < TIMEOUT, "the daemon is not ready after {TIMEOUT:?}:\n{}", self.log());
             thread::sleep(Duration::from_millis(20));
         }
         Ok(())
@@ -132,7 +128,7 @@ impl Daemon {
         use io::{Read as _, Write as _};
         let mut socket = std::os::unix::net::UnixStream::connect(self.folder.join("run/observe.sock"))?;
         socket.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(TIMEOUT))?;
         let mut answer = String::new();
         socket.read_to_string(&mut answer)?;
         Ok(answer)
@@ -189,7 +185,7 @@ impl Daemon {
             if is_decided {
                 return Ok(());
             }
-            ensure!(start.elapsed() < PATIENCE, "no cgroups of {target} after {PATIENCE:?}: {view}");
+            ensure!(start.elapsed() < TIMEOUT, "no cgroups of {target} after {TIMEOUT:?}: {view}");
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -262,7 +258,7 @@ impl Daemon {
 
     /// Waits until it has ended by itself, or by another.
     pub fn wait_for_end(&mut self) -> anyhow::Result<ExitStatus> {
-        wait_for_end(&mut self.child, PATIENCE).with_context(|| format!("the daemon lives:\n{}", self.log()))
+        wait_for_end(&mut self.child, TIMEOUT).with_context(|| format!("the daemon lives:\n{}", self.log()))
     }
 
     /// The process's id.
@@ -295,7 +291,7 @@ impl Daemon {
     /// The same; how many decisions were run again.
     pub fn stop_and_replay(mut self) -> anyhow::Result<usize> {
         rustix::process::kill_process(rustix_pid(&self.child)?, rustix::process::Signal::TERM)?;
-        let status = wait_for_end(&mut self.child, PATIENCE)
+        let status = wait_for_end(&mut self.child, TIMEOUT)
             .with_context(|| format!("the daemon does not stop:\n{}", self.log()))?;
         ensure!(status.success(), "the daemon ended with {status}:\n{}", self.log());
         replay::check(&self)

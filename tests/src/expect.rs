@@ -8,33 +8,33 @@ use serde_json::Value;
 ///
 /// Where something is missing or different, with each place.
 #[track_caller]
-pub fn assert_holds(told: &Value, expected: &Value) {
-    let differences = differences("", told, expected);
-    assert!(differences.is_empty(), "{}\nin {told:#}", differences.join("\n"));
+pub fn assert_holds(reported: &Value, expected: &Value) {
+    let differences = differences("", reported, expected);
+    assert!(differences.is_empty(), "{}\nin {reported:#}", differences.join("\n"));
 }
 
-fn differences(at: &str, told: &Value, expected: &Value) -> Vec<String> {
-    match (told, expected) {
-        (Value::Object(told), Value::Object(expected)) => expected
+fn differences(at: &str, reported: &Value, expected: &Value) -> Vec<String> {
+    match (reported, expected) {
+        (Value::Object(reported), Value::Object(expected)) => expected
             .iter()
             .flat_map(|(key, expected)| {
                 let at = format!("{at}.{key}");
-                match told.get(key) {
-                    Some(told) => differences(&at, told, expected),
+                match reported.get(key) {
+                    Some(reported) => differences(&at, reported, expected),
                     // What is absent is asked for with null.
                     None if expected.is_null() => Vec::new(),
                     None => vec![format!("{at} is missing, expected is {expected}")],
                 }
             })
             .collect(),
-        (Value::Array(told), Value::Array(expected)) if told.len() == expected.len() => {
-            let pairs = told.iter().zip(expected).enumerate();
+        (Value::Array(reported), Value::Array(expected)) if reported.len() == expected.len() => {
+            let pairs = reported.iter().zip(expected).enumerate();
             pairs
-                .flat_map(|(i, (told, expected))| differences(&format!("{at}[{i}]"), told, expected))
+                .flat_map(|(i, (reported, expected))| differences(&format!("{at}[{i}]"), reported, expected))
                 .collect()
         }
-        _ if told == expected => Vec::new(),
-        _ => vec![format!("{at} is {told}, expected is {expected}")],
+        _ if reported == expected => Vec::new(),
+        _ => vec![format!("{at} is {reported}, expected is {expected}")],
     }
 }
 
@@ -46,8 +46,8 @@ mod tests {
 
     #[test]
     fn a_difference_anywhere_is_found() {
-        let told = json!({"scope": "pod", "victims": [{"pid": 7, "comm": "a"}, {"pid": 8}]});
-        let count = |expected: &Value| differences("", &told, expected).len();
+        let reported = json!({"scope": "pod", "victims": [{"pid": 7, "comm": "a"}, {"pid": 8}]});
+        let count = |expected: &Value| differences("", &reported, expected).len();
         assert_eq!(count(&json!({"scope": "pod", "victims": [{"pid": 7}, {}], "trigger": null})), 0);
         assert_eq!(count(&json!({"scope": "node"})), 1);
         assert_eq!(count(&json!({"scope": null})), 1);

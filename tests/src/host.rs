@@ -40,8 +40,8 @@ impl Drop for Swap {
 fn run(program: &str) -> anyhow::Result<()> {
     let output = Command::new(program).arg(ZRAM).stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("cannot run {program}"))?;
-    let told = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{program} {ZRAM}: {}: {told}", output.status);
+    let reported = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{program} {ZRAM}: {}: {reported}", output.status);
     Ok(())
 }
 

@@ -48,8 +48,8 @@ impl KernelLog {
 
 /// The cgroup in `4,1,2,-;oom-kill:constraint=CONSTRAINT_MEMCG,…,oom_memcg=/a,task_memcg=/a,task=tail,pid=7,uid=0`.
 fn victim(record: &str) -> Option<String> {
-    let (_, told) = record.split_once(";oom-kill:")?;
-    let (_, cgroup) = told.split_once("task_memcg=")?;
+    let (_, reported) = record.split_once(";oom-kill:")?;
+    let (_, cgroup) = reported.split_once("task_memcg=")?;
     Some(cgroup.split(',').next()?.to_owned())
 }
 

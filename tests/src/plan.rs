@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
 
-use crate::{cgroup::ROOT, daemon::Daemon, wait::PATIENCE};
+use crate::{cgroup::ROOT, daemon::Daemon, wait::TIMEOUT};
 
 /// The files that a plan may name, but for huge pages' ones, with what the kernel gives a new cgroup.
 const KNOBS: [(&str, &str); 9] = [
@@ -46,8 +46,8 @@ impl Planned {
     pub fn of(daemon: &Daemon) -> anyhow::Result<Self> {
         let mut plan = daemon.verb(&["-o", "json", "plan", "-f"]);
         let output = plan.arg(daemon.pods()).output().context("cannot run enforcer plan")?;
-        let told = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "enforcer plan ended with {}: {told}", output.status);
+        let reported = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "enforcer plan ended with {}: {reported}", output.status);
         Self::read(&serde_json::from_slice(&output.stdout).context("the plan is no JSON")?)
     }
 
@@ -96,8 +96,8 @@ impl Planned {
             if differences.is_empty() {
                 return Ok(());
             }
-            if start.elapsed() > PATIENCE {
-                bail!("after {PATIENCE:?} this is not as planned:\n  {}", differences.join("\n  "));
+            if start.elapsed() > TIMEOUT {
+                bail!("after {TIMEOUT:?} this is not as planned:\n  {}", differences.join("\n  "));
             }
             sleep(Duration::from_millis(100));
         }

@@ -76,14 +76,15 @@ pub fn wait_for_end(child: &mut Child, patience: Duration) -> anyhow::Result<Exi
 
 /// What each thread of a process waits for, as far as the kernel tells.
 fn threads(pid: u32) -> String {
-    let mut told = String::new();
+    let mut reported = String::new();
     for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
         let read = |file: &str| fs::read_to_string(task.path().join(file)).unwrap_or_default();
         let (name, call) = (read("comm"), read("syscall"));
         // A string takes whatever is written.
-        let _written = writeln!(told, "{} in system call {}\n{}", name.trim(), call.trim(), read("stack"));
+        let _written =
+            writeln!(reported, "{} in system call {}\n{}", name.trim(), call.trim(), read("stack"));
     }
-    told
+    reported
 }
 
 impl Drop for Process {
@@ -99,10 +100,10 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::wait::PATIENCE;
+    use crate::wait::TIMEOUT;
 
     #[test]
-    fn one_that_does_not_end_is_told_with_what_it_waits_for() {
+    fn one_that_does_not_end_is_reported_with_what_it_waits_for() {
         let mut process = Process::new(Command::new("sleep").arg("60").spawn().unwrap());
         let error = process.wait_for_end(Duration::from_millis(50)).unwrap_err().to_string();
         assert!(error.contains("lives after 50ms") && error.contains("sleep in system call"), "{error}");
@@ -112,9 +113,9 @@ mod tests {
     fn one_that_stops_itself_goes_on_when_it_is_let() {
         let script = "kill -STOP $$ && exit 7";
         let mut process = Process::new(Command::new("sh").args(["-c", script]).spawn().unwrap());
-        process.wait_until_stopped(PATIENCE).unwrap();
+        process.wait_until_stopped(TIMEOUT).unwrap();
         process.signal(Signal::CONT).unwrap();
-        assert_eq!(process.wait_for_end(PATIENCE).unwrap().code(), Some(7));
-        assert!(process.wait_until_stopped(PATIENCE).is_err(), "it has ended");
+        assert_eq!(process.wait_for_end(TIMEOUT).unwrap().code(), Some(7));
+        assert!(process.wait_until_stopped(TIMEOUT).is_err(), "it has ended");
     }
 }

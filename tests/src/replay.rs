@@ -84,8 +84,8 @@ fn decision(daemon: &Daemon, event: &Value, events: &[Value]) -> anyhow::Result<
         ensure!(data[key] == again[key], "{key}: told {}, replayed {}", data[key], again[key]);
     }
     for key in ["namespace", "name", "uid", "qosClass", "usageBytes", "anonBytes", "growthBytesPerSecond"] {
-        let (told, replayed) = (&data["victim"][key], &again["victim"][key]);
-        ensure!(told == replayed, "victim's {key}: told {told}, replayed {replayed}");
+        let (reported, replayed) = (&data["victim"][key], &again["victim"][key]);
+        ensure!(reported == replayed, "victim's {key}: told {reported}, replayed {replayed}");
     }
     let order = |data: &Value| -> Vec<_> {
         let ranking = data["ranking"].as_array().into_iter().flatten();
@@ -103,8 +103,8 @@ fn decision(daemon: &Daemon, event: &Value, events: &[Value]) -> anyhow::Result<
             happening["what"] == "completed" && happening["evictionId"] == data["evictionId"]
         });
         let end = end.context("its end is not recorded")?;
-        let (told, replayed) = (&completed["data"]["freedBytes"], &end["freedBytes"]);
-        ensure!(told == replayed, "freed: told {told}, replayed {replayed}");
+        let (reported, replayed) = (&completed["data"]["freedBytes"], &end["freedBytes"]);
+        ensure!(reported == replayed, "freed: told {reported}, replayed {replayed}");
     }
     // The verb was given the daemon's own configuration as another one: unless that was exchanged, it decides the same.
     if of_type(events, "config.loaded").count() == 1 {

@@ -6,17 +6,17 @@ use std::{
 };
 
 /// How long anything may take.
-pub const PATIENCE: Duration = Duration::from_mins(2);
+pub const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Waits until it holds; a scenario in which it never does is a failed one.
 ///
 /// # Panics
 ///
-/// When it does not hold within [`PATIENCE`]; `what` says what was waited for.
+/// When it does not hold within [`TIMEOUT`]; `what` says what was waited for.
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what} does not come");
+        assert!(start.elapsed() < TIMEOUT, "{what} does not come");
         thread::sleep(Duration::from_millis(50));
     }
 }

@@ -111,10 +111,10 @@ pub(crate) fn host_tests(places: &Places, object: Option<&Path>) -> Command {
 pub(crate) fn cargo(places: &Places) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     for (name, _) in env::vars_os() {
-        let told = name
+        let reported = name
             .to_str()
             .is_some_and(|name| ["CARGO_MANIFEST_", "CARGO_PKG_"].iter().any(|own| name.starts_with(own)));
-        if told {
+        if reported {
             cargo.env_remove(name);
         }
     }

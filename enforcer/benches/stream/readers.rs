@@ -102,9 +102,9 @@ impl Readers {
 
     /// Waits until all of them have the last event.
     pub(crate) fn end(mut self) -> Told {
-        let told = self.listener.join().unwrap();
+        let reported = self.listener.join().unwrap();
         self.child.wait().unwrap();
-        told.unwrap()
+        reported.unwrap()
     }
 }
 
@@ -136,18 +136,18 @@ pub(crate) fn reader_process(words: &[String]) {
         std::thread::sleep(Duration::from_millis(1));
     }
     let mut all = Vec::new();
-    let mut told = Told::default();
+    let mut reported = Told::default();
     for thread in threads {
         let Found { taken, gap, hung_up } = thread.join().unwrap();
-        told.readers += 1;
-        told.received += u64::try_from(taken.len()).unwrap();
-        told.gaps += u64::from(gap);
-        told.hung_up += u64::from(hung_up);
+        reported.readers += 1;
+        reported.received += u64::try_from(taken.len()).unwrap();
+        reported.gaps += u64::from(gap);
+        reported.hung_up += u64::from(hung_up);
         all.extend(taken);
     }
     let Told { median_ns, p99_ns, longest_ns, .. } = Told::of(all);
-    let told = Told { median_ns, p99_ns, longest_ns, ..told };
-    println!("{}", serde_json::to_string(&told).unwrap());
+    let reported = Told { median_ns, p99_ns, longest_ns, ..reported };
+    println!("{}", serde_json::to_string(&reported).unwrap());
     std::io::stdout().flush().unwrap();
 }
 

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, fs::OpenOptions, path::Path};
 
-use enforcer::journal::{Filter, Journal, Limits, Offline, Untold};
+use enforcer::journal::{Filter, Journal, Limits, Offline, PendingRecords};
 
 use super::scratch::Scratch;
 
@@ -44,8 +44,8 @@ pub fn check(mut bytes: &[u8]) {
     }
     let before = read(&state, &run);
     assert_eq!(before, read(&state, &run), "reading changes what is read");
-    if let Ok((_untold, records)) = Untold::open(&run, BOOT_ID) {
-        let again = Untold::open(&run, BOOT_ID).map(|(_untold, records)| records);
+    if let Ok((_unreported, records)) = PendingRecords::open(&run, BOOT_ID) {
+        let again = PendingRecords::open(&run, BOOT_ID).map(|(_unreported, records)| records);
         assert!(again.is_ok_and(|again| again == records), "records that are kept are read once only");
     }
     let Ok((journal, recovered)) = Journal::open_with("fuzz", BOOT_ID, &state, &run, LIMITS) else { return };

@@ -36,7 +36,7 @@ struct Machine {
     opened: HashSet<String>,
     closed: HashSet<String>,
     /// The names of victims that were told at the end, each the name of one mark.
-    told: HashSet<String>,
+    reported: HashSet<String>,
 }
 
 impl Machine {
@@ -122,13 +122,13 @@ impl Machine {
             Output::Incident(incident) => {
                 self.close(&incident.incident_id.to_string());
                 assert!(incident.reconstructed || !incident.victims.is_empty(), "{incident:?}");
-                incident.victims.iter().for_each(|victim| self.tell(&victim.comm));
+                incident.victims.iter().for_each(|victim| self.emit(&victim.comm));
             }
             Output::Averted(averted) => {
                 if let Some(incident) = averted.incident_id {
                     self.close(&incident.to_string());
                 }
-                averted.victims.iter().for_each(|victim| self.tell(&victim.comm));
+                averted.victims.iter().for_each(|victim| self.emit(&victim.comm));
             }
             Output::ReadCounters { incident, cgroups } => {
                 let read = |cgroup| (cgroup, self.world.counted.then(OomCounts::default));
@@ -143,8 +143,8 @@ impl Machine {
         assert!(self.closed.insert(incident.to_owned()), "{incident} was closed twice");
     }
 
-    fn tell(&mut self, comm: &str) {
-        assert!(self.told.insert(comm.to_owned()), "the mark {comm} was told twice");
+    fn emit(&mut self, comm: &str) {
+        assert!(self.reported.insert(comm.to_owned()), "the mark {comm} was told twice");
     }
 
     /// Time goes by, and nothing more comes.
@@ -153,7 +153,7 @@ impl Machine {
         self.step(Input::Tick);
         assert_eq!((self.incidents.open(), self.incidents.deadline_ns()), (0, None));
         assert_eq!(self.opened, self.closed, "opened, and closed");
-        assert!(u64::try_from(self.told.len()).is_ok_and(|told| told <= self.marks));
+        assert!(u64::try_from(self.reported.len()).is_ok_and(|reported| reported <= self.marks));
     }
 }
 

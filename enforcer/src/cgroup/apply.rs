@@ -101,7 +101,7 @@ pub fn apply(
     let mut unmarked = Vec::new();
     let mut unmade: BTreeSet<CgroupPath> = BTreeSet::new();
     let mut fates = Vec::with_capacity(steps.len());
-    let mut telling = Telling::default();
+    let mut reporting = Progress::default();
     for (index, step) in steps.iter().enumerate() {
         let fate = if let Some(because_of) = blocked_by(&unmade, step.path()) {
             Fate::Skipped { because_of }
@@ -124,7 +124,7 @@ pub fn apply(
                 None
             };
             let fate =
-                apply_one(root, driver, (&steps, index), &mut telling, page).unwrap_or_else(Fate::Failed);
+                apply_one(root, driver, (&steps, index), &mut reporting, page).unwrap_or_else(Fate::Failed);
             if is_create && matches!(fate, Fate::Done(_)) {
                 mark();
             }
@@ -142,12 +142,12 @@ pub fn apply(
 
 /// Up to which step the driver was told of the values that are to be written.
 #[derive(Debug, Default)]
-struct Telling(usize);
+struct Progress(usize);
 
-impl Telling {
+impl Progress {
     /// Tells the driver of a write and of those to the same cgroup that follow it at once; of `memory.max` alone, in its
     /// turn, as it may come to be withheld.
-    fn tell(
+    fn emit(
         &mut self,
         driver: &dyn Driver,
         dir: &CgroupDir,
@@ -166,13 +166,13 @@ impl Telling {
             self.0 = index + run.len();
             run.retain(|write| write.file != MEMORY_MAX);
         }
-        let told =
-            driver.tell(dir, &run.into_iter().map(|write| (&*write.file, value(write))).collect::<Vec<_>>());
-        if told.is_err() {
+        let reported =
+            driver.emit(dir, &run.into_iter().map(|write| (&*write.file, value(write))).collect::<Vec<_>>());
+        if reported.is_err() {
             // The next one tries again.
             self.0 = index + 1;
         }
-        told
+        reported
     }
 }
 
@@ -198,7 +198,7 @@ fn apply_one(
     root: &CgroupDir,
     driver: &dyn Driver,
     (steps, index): (&[Step], usize),
-    telling: &mut Telling,
+    reporting: &mut Progress,
     page: PageSize,
 ) -> Result<Fate, ApplyError> {
     let Some(step) = steps.get(index) else { return Ok(Fate::Done(root.id())) };
@@ -214,7 +214,7 @@ fn apply_one(
             if let Some(usage_bytes) = usage_above(&dir, write, page)? {
                 return Ok(Fate::Withheld { usage_bytes });
             }
-            telling.tell(driver, &dir, (steps, index))?;
+            reporting.emit(driver, &dir, (steps, index))?;
             write_one(&dir, driver, write)?;
             Ok(Fate::Done(dir.id()))
         }

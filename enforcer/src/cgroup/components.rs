@@ -59,7 +59,7 @@ struct Known {
     /// Whether another insists on its score.
     contest: Contest,
     /// Why it was left with another score, as it was told.
-    told: Option<ScoreFate>,
+    reported: Option<ScoreFate>,
 }
 
 /// A process of the node's own that had not the score that it should have.
@@ -244,7 +244,7 @@ impl Components {
             match found {
                 Ok(Some((process, role))) => self.keep(pid, &process, role, pass),
                 Ok(None) => {}
-                Err(errno) => tell(pid, errno, &mut pass.report),
+                Err(errno) => emit(pid, errno, &mut pass.report),
             }
         }
     }
@@ -268,7 +268,7 @@ impl Components {
             match found {
                 Ok(Some((process, role))) => self.keep(pid, &process, role, pass),
                 Ok(None) => {}
-                Err(errno) => tell(pid, errno, &mut pass.report),
+                Err(errno) => emit(pid, errno, &mut pass.report),
             }
         }
     }
@@ -292,7 +292,7 @@ impl Components {
     fn keep(&mut self, pid: u32, process: &Process, role: Role, pass: &mut Pass<'_>) {
         match self.try_keep(pid, process, role, pass) {
             Ok(score) => pass.report.scores.extend(score),
-            Err(errno) => tell(pid, errno, &mut pass.report),
+            Err(errno) => emit(pid, errno, &mut pass.report),
         }
     }
 
@@ -313,7 +313,7 @@ impl Components {
         let known = self.known.entry(key).or_default();
         if found == wanted {
             known.was_right = true;
-            known.told = None;
+            known.reported = None;
             known.contest.settled();
             return Ok(None);
         }
@@ -334,8 +334,8 @@ impl Components {
             ScoreFate::Set | ScoreFate::Restored => false,
             ScoreFate::Delayed | ScoreFate::Audited | ScoreFate::Refused => true,
         };
-        let told = std::mem::replace(&mut known.told, is_left.then_some(fate));
-        if is_left && told == Some(fate) {
+        let reported = std::mem::replace(&mut known.reported, is_left.then_some(fate));
+        if is_left && reported == Some(fate) {
             return Ok(None);
         }
         let cgroup = process.cgroup()?.unwrap_or_default();
@@ -350,7 +350,7 @@ fn is_of_a_pod(process: &Process, plan: &Plan) -> rustix::io::Result<bool> {
     Ok(is_within(&cgroup, &plan.node.path) || cgroup.split('/').any(is_kubepods))
 }
 
-fn tell(pid: u32, errno: Errno, report: &mut ComponentReport) {
+fn emit(pid: u32, errno: Errno, report: &mut ComponentReport) {
     match errno {
         Errno::ACCESS | Errno::PERM => report.hidden += 1,
         errno if is_gone(errno) => {}

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_reported_is_told_once_a_value() {
+    fn what_is_only_reported_is_reported_once_a_value() {
         let (mut policy, now) = (DriftPolicy::new(OnDrift::Report), Instant::now());
         assert_eq!(judge(&mut policy, "1", now), (DriftAction::Reported, true));
         assert_eq!(judge(&mut policy, "1", now), (DriftAction::Reported, false));

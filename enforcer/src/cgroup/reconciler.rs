@@ -21,7 +21,7 @@ use super::{
     OnDrift, PageSize, Permit, Report, ScoreKeeper, Sight, Sweep, Throttled, Watch,
     desired::Desired,
     failing::Failing,
-    standing::{Known, Standing},
+    live::{Known, LiveCgroups},
 };
 use crate::{
     model::{CgroupId, CgroupPath, Owner, PodName, PodUid},
@@ -36,7 +36,7 @@ pub struct Reconciler {
     page: PageSize,
     driver: Box<dyn Driver + Send>,
     ledger: Ledger,
-    standing: Standing,
+    standing: LiveCgroups,
     keeper: ScoreKeeper,
     watch: Option<Watch>,
     desired: Desired,
@@ -105,7 +105,7 @@ impl Reconciler {
             page,
             driver,
             ledger: Ledger::default(),
-            standing: Standing::new(index),
+            standing: LiveCgroups::new(index),
             keeper,
             watch: None,
             desired: Desired::default(),
@@ -189,7 +189,7 @@ impl Reconciler {
         self.recall(&plan.node.path);
         self.keep_former();
         self.adopt_runtimes(None);
-        self.keep_forsaken(&before);
+        self.retain_orphans(&before);
         let mut report = Report::default();
         self.pass(None, permit, &mut report);
         for error in std::mem::take(&mut self.desired.refused) {

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_of_a_cgroup_that_cannot_be_told_is_an_error() {
+    fn the_state_of_a_cgroup_that_cannot_be_reported_is_an_error() {
         let temp = tempfile::tempdir().unwrap();
         fs::create_dir_all(temp.path().join("pod")).unwrap();
         fs::write(temp.path().join("pod/cgroup.events"), [0xff, 0xfe]).unwrap();

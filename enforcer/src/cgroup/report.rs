@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_are_told_by_cgroup_and_reason() {
+    fn writes_are_reported_by_cgroup_and_reason() {
         let report = Report {
             written: vec![
                 write("/a", "memory.max", Reason::Initial),
@@ -154,10 +154,10 @@ mod tests {
             ..Report::default()
         };
         let applied = report.limits_applied();
-        let told: Vec<(&str, Reason, usize)> =
+        let reported: Vec<(&str, Reason, usize)> =
             applied.iter().map(|entry| (entry.path.as_str(), entry.reason, entry.files.len())).collect();
         assert_eq!(
-            told,
+            reported,
             [("/a", Reason::Initial, 2), ("/b", Reason::Initial, 1), ("/a", Reason::Drifted, 1)]
         );
         assert!(!report.is_converged());

@@ -16,7 +16,7 @@ use crate::model::CgroupPath;
 mod suspect;
 
 pub(super) use self::suspect::is_within;
-pub use self::suspect::{Correction, Suspect};
+pub use self::suspect::{Correction, ScoreSuspect};
 
 /// How many processes are looked at between two reads of the list, which bounds the open files.
 const BATCH: usize = 64;

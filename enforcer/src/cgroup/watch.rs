@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn writes_and_new_cgroups_are_told_with_their_names() {
+    async fn writes_and_new_cgroups_are_reported_with_their_names() {
         let (temp, root) = tree();
         fs::write(temp.path().join("a/cpu.weight"), "100\n").unwrap();
         let (mut watch, mut events) = watch().unwrap();
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_made_below_a_container_is_not_told() {
+    async fn what_is_made_below_a_container_is_not_reported() {
         let (temp, root) = tree();
         let (mut watch, mut events) = watch().unwrap();
         let id = root.open(&path("/a")).unwrap().id();
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_comes_during_a_rest_is_told_after_it_once() {
+    async fn what_comes_during_a_rest_is_reported_after_it_once() {
         let (_temp, root) = tree();
         let (mut watch, mut events) = watch().unwrap();
         assert!(watch.watch(&root, &wanted(&root, "/a")).is_empty());

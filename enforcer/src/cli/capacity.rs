@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_names_its_key() {
-        for (text, told) in [
+        for (text, reported) in [
             ("", "\"\" is not NAME=QUANTITY"),
             ("cpu", "\"cpu\" is not NAME=QUANTITY"),
             ("cpu=1,", "\"\" is not NAME=QUANTITY"),
@@ -155,7 +155,7 @@ mod tests {
             ("cpu=1,cpu=2", "cpu is named twice"),
         ] {
             let error = text.parse::<Capacity>().unwrap_err().to_string();
-            assert!(error.starts_with(told), "{text}: {error}");
+            assert!(error.starts_with(reported), "{text}: {error}");
         }
     }
 }

@@ -7,15 +7,15 @@ use hyper::{StatusCode, body::Incoming, client::conn::http1, header::HeaderValue
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 
-use super::{Failure, exit::Silence, render::escape};
-use crate::serve::{Admin, Done, Observe, Wish};
+use super::{Failure, exit::Unreachable, render::escape};
+use crate::serve::{Admin, Done, Observe, OrderRequest};
 
 /// How long the daemon may take to begin an answer. It takes milliseconds, and on a node that is short of everything some
 /// seconds.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The same for an order, which it answers once that is on the disk, or within 15 s.
-const ORDER_PATIENCE: Duration = Duration::from_secs(30);
+const ORDER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The form of events in which each has its cursor.
 const WITH_CURSORS: &str = "text/event-stream";
@@ -42,7 +42,7 @@ impl Answer {
                 None => return Ok(None),
                 Some(Err(error)) => {
                     return Err(Failure::unreachable(
-                        Silence::HungUp,
+                        Unreachable::HungUp,
                         anyhow::Error::new(error).context(
                             "the daemon hung up: `journalctl -u enforcer` says why, if it has ended",
                         ),
@@ -83,18 +83,18 @@ async fn ask(run_dir: &Path, path_and_query: &str, accept: &str) -> Result<Answe
         .header(hyper::header::ACCEPT, accept)
         .body(Full::default())
         .with_context(|| format!("cannot ask for {path_and_query:?}"))?;
-    send(&Observe::path(run_dir), request, PATIENCE).await
+    send(&Observe::path(run_dir), request, TIMEOUT).await
 }
 
 /// Has the daemon do something, by its admin socket.
-pub(super) async fn wish(run_dir: &Path, wish: &Wish) -> Result<Done, Failure> {
-    let body = serde_json::to_vec(wish).context("cannot write the order")?;
+pub(super) async fn order(run_dir: &Path, request: &OrderRequest) -> Result<Done, Failure> {
+    let body = serde_json::to_vec(request).context("cannot write the order")?;
     let request = hyper::Request::post("/v1/orders")
         .header(hyper::header::HOST, "enforcer")
         .header(hyper::header::CONTENT_TYPE, "application/json")
         .body(Full::from(body))
         .context("cannot ask for an order")?;
-    let answer = send(&Admin::path(run_dir), request, ORDER_PATIENCE).await?;
+    let answer = send(&Admin::path(run_dir), request, ORDER_TIMEOUT).await?;
     let status = answer.status;
     let body = answer.bytes().await?;
     match status {
@@ -115,7 +115,7 @@ async fn send(
     let stream = UnixStream::connect(socket).await.map_err(|error| no_connection(socket, error))?;
     let broken = |error: hyper::Error| {
         Failure::unreachable(
-            Silence::HungUp,
+            Unreachable::HungUp,
             anyhow::Error::new(error)
                 .context("the daemon did not answer: ask again, or see `journalctl -u enforcer`"),
         )
@@ -146,7 +146,7 @@ fn no_connection(socket: &Path, error: io::Error) -> Failure {
         // More wait at the door than it has places for.
         io::ErrorKind::WouldBlock => mute(socket, "lets nobody in", error),
         _ => Failure::unreachable(
-            Silence::Down,
+            Unreachable::Down,
             error.context(format!(
                 "cannot reach the daemon on {}: start it with `enforcer run`, or give the --config that it runs with",
                 socket.display()
@@ -157,7 +157,7 @@ fn no_connection(socket: &Path, error: io::Error) -> Failure {
 
 fn mute(socket: &Path, said: &str, error: anyhow::Error) -> Failure {
     Failure::unreachable(
-        Silence::Mute,
+        Unreachable::Mute,
         error.context(format!(
             "the daemon listens on {} and {said}: is it stopped or frozen? See `systemctl status enforcer`",
             socket.display()
@@ -234,11 +234,11 @@ mod tests {
             .map(|path| UnixListener::bind(path).unwrap());
         let start = Instant::now();
         let failure = get(dir.path(), "/v1/pods").await.unwrap_err();
-        assert_eq!((failure.silence(), start.elapsed().as_secs()), (Some(Silence::Mute), 10));
+        assert_eq!((failure.silence(), start.elapsed().as_secs()), (Some(Unreachable::Mute), 10));
         let start = Instant::now();
-        let order = Wish::End { what: What::Pause, reason: String::from("over") };
-        let failure = wish(dir.path(), &order).await.unwrap_err();
-        assert_eq!((failure.silence(), start.elapsed().as_secs()), (Some(Silence::Mute), 30));
+        let end = OrderRequest::End { what: What::Pause, reason: String::from("over") };
+        let failure = order(dir.path(), &end).await.unwrap_err();
+        assert_eq!((failure.silence(), start.elapsed().as_secs()), (Some(Unreachable::Mute), 30));
         assert!(failure.to_string().contains("is it stopped or frozen?"), "{failure}");
     }
 
@@ -254,9 +254,9 @@ mod tests {
         rustix::net::listen(&socket, 0).unwrap();
         let _waiting = std::os::unix::net::UnixStream::connect(&path).unwrap();
         let failure = get(dir.path(), "/v1/pods").await.unwrap_err();
-        assert_eq!(failure.silence(), Some(Silence::Mute), "{failure}");
+        assert_eq!(failure.silence(), Some(Unreachable::Mute), "{failure}");
         drop(socket);
         let failure = get(dir.path(), "/v1/pods").await.unwrap_err();
-        assert_eq!(failure.silence(), Some(Silence::Down), "{failure}");
+        assert_eq!(failure.silence(), Some(Unreachable::Down), "{failure}");
     }
 }

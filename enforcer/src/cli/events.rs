@@ -7,7 +7,7 @@ use hyper::StatusCode;
 
 pub(super) use self::stream::MAX_LINE_BYTES;
 use self::stream::Stream;
-use super::{Context, Failure, client, exit::Silence, format, format::Output, render};
+use super::{Context, Failure, client, exit::Unreachable, format, format::Output, render};
 use crate::journal::{self, Cursor, EventType, Filter, Offline};
 
 #[derive(Debug, clap::Args)]
@@ -149,7 +149,8 @@ async fn from_daemon(context: &Context, asked: &Asked, place: &mut Place) -> Res
     loop {
         let before = place.clone();
         let result = from_connection(context, asked, place).await;
-        let has_hung_up = result.as_ref().is_err_and(|failure| failure.silence() == Some(Silence::HungUp));
+        let has_hung_up =
+            result.as_ref().is_err_and(|failure| failure.silence() == Some(Unreachable::HungUp));
         // Whoever gets no further by asking has no more to come from there.
         if !has_hung_up || *place == before || *place == Place::Unknown {
             return result;
@@ -212,7 +213,7 @@ fn from_disk(context: &Context, asked: &Asked, place: &Place, unreachable: Failu
             return Err(unreachable.context(said));
         }
     };
-    let why = unreachable.silence().map_or("the daemon cannot be asked", Silence::as_str);
+    let why = unreachable.silence().map_or("the daemon cannot be asked", Unreachable::as_str);
     let what = if *place == Place::Start { "this" } else { "the rest" };
     drop(writeln!(io::stderr(), "{why}: {what} is what {} holds", state_dir.display()));
     for record in events {

@@ -4,7 +4,7 @@ use super::{
     Context, Failure,
     orders::{self, Target},
 };
-use crate::{model::PodName, serve::Wish};
+use crate::{model::PodName, serve::OrderRequest};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -26,5 +26,5 @@ pub(super) struct Args {
 
 pub(super) fn evict(context: &Context, args: Args) -> Result<(), Failure> {
     let Args { pod: Target(PodName { namespace, name }), reason, dry_run } = args;
-    orders::ask(context, &Wish::Evict { namespace, name, reason, dry_run })
+    orders::ask(context, &OrderRequest::Evict { namespace, name, reason, dry_run })
 }

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// How long a pod may take to become known.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the daemon may take to set the limits of a scope: the process is in it already, and would have to end.
 const TAKE_OVER: Duration = Duration::from_secs(30);
 /// How soon it is asked for again, and how soon at the latest after it was asked for in vain.
@@ -109,8 +109,8 @@ async fn taken_over(run_dir: &Path, target: &Target, cgroup: CgroupId) -> Result
     loop {
         let view: View = client::get_json(run_dir, "/v1/pods").await?;
         match find(&view, target)? {
-            Found::Standing(container) if container.cgroup_id == Some(cgroup.0) => return Ok(()),
-            Found::Standing(_) | Found::Pending(_) | Found::Unknown => {}
+            Found::RankKey(container) if container.cgroup_id == Some(cgroup.0) => return Ok(()),
+            Found::RankKey(_) | Found::Pending(_) | Found::Unknown => {}
         }
         if start.elapsed() >= TAKE_OVER {
             let Target { namespace, pod, .. } = target;
@@ -130,17 +130,17 @@ async fn container(run_dir: &Path, target: &Target) -> Result<ContainerView, Fai
     loop {
         let view: View = client::get_json(run_dir, "/v1/pods").await?;
         let waiting_for = match find(&view, target)? {
-            Found::Standing(container) => return Ok(container),
+            Found::RankKey(container) => return Ok(container),
             Found::Pending(Some(reason)) => format!("has no cgroups yet ({reason})"),
             Found::Pending(None) => String::from("has no cgroups yet"),
             Found::Unknown => unknown(&view, target),
         };
-        if start.elapsed() >= PATIENCE {
+        if start.elapsed() >= TIMEOUT {
             let Target { namespace, pod, .. } = target;
             return Err(Failure::refused(anyhow!(
                 "pod {namespace}/{pod} {waiting_for} after {} s: is its manifest in staticPodPath, and accepted? \
                  `enforcer events --type pod.rejected` tells",
-                PATIENCE.as_secs()
+                TIMEOUT.as_secs()
             )));
         }
         poll.wait().await;
@@ -169,7 +169,7 @@ impl Poll {
 async fn recheck(run_dir: &Path, target: &Target) -> Result<(), Failure> {
     let view: View = client::get_json(run_dir, "/v1/pods").await?;
     match find(&view, target)? {
-        Found::Standing(_) => Ok(()),
+        Found::RankKey(_) => Ok(()),
         Found::Pending(_) | Found::Unknown => {
             let Target { namespace, pod, .. } = target;
             Err(Failure::refused(anyhow!(
@@ -180,7 +180,7 @@ async fn recheck(run_dir: &Path, target: &Target) -> Result<(), Failure> {
 }
 
 enum Found {
-    Standing(ContainerView),
+    RankKey(ContainerView),
     /// Its cgroups do not stand; the reason, if it is a special one.
     Pending(Option<String>),
     Unknown,
@@ -232,7 +232,7 @@ fn find(view: &View, target: &Target) -> Result<Found, Failure> {
         // It comes with its first process.
         || CgroupPath::parse(&container.cgroup).is_ok_and(|path| name::is_scope(&path));
     Ok(if pod.state == PodState::Active && stands {
-        Found::Standing(container.clone())
+        Found::RankKey(container.clone())
     } else {
         Found::Pending(pod.reason.clone())
     })
@@ -303,11 +303,11 @@ mod tests {
 
     #[test]
     fn the_only_app_container_needs_no_name() {
-        let Ok(Found::Standing(container)) = find(&view(PodState::Active), &target("default/web")) else {
+        let Ok(Found::RankKey(container)) = find(&view(PodState::Active), &target("default/web")) else {
             panic!()
         };
         assert_eq!(container.name, "app");
-        let Ok(Found::Standing(container)) = find(&view(PodState::Active), &target("default/web/setup"))
+        let Ok(Found::RankKey(container)) = find(&view(PodState::Active), &target("default/web/setup"))
         else {
             panic!()
         };
@@ -347,7 +347,7 @@ mod tests {
         assert!(matches!(find(&scoped, &target("default/web")), Ok(Found::Pending(_))));
         let container = &mut scoped.pods[0].containers[1];
         container.cgroup = "/kubepods.slice/kubepods-podu.slice/enforcer-u-app.scope".into();
-        assert!(matches!(find(&scoped, &target("default/web")), Ok(Found::Standing(_))));
+        assert!(matches!(find(&scoped, &target("default/web")), Ok(Found::RankKey(_))));
         scoped.pods[0].state = PodState::Pending;
         assert!(matches!(find(&scoped, &target("default/web")), Ok(Found::Pending(_))));
     }

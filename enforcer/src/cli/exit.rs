@@ -23,7 +23,7 @@ const NOT_FOUND: u8 = 127;
 
 /// How the daemon gave no answer, or not all of it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Silence {
+pub(super) enum Unreachable {
     /// Nobody listens.
     Down,
     /// It listens and does not answer.
@@ -32,7 +32,7 @@ pub(super) enum Silence {
     HungUp,
 }
 
-impl Silence {
+impl Unreachable {
     /// What is said of it where something else is printed instead.
     pub(super) fn as_str(self) -> &'static str {
         match self {
@@ -48,7 +48,7 @@ impl Silence {
 pub struct Failure {
     status: u8,
     error: anyhow::Error,
-    silence: Option<Silence>,
+    silence: Option<Unreachable>,
 }
 
 impl Failure {
@@ -62,12 +62,12 @@ impl Failure {
     }
 
     /// The daemon cannot be reached.
-    pub(super) fn unreachable(silence: Silence, error: anyhow::Error) -> Self {
+    pub(super) fn unreachable(silence: Unreachable, error: anyhow::Error) -> Self {
         Self { silence: Some(silence), ..Self::new(UNREACHABLE, error) }
     }
 
     /// How the daemon cannot be reached, if it is that.
-    pub(super) fn silence(&self) -> Option<Silence> {
+    pub(super) fn silence(&self) -> Option<Unreachable> {
         self.silence
     }
 
@@ -105,9 +105,9 @@ impl Failure {
             return ExitCode::SUCCESS;
         }
         // Nobody is left to tell when this fails.
-        let told = format!("{error:#}");
-        let told: Vec<_> = told.lines().map(escape).collect();
-        drop(writeln!(io::stderr(), "error: {}", told.join("\n")));
+        let reported = format!("{error:#}");
+        let reported: Vec<_> = reported.lines().map(escape).collect();
+        drop(writeln!(io::stderr(), "error: {}", reported.join("\n")));
         status.into()
     }
 }
@@ -141,12 +141,16 @@ mod tests {
             (Failure::printing(broken_pipe()), 0),
             (Failure::printing(io::Error::from(io::ErrorKind::StorageFull)), 1),
             (Failure::from(broken()), 1),
-            (Failure::unreachable(Silence::HungUp, broken()), 69),
+            (Failure::unreachable(Unreachable::HungUp, broken()), 69),
             (Failure::refused(broken()), 77),
         ] {
-            let told = failure.to_string();
+            let reported = failure.to_string();
             // An exit status can be shown, and not compared.
-            assert_eq!(format!("{:?}", failure.report()), format!("{:?}", ExitCode::from(status)), "{told}");
+            assert_eq!(
+                format!("{:?}", failure.report()),
+                format!("{:?}", ExitCode::from(status)),
+                "{reported}"
+            );
         }
     }
 }

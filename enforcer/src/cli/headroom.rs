@@ -106,7 +106,7 @@ mod tests {
     use crate::cli::page::{WIDTH, width};
 
     #[test]
-    fn what_is_left_is_told_within_80_columns() {
+    fn what_is_left_is_reported_within_80_columns() {
         let threshold = ThresholdView {
             hard: true,
             met: false,
@@ -152,11 +152,11 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_told_as_far_as_it_says_something() {
-        for (ms, told) in
+    fn a_time_is_reported_as_far_as_it_says_something() {
+        for (ms, reported) in
             [(0, "0.0 s"), (9_949, "9.9 s"), (119_999, "119 s"), (120_000, "2 min"), (7_200_000, "2 h")]
         {
-            assert_eq!(span(ms), told);
+            assert_eq!(span(ms), reported);
         }
         assert_eq!(span(u64::MAX), "days");
     }

@@ -11,7 +11,7 @@ use super::{Context, Failure, client, format, render::wrap};
 use crate::{
     model::PodName,
     policy::{duration, order},
-    serve::{OrderView, Wish},
+    serve::{OrderRequest, OrderView},
 };
 
 const WIDTH: usize = 80;
@@ -51,8 +51,8 @@ pub(super) fn milliseconds(time: Duration) -> u64 {
 }
 
 /// Has the daemon do it, and prints what it answers.
-pub(super) fn ask(context: &Context, wish: &Wish) -> Result<(), Failure> {
-    let done = client::block_on(client::wish(&context.config.run_dir, wish))?;
+pub(super) fn ask(context: &Context, request: &OrderRequest) -> Result<(), Failure> {
+    let done = client::block_on(client::order(&context.config.run_dir, request))?;
     if !done.durable {
         // Nobody is left to tell when this fails.
         drop(writeln!(
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_are_told_within_80_columns_and_escaped() {
+    fn orders_are_reported_within_80_columns_and_escaped() {
         let mut hostile = order(Some("web"), 1);
         hostile.reason = String::from("\u{1b}[2J\u{202e}gone");
         let text = table(&[order(None, 3_600_000), order(Some("web"), 59_001), hostile]);

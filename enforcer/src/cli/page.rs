@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_of_a_long_name_are_told() {
+    fn both_ends_of_a_long_name_are_reported() {
         assert_eq!(fit("default/web", 11), "default/web");
         assert_eq!(fit("default/a-long-name-0", 11), "defau…ame-0");
         assert_eq!(cell("a", 3, true), "  a");

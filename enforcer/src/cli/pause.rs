@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Context, Failure, orders};
-use crate::{policy::order::What, serve::Wish};
+use crate::{policy::order::What, serve::OrderRequest};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -24,9 +24,9 @@ pub(super) struct Args {
 
 pub(super) fn pause(context: &Context, args: Args) -> Result<(), Failure> {
     let Args { time, reason, end: _ } = args;
-    let wish = match time {
-        Some(time) => Wish::Give { what: What::Pause, reason, for_ms: orders::milliseconds(time) },
-        None => Wish::End { what: What::Pause, reason },
+    let request = match time {
+        Some(time) => OrderRequest::Give { what: What::Pause, reason, for_ms: orders::milliseconds(time) },
+        None => OrderRequest::End { what: What::Pause, reason },
     };
-    orders::ask(context, &wish)
+    orders::ask(context, &request)
 }

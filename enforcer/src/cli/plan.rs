@@ -52,7 +52,7 @@ pub(super) fn plan(context: &Context, args: &Args) -> Result<(), Failure> {
     let plan = policy::plan(&node, settings, &pods);
     let document = Document::new(&node, settings, &plan, &errors);
     format::print(context.output, &document, || table::table(&document, context.verbose > 0))?;
-    told(context, &errors, "planned")
+    reported(context, &errors, "planned")
 }
 
 fn live(context: &Context, args: &Args) -> Result<(), Failure> {
@@ -65,7 +65,7 @@ fn live(context: &Context, args: &Args) -> Result<(), Failure> {
     let Gathered { pods, errors } = source::gather(given);
     let document = live::Document::compute(context, &node, &pods)?;
     format::print(context.output, &document, || document.table())?;
-    told(context, &errors, "compared")
+    reported(context, &errors, "compared")
 }
 
 fn joined(errors: &[SettingsError]) -> String {
@@ -73,7 +73,7 @@ fn joined(errors: &[SettingsError]) -> String {
 }
 
 /// Says what is wrong with the manifests; each is in the document too, where one is printed.
-pub(super) fn told(context: &Context, errors: &[Wrong], done: &str) -> Result<(), Failure> {
+pub(super) fn reported(context: &Context, errors: &[Wrong], done: &str) -> Result<(), Failure> {
     if errors.is_empty() {
         return Ok(());
     }

@@ -6,7 +6,7 @@ use super::{
     Context, Failure,
     orders::{self, Target},
 };
-use crate::{policy::order::What, serve::Wish};
+use crate::{policy::order::What, serve::OrderRequest};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -35,9 +35,9 @@ pub(super) fn protect(context: &Context, args: Args) -> Result<(), Failure> {
     // The parser has seen to it that what is needed is there.
     let (Some(Target(pod)), Some(reason)) = (pod, reason) else { return orders::list(context) };
     let what = What::protect(&pod);
-    let wish = match time {
-        Some(time) => Wish::Give { what, reason, for_ms: orders::milliseconds(time) },
-        None => Wish::End { what, reason },
+    let request = match time {
+        Some(time) => OrderRequest::Give { what, reason, for_ms: orders::milliseconds(time) },
+        None => OrderRequest::End { what, reason },
     };
-    orders::ask(context, &wish)
+    orders::ask(context, &request)
 }

@@ -58,5 +58,5 @@ pub(super) fn rank(context: &Context, args: &Args) -> Result<(), Failure> {
     for wrong in errors.iter().filter(|_| context.output != format::Output::Table) {
         drop(writeln!(io::stderr(), "{}", render::escape(&wrong.message)));
     }
-    plan::told(context, &errors, "ranked")
+    plan::reported(context, &errors, "ranked")
 }

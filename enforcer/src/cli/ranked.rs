@@ -5,7 +5,7 @@ use super::{
     render::human_bytes,
 };
 use crate::{
-    policy::rank::{DecidedBy, MemoryStanding, PidStanding},
+    policy::rank::{DecidedBy, MemoryRankKey, PidRankKey},
     serve::RankedView,
 };
 
@@ -33,14 +33,14 @@ pub(super) fn compare(rows: &mut [RankedView], is_pids: bool) {
 
 fn key(one: &RankedView, next: &RankedView, is_pids: bool, order: u32) -> DecidedBy {
     if is_pids {
-        let standing = |row: &RankedView, order| PidStanding {
+        let standing = |row: &RankedView, order| PidRankKey {
             process_count: row.process_count,
             priority: row.priority,
             order,
         };
         return standing(one, order).compare(&standing(next, order + 1)).1;
     }
-    let standing = |row: &RankedView, order| MemoryStanding {
+    let standing = |row: &RankedView, order| MemoryRankKey {
         usage_bytes: row.usage_bytes,
         request_bytes: row.request_bytes,
         priority: row.priority,
@@ -177,11 +177,11 @@ pub(super) fn excluded<'a>(left_out: impl Iterator<Item = (String, &'a str)>, mo
             }
         }
     }
-    let told = by_reason.into_iter().map(|(reason, names, more)| {
+    let reported = by_reason.into_iter().map(|(reason, names, more)| {
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         format!("{} ({}{more})", exclusion(reason), names.join(", "))
     });
-    told.collect::<Vec<_>>().join("; ")
+    reported.collect::<Vec<_>>().join("; ")
 }
 
 /// Why somebody is left out, in words.
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     fn row(rank: usize, name: &str, priority: i32, usage: Option<u64>, request: u64) -> RankedView {
-        let standing = MemoryStanding { usage_bytes: usage, request_bytes: request, priority, order: 0 };
+        let standing = MemoryRankKey { usage_bytes: usage, request_bytes: request, priority, order: 0 };
         RankedView {
             rank,
             namespace: "default".into(),
@@ -254,9 +254,9 @@ mod tests {
     }
 
     #[test]
-    fn who_is_left_out_is_told_by_reason() {
+    fn who_is_left_out_is_reported_by_reason() {
         let all = [("a", "critical"), ("b", "protected"), ("c", "critical"), ("d", "critical")];
-        let told = excluded(all.into_iter().map(|(pod, reason)| (pod.to_owned(), reason)), 2);
-        assert_eq!(told, "critical (a, c and 1 more); protected by an operator (b)");
+        let reported = excluded(all.into_iter().map(|(pod, reason)| (pod.to_owned(), reason)), 2);
+        assert_eq!(reported, "critical (a, c and 1 more); protected by an operator (b)");
     }
 }

@@ -1,7 +1,7 @@
 //! `enforcer reload`: configuration and manifests are read again.
 
 use super::{Context, Failure, orders};
-use crate::serve::Wish;
+use crate::serve::OrderRequest;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -19,5 +19,5 @@ pub(super) struct Args {
 
 pub(super) fn reload(context: &Context, args: &Args) -> Result<(), Failure> {
     let Args { arm, accept_empty } = *args;
-    orders::ask(context, &Wish::Reload { arm, accept_empty })
+    orders::ask(context, &OrderRequest::Reload { arm, accept_empty })
 }

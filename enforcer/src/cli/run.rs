@@ -88,7 +88,9 @@ pub(super) fn run(context: Context, files: Files, args: Args) -> Result<(), Fail
     let ended = runtime.block_on(daemon::run(config, on_exit, Box::new(load)));
     // What is wrong is said next, on a stderr that may take nothing.
     logging::last_words(|| ());
-    ended.map_err(|error| if error.is::<daemon::Unfit>() { Failure::usage(error) } else { error.into() })
+    ended.map_err(
+        |error| if error.is::<daemon::IncompatibleHost>() { Failure::usage(error) } else { error.into() },
+    )
 }
 
 /// Says what was removed, on a line each; what is left is a failure.

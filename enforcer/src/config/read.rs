@@ -116,8 +116,8 @@ pub(super) fn read(fields: &mut Fields) -> Config {
     {
         for error in errors {
             let message = error.to_string();
-            let told = message.strip_prefix(&format!("{}: ", error.field())).unwrap_or(&message);
-            fields.wrong(error.field(), told);
+            let reported = message.strip_prefix(&format!("{}: ", error.field())).unwrap_or(&message);
+            fields.wrong(error.field(), reported);
         }
     }
     config

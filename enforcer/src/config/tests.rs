@@ -21,7 +21,7 @@ fn a_bare_document_is_the_default() {
 }
 
 #[test]
-fn only_disks_are_not_watched_and_only_what_was_wished_for_is_told() {
+fn only_disks_are_not_watched_and_only_what_was_wished_for_is_reported() {
     assert_eq!(Config::default().unwatched(), Vec::<String>::new());
     let notes = Config::default().notes();
     let by_default = "disks are not watched, that is a kubelet's work: no pod is evicted for the default thresholds of \
@@ -32,9 +32,9 @@ fn only_disks_are_not_watched_and_only_what_was_wished_for_is_told() {
          evictionSoft:\n  memory.available: 400Mi\n  pid.available: 20%\n  imagefs.inodesFree: 7%\n\
          evictionSoftGracePeriod:\n  memory.available: 1m\n  pid.available: 1m\n  imagefs.inodesFree: 1m\n"
     );
-    let told = Config::parse("c.yaml", &text).unwrap().unwatched();
-    let fields: Vec<_> = told.iter().filter_map(|line| line.split(':').next()).collect();
-    assert_eq!(fields, ["evictionHard.nodefs.available", "evictionSoft.imagefs.inodesFree"], "{told:?}");
+    let reported = Config::parse("c.yaml", &text).unwrap().unwatched();
+    let fields: Vec<_> = reported.iter().filter_map(|line| line.split(':').next()).collect();
+    assert_eq!(fields, ["evictionHard.nodefs.available", "evictionSoft.imagefs.inodesFree"], "{reported:?}");
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn what_is_written_is_taken() {
 }
 
 #[test]
-fn all_that_is_wrong_is_told_at_once_with_line_and_field() {
+fn all_that_is_wrong_is_reported_at_once_with_line_and_field() {
     let text = format!(
         "{HEAD}mode: fierce\nmodus: x\nevictionHard:\n  memory.available: 12Q\n  disk.free: 1Gi\ncpuCFSQuota: 3\n\
          cpuCFSQuotaPeriod: 2s\nrunDir: run\nsystemReserved:\n  memory: -1Gi\nnodeComponents: [kubelet, /bin/crio, a.slice]\n"
@@ -202,10 +202,10 @@ fn what_is_wrong_in_a_kubelets_file_names_it() {
     else {
         panic!()
     };
-    let told: Vec<_> = problems.iter().map(ToString::to_string).collect();
+    let reported: Vec<_> = problems.iter().map(ToString::to_string).collect();
     assert!(
-        told[0].starts_with("c.yaml:3: mode") && told[1].starts_with("k.yaml:4: evictionHard.memory"),
-        "{told:?}"
+        reported[0].starts_with("c.yaml:3: mode") && reported[1].starts_with("k.yaml:4: evictionHard.memory"),
+        "{reported:?}"
     );
     assert!(matches!(Effective::parse(Some(("c.yaml", KUBELETS)), None), Err(Error::Invalid { .. })));
 }
@@ -213,7 +213,7 @@ fn what_is_wrong_in_a_kubelets_file_names_it() {
 /// `ValidateKubeletConfiguration` of `pkg/kubelet/apis/config/validation/validation.go`, as far as it concerns us.
 #[test]
 fn what_fields_say_together_must_fit() {
-    for (text, told) in [
+    for (text, reported) in [
         ("enforceNodeAllocatable: [none, pods]\n", "c.yaml:3: enforceNodeAllocatable: none stands alone"),
         (
             "enforceNodeAllocatable: [system-reserved]\n",
@@ -247,7 +247,7 @@ fn what_fields_say_together_must_fit() {
     ] {
         let problems = problems(&format!("{HEAD}{text}"));
         assert_eq!(problems.len(), 1, "{text}: {problems:?}");
-        assert!(problems[0].starts_with(told), "{text}: {problems:?}");
+        assert!(problems[0].starts_with(reported), "{text}: {problems:?}");
     }
 }
 
@@ -261,7 +261,7 @@ fn the_kubelets_zero_is_its_default() {
 fn hostile_files_are_bounded_and_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("c.yaml");
-    let told = |content: &[u8]| {
+    let reported = |content: &[u8]| {
         fs::write(&path, content).unwrap();
         let error = Config::load(Some(&path)).unwrap_err().to_string();
         assert!(error.len() < 2_000, "{} bytes", error.len());
@@ -271,14 +271,14 @@ fn hostile_files_are_bounded_and_named() {
         let below = vec![format!("*a{}", level - 1); 10].join(",");
         format!("{text}a{level}: &a{level} [{below}]\n")
     });
-    told(format!("{HEAD}{aliases}").as_bytes());
-    told(format!("{HEAD}a: {}\n", "[".repeat(10_000)).as_bytes());
-    told(format!("{HEAD}mode: {}\n", "x".repeat(900_000)).as_bytes());
-    told(format!("{HEAD}{}: 1\n", "x".repeat(900_000)).as_bytes());
-    assert!(told(format!("{HEAD}mode: observe\nmode: enforce\n").as_bytes()).contains(":4"));
-    assert!(told(&[HEAD.as_bytes(), b"mode: \xff\n"].concat()).contains(":3: is not UTF-8"));
-    told(&[HEAD.as_bytes(), b"mode: a\0b\n"].concat());
-    assert!(!told(format!("{HEAD}\"a\\e[2J\": 1\n").as_bytes()).contains('\u{1b}'));
+    reported(format!("{HEAD}{aliases}").as_bytes());
+    reported(format!("{HEAD}a: {}\n", "[".repeat(10_000)).as_bytes());
+    reported(format!("{HEAD}mode: {}\n", "x".repeat(900_000)).as_bytes());
+    reported(format!("{HEAD}{}: 1\n", "x".repeat(900_000)).as_bytes());
+    assert!(reported(format!("{HEAD}mode: observe\nmode: enforce\n").as_bytes()).contains(":4"));
+    assert!(reported(&[HEAD.as_bytes(), b"mode: \xff\n"].concat()).contains(":3: is not UTF-8"));
+    reported(&[HEAD.as_bytes(), b"mode: a\0b\n"].concat());
+    assert!(!reported(format!("{HEAD}\"a\\e[2J\": 1\n").as_bytes()).contains('\u{1b}'));
     fs::write(&path, vec![b'#'; 2 << 20]).unwrap();
     assert!(matches!(Config::load(Some(&path)), Err(Error::Read { .. })));
     assert!(matches!(Config::load(Some(dir.path())), Err(Error::Read { .. })));
@@ -325,8 +325,8 @@ fn the_documentation_lists_every_field() {
 }
 
 #[test]
-fn an_account_that_is_not_there_is_told_with_its_place() {
-    let told = problems(&format!(
+fn an_account_that_is_not_there_is_reported_with_its_place() {
+    let reported = problems(&format!(
         "{HEAD}observeSocketGroup: no-such-group\nadminSocketOwner: -1\nadminSocketGroup: [root]\nobserveSocketOwner: 4294967295\n"
     ));
     let starts = [
@@ -336,14 +336,14 @@ fn an_account_that_is_not_there_is_told_with_its_place() {
         "c.yaml:6: observeSocketOwner: \"4294967295\" is not the number of a user",
     ];
     for start in starts {
-        assert!(told.iter().any(|problem| problem.starts_with(start)), "{start}: {told:#?}");
+        assert!(reported.iter().any(|problem| problem.starts_with(start)), "{start}: {reported:#?}");
     }
-    assert_eq!(told.len(), starts.len());
+    assert_eq!(reported.len(), starts.len());
 }
 
 #[test]
-fn a_hook_that_is_wrong_is_told_with_its_place() {
-    let told = problems(&format!(
+fn a_hook_that_is_wrong_is_reported_with_its_place() {
+    let reported = problems(&format!(
         "{HEAD}preKillHook:\n  path: hook\n  args: [a, {{b: c}}]\n  timeout: 2m\n  shell: true\n"
     ));
     let starts = [
@@ -352,8 +352,8 @@ fn a_hook_that_is_wrong_is_told_with_its_place() {
         "c.yaml:6: preKillHook.timeout: \"2m\" is not a timeout",
         "c.yaml:7: preKillHook.shell: unknown field",
     ];
-    assert_eq!(told.len(), starts.len(), "{told:#?}");
-    for (problem, start) in told.iter().zip(starts) {
+    assert_eq!(reported.len(), starts.len(), "{reported:#?}");
+    for (problem, start) in reported.iter().zip(starts) {
         assert!(problem.starts_with(start), "{problem:?} does not start with {start:?}");
     }
     assert!(problems(&format!("{HEAD}preKillHook: {{timeout: 1s}}\n"))[0].contains("path is missing"));

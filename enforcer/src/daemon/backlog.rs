@@ -1,6 +1,6 @@
 //! What daemons before this one read, kept and told of OOMs: so that each is told once, whenever one of them was killed.
 //!
-//! A record goes through three places: the kernel's ring, the file of [`Untold`], the journal. It is in the second before it
+//! A record goes through three places: the kernel's ring, the file of [`PendingRecords`], the journal. It is in the second before it
 //! is out of the first, and in the third before it is out of the second. So after a kill it is in one of them at least;
 //! and what is in two is recognised, by the record itself and by the id of its incident.
 use std::{
@@ -14,9 +14,9 @@ use aya::maps::{MapData, RingBuf};
 use serde_json::Value;
 use ulid::{Generator, Ulid};
 
-use super::telling;
+use super::emit;
 use crate::{
-    journal::{Batch, EventType, Filter, Journal, Untold},
+    journal::{Batch, EventType, Filter, Journal, PendingRecords},
     sense::{Again, Mark, RecordRing, decode},
 };
 
@@ -33,11 +33,11 @@ const RANDOM: u128 = (1 << 80) - 1;
 pub(super) struct Backlog {
     journal: Journal,
     boot: u128,
-    keeper: Keeper,
+    keeper: RecordLog,
     /// Records to begin with, in order.
     left: Vec<Vec<u8>>,
     again: Again,
-    told: Told,
+    reported: Reported,
     ids: Generator,
     /// The newest event of ours.
     newest: u64,
@@ -45,7 +45,7 @@ pub(super) struct Backlog {
 
 /// The file, shared with the reader of the ring.
 #[derive(Clone, Debug)]
-struct Keeper {
+struct RecordLog {
     state: Arc<Mutex<State>>,
     journal: Journal,
 }
@@ -53,14 +53,14 @@ struct Keeper {
 #[derive(Debug)]
 struct State {
     /// None where it cannot be written.
-    untold: Option<Untold>,
+    unreported: Option<PendingRecords>,
     /// The ring was seen empty. Until then it may hold what was read before, and that must stay known.
     has_caught_up: bool,
 }
 
 /// What the journal has of OOMs already.
 #[derive(Debug, Default)]
-struct Told {
+struct Reported {
     /// Incidents by what is theirs alone of their id.
     ids: HashMap<u128, Ulid>,
     detected: HashSet<Ulid>,
@@ -72,14 +72,14 @@ struct Told {
 impl Backlog {
     /// Reads what was left in the run directory, and if there is something, what the journal has of it.
     pub(super) fn open(run_dir: &Path, boot_id: &str, journal: &Journal) -> Self {
-        let (untold, left) = match Untold::open(run_dir, boot_id) {
-            Ok((untold, left)) => (Some(untold), left),
+        let (unreported, left) = match PendingRecords::open(run_dir, boot_id) {
+            Ok((unreported, left)) => (Some(unreported), left),
             Err(error) => {
-                tell_unprotected(journal, &error);
+                emit_unprotected(journal, &error);
                 (None, Vec::new())
             }
         };
-        let told = if left.is_empty() { Told::default() } else { Told::read(journal) };
+        let reported = if left.is_empty() { Reported::default() } else { Reported::read(journal) };
         let mut again = Again::default();
         for record in &left {
             again.note(record);
@@ -87,13 +87,13 @@ impl Backlog {
         Self {
             journal: journal.clone(),
             boot: spread(boot_id),
-            keeper: Keeper {
-                state: Arc::new(Mutex::new(State { untold, has_caught_up: false })),
+            keeper: RecordLog {
+                state: Arc::new(Mutex::new(State { unreported, has_caught_up: false })),
                 journal: journal.clone(),
             },
             left,
             again,
-            told,
+            reported,
             ids: Generator::new(),
             newest: 0,
         }
@@ -132,16 +132,16 @@ impl Backlog {
 
     /// One of the records of the ring has gone through the incidents.
     pub(super) fn taken(&mut self) {
-        if let Some(untold) = &mut self.keeper.lock().untold {
-            untold.taken();
+        if let Some(unreported) = &mut self.keeper.lock().unreported {
+            unreported.taken();
         }
     }
 
     /// The id of an incident that begins with this mark: the same for every daemon that reads it.
     pub(super) fn id(&mut self, first: &Mark) -> Ulid {
         let own = (u128::from(first.time_ns) << 16 | u128::from(first.tid & 0xffff)) ^ self.boot;
-        if let Some(told) = self.told.ids.get(&(own & RANDOM)) {
-            return *told;
+        if let Some(reported) = self.reported.ids.get(&(own & RANDOM)) {
+            return *reported;
         }
         let now = self.fresh_id();
         Ulid::from((u128::from(now) & !RANDOM) | (own & RANDOM))
@@ -156,8 +156,8 @@ impl Backlog {
     }
 
     /// Whether an earlier daemon has told this event.
-    pub(super) fn has_told(&self, kind: EventType, data: &Value) -> bool {
-        let Told { ids: _, detected, closed, averted } = &self.told;
+    pub(super) fn is_reported(&self, kind: EventType, data: &Value) -> bool {
+        let Reported { ids: _, detected, closed, averted } = &self.reported;
         let is_in = |ids: &HashSet<Ulid>| incident(data).is_some_and(|id| ids.contains(&id));
         match kind {
             EventType::OomDetected => is_in(detected),
@@ -178,17 +178,17 @@ impl Backlog {
     pub(super) fn settle(&mut self) {
         let mut state = self.keeper.lock();
         if state.has_caught_up
-            && state.untold.as_ref().is_some_and(Untold::can_settle)
+            && state.unreported.as_ref().is_some_and(PendingRecords::can_settle)
             && self.journal.range().newest >= self.newest
-            && let Some(Err(error)) = state.untold.as_mut().map(Untold::settle)
+            && let Some(Err(error)) = state.unreported.as_mut().map(PendingRecords::settle)
         {
-            tell_unprotected(&self.journal, &error);
-            state.untold = None;
+            emit_unprotected(&self.journal, &error);
+            state.unreported = None;
         }
     }
 }
 
-impl Keeper {
+impl RecordLog {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -200,17 +200,17 @@ impl Keeper {
         }
         let mut state = self.lock();
         if let Some(Err(error)) =
-            state.untold.as_mut().map(|untold| untold.keep(record, super::ooms::now_ns()))
+            state.unreported.as_mut().map(|unreported| unreported.keep(record, super::ooms::now_ns()))
         {
-            tell_unprotected(&self.journal, &error);
-            state.untold = None;
+            emit_unprotected(&self.journal, &error);
+            state.unreported = None;
         }
     }
 }
 
-impl Told {
+impl Reported {
     fn read(journal: &Journal) -> Self {
-        let mut told = Self::default();
+        let mut reported = Self::default();
         let kinds = vec![EventType::OomDetected, EventType::OomIncident, EventType::OomAverted];
         let from = journal.range().newest.saturating_sub(LOOK_BACK);
         let mut reader = journal.reader(Some(from), Filter { kinds, ..Filter::default() });
@@ -218,11 +218,11 @@ impl Told {
             let Batch::Records(records) = batch else { continue };
             for record in records {
                 if let Ok(event) = serde_json::from_slice::<Value>(&record.line) {
-                    told.note(record.kind, &event["data"]);
+                    reported.note(record.kind, &event["data"]);
                 }
             }
         }
-        told
+        reported
     }
 
     fn note(&mut self, kind: EventType, data: &Value) {
@@ -259,8 +259,8 @@ fn spread(boot_id: &str) -> u128 {
     hash(0) << 48 | hash(1) << 16 | hash(2) & 0xffff
 }
 
-fn tell_unprotected(journal: &Journal, error: &io::Error) {
-    telling::degraded(
+fn emit_unprotected(journal: &Journal, error: &io::Error) {
+    emit::degraded(
         journal,
         "untold",
         &format!(
@@ -274,7 +274,7 @@ fn tell_unprotected(journal: &Journal, error: &io::Error) {
 pub(super) struct KeptRing<R> {
     ring: R,
     again: Again,
-    keeper: Keeper,
+    keeper: RecordLog,
 }
 
 impl<R: RecordRing> RecordRing for KeptRing<R> {
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_and_not_told_is_left_until_it_is_settled() {
+    fn what_was_read_and_not_reported_is_left_until_it_is_settled() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::new("node", "boot");
         let open = || Backlog::open(dir.path(), "boot", &journal);
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_versions_tell_is_taken_once() {
+    fn what_two_versions_emit_is_taken_once() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::new("node", "boot");
         let mut backlog = Backlog::open(dir.path(), "boot", &journal);
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn an_incident_keeps_its_id_and_is_told_once() {
+    fn an_incident_keeps_its_id_and_is_reported_once() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::new("node", "boot");
         let mut first = Backlog::open(dir.path(), "boot", &journal);
@@ -436,20 +436,20 @@ mod tests {
         let data = json!({"incidentId": id});
         let averted = json!({"victims": [{"pid": 7, "startTimeMs": 70}]});
         for (kind, data) in [(EventType::OomDetected, &data), (EventType::OomAverted, &averted)] {
-            assert!(!first.has_told(kind, data));
+            assert!(!first.is_reported(kind, data));
             journal.append(Event { kind, subject: Subject::Node, data: data.clone() });
         }
         drop(first);
 
         let mut second = Backlog::open(dir.path(), "boot", &journal);
         assert_eq!(second.id(&one), id);
-        assert!(second.has_told(EventType::OomDetected, &data));
-        assert!(!second.has_told(EventType::OomIncident, &data), "it has not been closed");
+        assert!(second.is_reported(EventType::OomDetected, &data));
+        assert!(!second.is_reported(EventType::OomIncident, &data), "it has not been closed");
         let other = json!({"incidentId": second.id(&other)});
-        assert!(!second.has_told(EventType::OomDetected, &other));
-        assert!(second.has_told(EventType::OomAverted, &averted));
+        assert!(!second.is_reported(EventType::OomDetected, &other));
+        assert!(second.is_reported(EventType::OomAverted, &averted));
         assert!(
-            !second.has_told(EventType::OomAverted, &json!({"victims": [{"pid": 7, "startTimeMs": 71}]}))
+            !second.is_reported(EventType::OomAverted, &json!({"victims": [{"pid": 7, "startTimeMs": 71}]}))
         );
     }
 }

@@ -8,15 +8,15 @@ use std::{
 use tokio::sync::Notify;
 
 use super::{
-    Reflexion,
+    EngineEvent,
+    emit::{self, Writers},
+    ended_pods::EndedPodStore,
     hierarchy::Hierarchy,
     host::Host,
-    keeper::Keeper,
     ooms::BeingEvicted,
     problems::Problems,
     schedule::{Due, LOOK_UNTOLD, Schedule},
     start::Permits,
-    telling::{self, Writers},
 };
 use crate::{
     cgroup::{
@@ -26,6 +26,7 @@ use crate::{
     config::{Config, OomScorePolicy},
     evict::Endings,
     journal::{EventType, Journal, Slots, Subject},
+    metrics::Counts,
     model::{CgroupId, CgroupPath, OwnerLevel, Pod, PodName, PodUid},
     policy::{self, CgroupDriver, Plan, PodPlan, admission::Admission, pressure::Conditions},
     serve::View,
@@ -33,7 +34,6 @@ use crate::{
 };
 
 mod alignment;
-mod attention;
 mod candidates;
 mod components;
 mod guarded;
@@ -42,14 +42,15 @@ mod orders;
 mod refused;
 mod reports;
 mod view;
+mod watch_budget;
 
 pub(super) use self::orders::Evictable;
 use self::{
     alignment::Aligning,
-    attention::Attention,
-    candidates::{Former, Opening, Standing},
+    candidates::{Former, OpenCandidate, Opening},
     components::Looked,
     guarded::Guarding,
+    watch_budget::WatchBudget,
 };
 
 /// The street of the desired state: pods → plan → cgroups, and what is told of them.
@@ -61,9 +62,10 @@ pub(super) struct Desired {
     endings: Option<Endings>,
     host: Host,
     journal: Journal,
+    counts: Counts,
     roster: Roster,
     /// Keeps who was ended for good; none where that cannot be kept.
-    keeper: Option<Keeper>,
+    keeper: Option<EndedPodStore>,
     /// The number of the latest eviction.
     eviction: u64,
     /// Whether the plan follows from all that has happened.
@@ -80,14 +82,14 @@ pub(super) struct Desired {
     plan: Arc<Plan>,
     retired: Vec<PodUid>,
     /// What was told once and need not be told again.
-    told: BTreeSet<String>,
+    reported: BTreeSet<String>,
     view: View,
     is_loaded: bool,
     /// What is wrong with the cgroups.
     problems: Problems,
     schedule: Schedule,
     /// When what the kernel told of is looked at.
-    attention: Attention,
+    watch_budget: WatchBudget,
     /// What of the cgroups the eBPF programs guard.
     guarding: Guarding,
     /// The scores of the node's own.
@@ -98,7 +100,7 @@ pub(super) struct Desired {
     standing: BTreeSet<PodUid>,
     /// Whether one of them, or of those that a pod waits for, is gone since it was last decided who may run.
     has_new_room: bool,
-    candidates: BTreeMap<PodUid, Standing>,
+    candidates: BTreeMap<PodUid, OpenCandidate>,
     /// Whether the plan or the cgroups are others than when they were opened.
     are_candidates_stale: bool,
     /// The candidates that are to be opened, or opened again.
@@ -151,7 +153,7 @@ impl Desired {
     pub(super) fn new(
         config: Config,
         host: Host,
-        journal: Journal,
+        (journal, counts): (Journal, Counts),
         index: Index,
         permits: Permits,
         kubelets: bool,
@@ -181,7 +183,7 @@ impl Desired {
                         reconciler.set_watch(watch);
                         events = Some(watched);
                     }
-                    Err(error) => telling::degraded(
+                    Err(error) => emit::degraded(
                         &journal,
                         "inotify",
                         &format!(
@@ -200,10 +202,10 @@ impl Desired {
         };
         let mut schedule = Schedule::new(events.is_some(), Instant::now());
         // Who may not set any need not look for them.
-        schedule.scores_are_told(permit.is_none());
+        schedule.scores_are_reported(permit.is_none());
         let plan = Arc::new(policy::plan(&host.node, &config.settings, &[]));
         let view = View { mode: config.mode.to_string(), ..View::default() };
-        alignment::tell_hindrances(config.oom_score_policy, &journal);
+        alignment::emit_hindrances(config.oom_score_policy, &journal);
         let components = Looked::new(&config.node_components, hierarchy.is_some(), &journal);
         let desired = Self {
             config,
@@ -211,6 +213,7 @@ impl Desired {
             endings: permit.is_some().then(|| candidates::start_endings(&journal)).flatten(),
             host,
             journal,
+            counts,
             roster: Roster::new(),
             keeper: None,
             eviction: 0,
@@ -223,12 +226,12 @@ impl Desired {
             aligning: Aligning::default(),
             plan,
             retired: Vec::new(),
-            told: BTreeSet::new(),
+            reported: BTreeSet::new(),
             view,
             is_loaded: false,
             problems: Problems::default(),
             schedule,
-            attention: Attention::default(),
+            watch_budget: WatchBudget::default(),
             guarding: Guarding::default(),
             components,
             woken: Arc::default(),
@@ -253,40 +256,40 @@ impl Desired {
     }
 
     /// Has it kept from now on who was ended for good.
-    pub(super) fn set_keeper(&mut self, keeper: Keeper) {
+    pub(super) fn set_keeper(&mut self, keeper: EndedPodStore) {
         self.keeper = Some(keeper);
     }
 
     /// Follows what the reflex did. It is seen at once: a pod that was evicted stays so until its manifest changes or goes, and
     /// under pressure nobody starts who may not. What follows from it is decided and done a moment later, or with whatever is
     /// done before: it waits, a victim's death does not.
-    pub(super) fn heed(&mut self, reflexion: &Reflexion) {
+    pub(super) fn on_engine_event(&mut self, reflexion: &EngineEvent) {
         match reflexion {
-            Reflexion::Evicted { uid, number } => {
+            EngineEvent::Evicted { uid, number } => {
                 self.eviction = self.eviction.max(*number);
                 if self.roster.evict(uid) {
                     self.show_evicted(uid);
-                    self.owe_decision();
+                    self.mark_dirty();
                 } else if self.decided == Decided::All {
                     // What was left of one that is evicted or deleted already: nothing is to be kept but that it was told.
                     self.keep_ended();
                 }
             }
-            Reflexion::Conditions(conditions) => {
+            EngineEvent::Conditions(conditions) => {
                 if std::mem::replace(&mut self.conditions, *conditions) != *conditions {
                     self.view.set_conditions(*conditions);
-                    self.owe_decision();
+                    self.mark_dirty();
                 }
             }
         }
     }
 
-    fn owe_decision(&mut self) {
+    fn mark_dirty(&mut self) {
         self.decided = Decided::NotLatest;
-        self.schedule.owe_look(Instant::now());
+        self.schedule.request_resync(Instant::now());
     }
 
-    /// Decides what follows from what was [heeded](Self::heed), if that was not done yet.
+    /// Decides what follows from what was [heeded](Self::on_engine_event), if that was not done yet.
     pub(super) fn settle(&mut self) {
         if self.decided == Decided::NotLatest {
             self.decide();
@@ -306,7 +309,7 @@ impl Desired {
         match (policy_before, config.oom_score_policy) {
             (OomScorePolicy::Ranked, OomScorePolicy::Static) => self.unalign().await,
             (OomScorePolicy::Static, OomScorePolicy::Ranked) => {
-                alignment::tell_hindrances(config.oom_score_policy, &self.journal);
+                alignment::emit_hindrances(config.oom_score_policy, &self.journal);
                 self.aligning.renew();
                 Ok(())
             }
@@ -333,7 +336,7 @@ impl Desired {
         self.look_at_components();
         self.align().await?;
         let now = Instant::now();
-        if let Some((changes, writers)) = self.attention.take(now) {
+        if let Some((changes, writers)) = self.watch_budget.take(now) {
             self.look_at(changes, &writers).await?;
         }
         match self.schedule.due(now) {
@@ -354,7 +357,7 @@ impl Desired {
     /// When [`look`](Self::look) is to be called.
     pub(super) fn due(&self) -> Instant {
         let others =
-            [self.components.due(), self.alignment_due(), self.candidates_due(), self.attention.due()];
+            [self.components.due(), self.alignment_due(), self.candidates_due(), self.watch_budget.due()];
         others.into_iter().flatten().fold(self.schedule.next(), Instant::min)
     }
 
@@ -392,12 +395,12 @@ impl Desired {
             return Ok(());
         };
         let report = hierarchy.run(move |reconciler| reconciler.release(&permit)).await?;
-        self.tell_report(&report, &Writers::default());
+        self.emit_report(&report, &Writers::default());
         for error in &report.errors {
-            telling::degraded(&self.journal, "limits", &crate::chain(error));
+            emit::degraded(&self.journal, "limits", &crate::chain(error));
         }
         for failure in &report.failed {
-            telling::degraded(&self.journal, "limits", &crate::chain(&failure.error));
+            emit::degraded(&self.journal, "limits", &crate::chain(&failure.error));
         }
         for owner in &report.draining {
             tracing::info!(cgroup = %owner.path, "it stays, as it holds processes");
@@ -452,11 +455,11 @@ impl Desired {
     fn carry_out(&mut self, decisions: Decisions) {
         let Decisions { rejected, preempted, in_force } = decisions;
         for change in &in_force {
-            self.tell_change(change);
+            self.emit_change(change);
         }
         for (pod, rejection) in rejected {
-            let data = telling::rejected(&pod, &rejection, self.permit.is_none());
-            self.tell(EventType::PodRejected, Subject::Pod(pod.name.clone()), data);
+            let data = emit::rejected(&pod, &rejection, self.permit.is_none());
+            self.emit(EventType::PodRejected, Subject::Pod(pod.name.clone()), data);
         }
         for uid in preempted {
             self.end(&uid);
@@ -520,7 +523,7 @@ impl Desired {
         self.are_candidates_stale |= self.going != going;
         // What is gone by now may have been written to before.
         self.going.extend(going.clone());
-        self.tell_report(&report, writers);
+        self.emit_report(&report, writers);
         self.going = going;
         self.guarding.wish(guarded, self.permit.is_some());
         self.problems.renew(problems, &self.journal);

@@ -8,7 +8,7 @@ use std::{
 
 use rustix::thread::CapabilitySet;
 
-use super::telling;
+use super::emit;
 use crate::{
     cgroup::{self, CgroupDir},
     evict::Reflex,
@@ -41,7 +41,7 @@ pub(super) struct Edges {
     kubepods: Option<CgroupId>,
     /// Whether the reflex has not its files yet.
     are_files_due: bool,
-    told: BTreeSet<String>,
+    reported: BTreeSet<String>,
 }
 
 /// A source that the reflex has, as far as we know.
@@ -83,7 +83,7 @@ impl Edges {
             limits: Kept::default(),
             kubepods: None,
             are_files_due: false,
-            told: BTreeSet::new(),
+            reported: BTreeSet::new(),
         }
     }
 
@@ -129,7 +129,7 @@ impl Edges {
             Ok(pressure) => {
                 let trigger = pressure.trigger();
                 if trigger.window_us > Trigger::SHORTEST.window_us {
-                    self.tell(
+                    self.emit(
                         "psiWindow",
                         format!(
                             "pressure is told of after up to {} ms, by a trigger of `{trigger}`: grant CAP_SYS_RESOURCE for a window of 500 ms",
@@ -143,7 +143,7 @@ impl Edges {
             // What the whole host lacks is told of at the start.
             Err(PsiError::Missing) => None,
             Err(error) => {
-                self.tell("psiTrigger", format!("no edges of pressure of {of}: {error}"));
+                self.emit("psiTrigger", format!("no edges of pressure of {of}: {error}"));
                 None
             }
         }
@@ -158,7 +158,7 @@ impl Edges {
                     "nobody is evicted for allocatableMemory.available, which cannot be measured: {}",
                     crate::chain(&error)
                 );
-                self.tell("threshold", message);
+                self.emit("threshold", message);
             }
         }
     }
@@ -169,7 +169,7 @@ impl Edges {
         match events {
             Ok(events) => Some(hand_over(events, reflex)),
             Err(error) => {
-                self.tell(
+                self.emit(
                     "memoryEvents",
                     format!("no edges of limits that are breached below kubepods: {error:#}"),
                 );
@@ -179,10 +179,10 @@ impl Edges {
     }
 
     /// Once is enough.
-    fn tell(&mut self, what: &str, message: String) {
-        if !self.told.contains(&message) {
-            telling::degraded(&self.journal, what, &message);
-            self.told.insert(message);
+    fn emit(&mut self, what: &str, message: String) {
+        if !self.reported.contains(&message) {
+            emit::degraded(&self.journal, what, &message);
+            self.reported.insert(message);
         }
     }
 }
@@ -209,7 +209,7 @@ impl<S: EdgeSource> EdgeSource for Held<S> {
         self.source.is_priority()
     }
 
-    fn drain(&mut self, ready: Readiness, tell: &mut dyn FnMut(Edge)) -> SourceState {
-        self.source.drain(ready, tell)
+    fn drain(&mut self, ready: Readiness, emit: &mut dyn FnMut(Edge)) -> SourceState {
+        self.source.drain(ready, emit)
     }
 }

@@ -14,7 +14,7 @@ use std::{
 use procfs::{Current as _, LockType};
 
 /// How long a start waits for its predecessor to end.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long after an attempt the next one comes.
 const BETWEEN: Duration = Duration::from_millis(5);
@@ -57,7 +57,7 @@ pub(super) async fn take<T, E: Refusal>(
 
 /// That a process did not end in time.
 pub(super) fn not_ended(refusal: &impl Refusal) -> String {
-    format!("{} has not ended within {} s", refusal.holder(), PATIENCE.as_secs())
+    format!("{} has not ended within {} s", refusal.holder(), TIMEOUT.as_secs())
 }
 
 /// Who holds the lock of a file, in words: for messages alone, it may have ended by now.
@@ -114,7 +114,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut first = Some(lock(file.path()).unwrap());
         let mut attempts = 0;
-        let taken = take(PATIENCE, async || {
+        let taken = take(TIMEOUT, async || {
             attempts += 1;
             if attempts == 3 {
                 first = None;

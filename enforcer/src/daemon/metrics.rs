@@ -11,14 +11,16 @@ use std::{
 use serde_json::json;
 use tokio::sync::watch;
 
-use super::{host::Host, lock, ranking::Ranks, recording::Recording, telling};
+use super::{emit, host::Host, lock, ranking::Ranks, recording::Recording};
 use crate::{
     cgroup::{self, CgroupDir},
     config::{Config, MemoryAvailableSource},
     evict::{Candidate, Observer, Reflex},
     journal::{Event, EventType, Journal, Load, Subject},
     logging,
-    metrics::{self, Gauges, Headroom, Level, NextVictim, Pressure, Process, Resource, SinkState, Slice},
+    metrics::{
+        self, Counts, Gauges, Headroom, Level, NextVictim, Pressure, Process, Resource, SinkState, Slice,
+    },
     model::{CgroupPath, QosClass},
     policy::{
         name,
@@ -46,6 +48,7 @@ pub(super) struct Metering(Arc<Sources>);
 #[derive(Debug)]
 struct Sources {
     journal: Journal,
+    counts: Counts,
     healths: Healths,
     reflex: Observer,
     ranks: Ranks,
@@ -84,7 +87,7 @@ impl Metering {
     pub(super) fn start(
         config: &Config,
         (host, doctor): (&Host, &Doctor),
-        (journal, healths): (&Journal, &Healths),
+        (journal, counts, healths): (&Journal, &Counts, &Healths),
         (reflex, recording): (&Reflex, &Recording),
         stopping: &watch::Receiver<bool>,
     ) -> Self {
@@ -98,6 +101,7 @@ impl Metering {
         slices.extend(CgroupPath::parse(SYSTEM_SLICE).ok().map(|path| (Slice::System, path)));
         let metering = Self(Arc::new(Sources {
             journal: journal.clone(),
+            counts: counts.clone(),
             healths: healths.clone(),
             reflex: reflex.observer(),
             ranks: recording.ranks(),
@@ -119,7 +123,7 @@ impl Metering {
     /// Writes them when asked.
     pub(super) fn scrape(&self) -> Scrape {
         let sources = Arc::clone(&self.0);
-        Scrape::by(move || metrics::expose(sources.journal.counts(), sources.read()))
+        Scrape::by(move || metrics::expose(&sources.counts, sources.read()))
     }
 
     /// Where nobody can listen is tried again: the address may come later than the daemon, which has other things to do.
@@ -139,23 +143,23 @@ impl Metering {
 }
 
 async fn bound(address: SocketAddr, journal: &Journal) -> MetricsListener {
-    let mut is_told = false;
+    let mut is_reported = false;
     loop {
         match MetricsListener::bind(address).await {
             Ok(listener) => {
-                if is_told {
+                if is_reported {
                     let data = json!({"what": LISTEN, "message": format!("metrics are told at {address}")});
                     journal.append(Event { kind: EventType::DegradedLeft, subject: Subject::Node, data });
                 }
                 return listener;
             }
             Err(error) => {
-                if !std::mem::replace(&mut is_told, true) {
+                if !std::mem::replace(&mut is_reported, true) {
                     let message = format!(
                         "metrics are not told at {address}, and are on the observe socket; it is tried again every {} s: {error}",
                         RETRY.as_secs()
                     );
-                    telling::degraded(journal, LISTEN, &message);
+                    emit::degraded(journal, LISTEN, &message);
                 }
             }
         }

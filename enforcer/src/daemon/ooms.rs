@@ -18,13 +18,14 @@ use ulid::Ulid;
 pub(super) use self::evicting::BeingEvicted;
 use self::{
     names::Names,
-    programs::{load, tell_drops, tell_inherited, tell_lost, tell_unreadable},
+    programs::{emit_drops, emit_inherited, emit_lost, emit_unreadable, load},
     watch::{Changed, CounterWatch},
 };
-use super::{backlog::Backlog, stalls::Stalling, standing::Standing, telling};
+use super::{backlog::Backlog, emit, stalls::Stalling, tracing_report::TracingReport};
 use crate::{
     cgroup::Index,
     journal::{Event, EventType, Journal, Subject},
+    metrics::Counts,
     model::{CgroupId, Owner},
     sense::{
         self, Attached, EdgeSource, Facts, Guard, HostFacts, KernelRing, Life, LifeRing, LifeWatch, Programs,
@@ -57,6 +58,7 @@ pub(super) struct Ooms {
     programs: Option<Working>,
     incidents: Incidents,
     world: Names,
+    counts: Counts,
     life: Option<LifeWatch>,
     /// Until when cgroups made and removed are left to gather.
     lives_rest: tokio::time::Instant,
@@ -79,7 +81,7 @@ pub(super) struct Ooms {
     /// What happened before our start is being told.
     is_catching_up: bool,
     /// What was found at the start, until it is asked for.
-    standing: Option<Standing>,
+    standing: Option<TracingReport>,
     /// Stalls, told beside OOM kills as the same programs tell them.
     stalling: Option<Stalling>,
 }
@@ -98,15 +100,16 @@ impl Ooms {
     /// and files, if there are any.
     pub(super) fn attach(
         journal: &Journal,
+        counts: &Counts,
         index: Index,
         being_evicted: BeingEvicted,
         mut backlog: Backlog,
     ) -> (Self, Vec<Box<dyn EdgeSource>>, Option<Guard>) {
         let facts = Facts::gather();
         let choice = sense::choose(&facts);
-        let mut standing = Standing::new(facts, choice.clone());
+        let mut standing = TracingReport::new(facts, choice.clone());
         for lost in &choice.lost {
-            tell_lost(journal, lost);
+            emit_lost(journal, lost);
         }
         let mut edges: Vec<Box<dyn EdgeSource>> = Vec::new();
         let mut guard = None;
@@ -132,12 +135,12 @@ impl Ooms {
                     unpinned,
                     programs,
                 } = all;
-                tell_inherited(journal, &inherited);
+                emit_inherited(journal, counts, &inherited);
                 for lost in &unpinned {
-                    tell_lost(journal, lost);
+                    emit_lost(journal, lost);
                 }
                 for failure in &failed {
-                    tell_lost(journal, &failure.lost());
+                    emit_lost(journal, &failure.lost());
                 }
                 standing.loaded(&attached, &failed, &unpinned);
                 // Of what a start takes, nothing makes this part shorter.
@@ -153,13 +156,13 @@ impl Ooms {
                     "no eBPF, so OOM kills of the kernel are told from counters alone, without victim or trigger: {}",
                     crate::chain(&error)
                 );
-                telling::degraded(journal, "ebpf", &message);
+                emit::degraded(journal, "ebpf", &message);
                 standing.refused(crate::chain(&error));
                 None
             }
         };
         let world = Names::new(index, being_evicted, backlog);
-        let mut ooms = Self::new(journal, world, tracing);
+        let mut ooms = Self::new(journal, counts, world, tracing);
         ooms.programs = programs;
         ooms.standing = Some(standing);
         ooms.stalling = stalling;
@@ -167,9 +170,10 @@ impl Ooms {
     }
 
     /// Without programs.
-    fn new(journal: &Journal, world: Names, tracing: Tracing) -> Self {
+    fn new(journal: &Journal, counts: &Counts, world: Names, tracing: Tracing) -> Self {
         Self {
             journal: journal.clone(),
+            counts: counts.clone(),
             programs: None,
             incidents: Incidents::new(tracing),
             world,
@@ -202,7 +206,7 @@ impl Ooms {
         if let Some(working) = &mut self.programs {
             programs::log_diagnostics(&mut working.programs);
         }
-        self.open_eyes();
+        self.start_watches();
         self.scan().await;
         let Some(mut events) = self.programs.as_mut().and_then(|working| working.events.take()) else {
             self.read(NoRing).await;
@@ -233,7 +237,7 @@ impl Ooms {
                 tokio::join!(self.read(ring), stalling);
             }
             Err(error) => {
-                tell_unreadable(&self.journal, &error);
+                emit_unreadable(&self.journal, &error);
                 self.incidents.stop_tracing();
                 self.read(NoRing).await;
             }
@@ -241,13 +245,13 @@ impl Ooms {
     }
 
     /// Begins to listen for cgroups made and removed, and for counters that change.
-    fn open_eyes(&mut self) {
+    fn start_watches(&mut self) {
         if let Some(life) = self.programs.as_mut().and_then(|working| working.life.take()) {
             match life.watch() {
                 Ok(life) => self.life = Some(life),
                 Err(error) => {
                     let message = format!("cgroups that are there for a moment have no names: {error}");
-                    telling::degraded(&self.journal, "cgroupLife", &message);
+                    emit::degraded(&self.journal, "cgroupLife", &message);
                 }
             }
         }
@@ -256,7 +260,7 @@ impl Ooms {
             Err(error) => {
                 let message =
                     format!("OOM kills that are not traced are not told: no inotify instance: {error}");
-                telling::degraded(&self.journal, "oomWatches", &message);
+                emit::degraded(&self.journal, "oomWatches", &message);
             }
         }
     }
@@ -273,7 +277,7 @@ impl Ooms {
         let journal = self.journal.clone();
         let draining = async {
             if let Err(error) = sense::drain(ring, sink, &stats).await {
-                tell_unreadable(&journal, &error);
+                emit_unreadable(&journal, &error);
             }
         };
         let index = self.world.index().clone();
@@ -300,7 +304,7 @@ impl Ooms {
                     () = sleep(due) => self.step(Input::Tick),
                     () = index.changed() => self.learn_cgroups(),
                     changed = changes(&mut self.watch) => self.changed(changed),
-                    _ = tick.tick() => self.look_around().await,
+                    _ = tick.tick() => self.on_tick().await,
                     () = future::ready(()), if busy => {
                         self.work();
                         if std::mem::take(&mut self.is_scan_owed) {
@@ -408,7 +412,7 @@ impl Ooms {
             Ok(()) => self.learn_lives(),
             Err(error) => {
                 let message = format!("cgroups that are there for a moment have no names any more: {error}");
-                telling::degraded(&self.journal, "cgroupLife", &message);
+                emit::degraded(&self.journal, "cgroupLife", &message);
                 self.life = None;
                 self.complete = false;
             }
@@ -421,7 +425,7 @@ impl Ooms {
             Ok(Changed { cgroups: _, overflow: true }) => self.look_at_all(),
             Err(error) => {
                 let message = format!("OOM kills that are not traced are told no longer: {error}");
-                telling::degraded(&self.journal, "oomWatches", &message);
+                emit::degraded(&self.journal, "oomWatches", &message);
                 self.watch = None;
             }
         }
@@ -450,7 +454,7 @@ impl Ooms {
                     self.is_scan_owed |= self.life.is_none() && !was_hit && self.incidents.is_hit(cgroup);
                 }
             } else if let Some(cgroup) = self.new.pop_front() {
-                self.take_in(cgroup);
+                self.track(cgroup);
             } else {
                 break;
             }
@@ -458,7 +462,7 @@ impl Ooms {
     }
 
     /// Watches a new cgroup, and reads its counters: what came before the watch is seen by that.
-    fn take_in(&mut self, cgroup: CgroupId) {
+    fn track(&mut self, cgroup: CgroupId) {
         let (Some(watch), Some(dir)) = (&mut self.watch, self.world.open(cgroup)) else { return };
         match watch.add(&dir) {
             Ok(true) => {}
@@ -468,7 +472,7 @@ impl Ooms {
                     "OOM kills that are not traced are not told of every cgroup: {}",
                     crate::chain(&error)
                 );
-                telling::degraded(&self.journal, "oomWatches", &message);
+                emit::degraded(&self.journal, "oomWatches", &message);
                 return;
             }
         }
@@ -488,13 +492,13 @@ impl Ooms {
         for output in self.incidents.step(now_ns(), input, &mut self.world) {
             match output {
                 Output::Detected(detected) => {
-                    self.tell(EventType::OomDetected, detected.subject(), serde_json::to_value(detected));
+                    self.emit(EventType::OomDetected, detected.subject(), serde_json::to_value(detected));
                 }
                 Output::Incident(incident) => {
-                    self.tell(EventType::OomIncident, incident.subject(), serde_json::to_value(incident));
+                    self.emit(EventType::OomIncident, incident.subject(), serde_json::to_value(incident));
                 }
                 Output::Averted(averted) => {
-                    self.tell(EventType::OomAverted, averted.subject(), serde_json::to_value(averted));
+                    self.emit(EventType::OomAverted, averted.subject(), serde_json::to_value(averted));
                 }
                 Output::ReadCounters { incident, cgroups } => self.reads.push_back((incident, cgroups)),
             }
@@ -504,9 +508,9 @@ impl Ooms {
         }
     }
 
-    fn tell(&mut self, kind: EventType, subject: Subject, data: serde_json::Result<serde_json::Value>) {
+    fn emit(&mut self, kind: EventType, subject: Subject, data: serde_json::Result<serde_json::Value>) {
         match data {
-            Ok(data) if self.world.backlog.has_told(kind, &data) => {}
+            Ok(data) if self.world.backlog.is_reported(kind, &data) => {}
             Ok(data) => {
                 let sequence = self.journal.append(Event { kind, subject, data });
                 self.world.backlog.appended(sequence);
@@ -516,7 +520,7 @@ impl Ooms {
     }
 
     /// Learns of new and gone cgroups, and counts what the programs could not tell.
-    async fn look_around(&mut self) {
+    async fn on_tick(&mut self) {
         self.learn_cgroups();
         if self.life.is_none() {
             // A container may have made cgroups of its own, which no roster names.
@@ -524,11 +528,11 @@ impl Ooms {
         }
         let Some(Working { counters, .. }) = &mut self.programs else { return };
         let mut more = false;
-        let told = counters.tell_drops(|stage, lost| {
-            tell_drops(&self.journal, stage, lost);
+        let reported = counters.emit_drops(|stage, lost| {
+            emit_drops(&self.journal, &self.counts, stage, lost);
             more = true;
         });
-        if let Err(error) = told {
+        if let Err(error) = reported {
             tracing::debug!(%error, "the programs' losses cannot be read");
         }
         if more {

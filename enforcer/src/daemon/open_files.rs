@@ -95,7 +95,7 @@ mod tests {
 
     /// One after the other: the limits are the whole process's.
     #[test]
-    fn as_many_are_allowed_as_pods_take_and_what_no_kernel_allows_is_told() {
+    fn as_many_are_allowed_as_pods_take_and_what_no_kernel_allows_is_reported() {
         let (before, budget) = (getrlimit(Resource::Nofile), Budget::of(0));
         // So few that any machine's hard limit allows them.
         allow(100, &budget).unwrap();

@@ -19,7 +19,7 @@ use tokio::{
 use self::evict::EvictOrder;
 pub(super) use self::evict::Evictions;
 use self::file::{Kept, Waiting, Writer};
-use super::{GOODBYE, desired::Desired, engine_settings, reload::ReloadOrder, telling};
+use super::{DRAIN_TIMEOUT, desired::Desired, emit, engine_settings, reload::ReloadOrder};
 use crate::{
     config::Config,
     evict::{Operator, Reflex},
@@ -29,19 +29,19 @@ use crate::{
         engine::EngineSettings,
         order::{self, Order, Orders, What},
     },
-    serve::{Admin, Asked, Done, No, OrderView, Peer, View, Wish, now, rfc3339},
+    serve::{Admin, Asked, Done, No, OrderRequest, OrderView, Peer, View, now, rfc3339},
 };
 
 /// While an order is in force its end is looked for at least this often: a machine that slept has another clock than
 /// its timers.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// How many wishes may wait; who asks more waits longer.
+/// How many requests may wait; further ones wait to be taken.
 const WISHES: usize = 8;
 
 /// What is to be done next.
 #[derive(Debug)]
-pub(super) enum Turn {
+pub(super) enum Step {
     /// An order may have come to its end.
     Due,
     /// Somebody wants something.
@@ -56,7 +56,7 @@ enum Cause<'a> {
 
 /// The orders in force, and what they were made for.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct OrderBook {
     orders: Orders,
     journal: Journal,
     view: watch::Sender<Vec<Order>>,
@@ -71,25 +71,25 @@ pub(super) struct Desk {
     is_paused: bool,
 }
 
-impl Desk {
+impl OrderBook {
     /// Takes up what an earlier process kept.
     pub(super) fn open(state_dir: &Path, boot_id: &str, journal: &Journal) -> Self {
         let Kept { orders: kept, same_boot } = file::read(state_dir, boot_id).unwrap_or_else(|error| {
             let message = format!("what operators had ordered is forgotten: {}", crate::chain(&error));
-            telling::degraded(journal, "orders", &message);
+            emit::degraded(journal, "orders", &message);
             Kept::default()
         });
-        unfinished::tell(journal);
+        unfinished::emit(journal);
         let (orders, over) = Orders::resume(kept, same_boot, now());
         let writer = Writer::start(state_dir, boot_id, journal.clone())
             .inspect_err(|error| {
                 let message = format!("a restart forgets what is ordered: no thread: {error}");
-                telling::degraded(journal, "orders", &message);
+                emit::degraded(journal, "orders", &message);
             })
             .ok();
         let view = watch::Sender::new(orders.all().to_vec());
         let (is_unkept, is_paused) = (!over.is_empty(), orders.is_paused());
-        let desk = Self {
+        let book = Self {
             orders,
             journal: journal.clone(),
             view,
@@ -100,13 +100,13 @@ impl Desk {
             is_unkept,
             is_paused,
         };
-        for order in desk.orders.all() {
-            desk.tell_begin(order, None);
+        for order in book.orders.all() {
+            book.emit_begin(order, None);
         }
         for order in &over {
-            desk.tell_end(order, &Cause::Expired);
+            book.emit_end(order, &Cause::Expired);
         }
-        desk
+        book
     }
 
     /// The orders, as they are at any time.
@@ -121,7 +121,7 @@ impl Desk {
 
     /// Hands another configuration to the reflex, and arms its thresholds if that was ordered.
     pub(super) fn configure(&self, reflex: &Reflex, config: &Config, arm: bool) {
-        reflex.set_hook(config.pre_kill_hook.as_ref());
+        reflex.set_hook(config.pre_kill_hook.as_ref().map(|hook| hook.program.clone()));
         if arm {
             reflex.configure_armed(self.settings(config));
         } else {
@@ -129,7 +129,7 @@ impl Desk {
         }
     }
 
-    /// Has wishes taken on the admin socket until `stopping` becomes true.
+    /// Takes requests on the admin socket until `stopping` becomes true.
     pub(super) fn serve(
         &mut self,
         admin: Admin,
@@ -143,7 +143,7 @@ impl Desk {
     }
 
     /// What is to be [taken](Self::take) next; never, where nobody can ask and nothing is in force. Safe to cancel.
-    pub(super) async fn next(&mut self) -> Turn {
+    pub(super) async fn next(&mut self) -> Step {
         let left = self.orders.next_end_ms(now()).map(|ms| Duration::from_millis(ms).min(LOOK));
         let wait = async {
             match left {
@@ -158,8 +158,8 @@ impl Desk {
             }
         };
         tokio::select! {
-            Some(asked) = asked => Turn::Asked(Box::new(asked)),
-            () = wait => Turn::Due,
+            Some(asked) = asked => Step::Asked(Box::new(asked)),
+            () = wait => Step::Due,
         }
     }
 
@@ -167,40 +167,40 @@ impl Desk {
     #[must_use = "whoever asked waits for the reload"]
     pub(super) fn take(
         &mut self,
-        turn: Turn,
+        turn: Step,
         desired: &Desired,
         config: &Config,
         evictions: &Evictions,
     ) -> Option<ReloadOrder> {
         match turn {
-            Turn::Due => {
+            Step::Due => {
                 self.expire();
                 None
             }
-            Turn::Asked(asked) => self.hear(*asked, desired, config, evictions),
+            Step::Asked(asked) => self.hear(*asked, desired, config, evictions),
         }
     }
 
-    /// Takes no more wishes: whoever still asks is told so. What was ordered is on the disk then.
+    /// Refuses further requests. What was ordered is on the disk then.
     pub(super) async fn close(self) {
         let Self { asked, server, writer, .. } = self;
         drop(asked);
         drop(writer);
         if let Some(server) = server {
             // One that does not read its answer does not keep us.
-            let _answered = tokio::time::timeout(GOODBYE, server).await;
+            let _answered = tokio::time::timeout(DRAIN_TIMEOUT, server).await;
         }
     }
 
     /// Ends what is over.
     fn expire(&mut self) {
         for order in self.orders.expire(now()) {
-            self.tell_end(&order, &Cause::Expired);
+            self.emit_end(&order, &Cause::Expired);
             self.changed();
         }
     }
 
-    /// Takes in a wish.
+    /// Takes in a request.
     fn hear(
         &mut self,
         asked: Asked,
@@ -208,17 +208,19 @@ impl Desk {
         config: &Config,
         evictions: &Evictions,
     ) -> Option<ReloadOrder> {
-        let Asked { wish, peer, answer } = asked;
-        let answered = match wish {
-            Wish::Give { what, reason, for_ms } => self.give(what, &reason, for_ms, peer, desired, config),
-            Wish::End { what, reason } => self.end(&what, &reason, peer),
-            Wish::Evict { namespace, name, reason, dry_run } => {
+        let Asked { request, peer, answer } = asked;
+        let answered = match request {
+            OrderRequest::Give { what, reason, for_ms } => {
+                self.give(what, &reason, for_ms, peer, desired, config)
+            }
+            OrderRequest::End { what, reason } => self.end(&what, &reason, peer),
+            OrderRequest::Evict { namespace, name, reason, dry_run } => {
                 let pod = PodName { namespace, name };
                 let operator = Operator { uid: peer.uid, pid: peer.pid, reason };
                 evictions.evict(EvictOrder { pod, operator, dry_run }, answer, desired, config);
                 return None;
             }
-            Wish::Reload { arm, accept_empty } => {
+            OrderRequest::Reload { arm, accept_empty } => {
                 return Some(ReloadOrder { arm, accept_empty, peer, answer });
             }
         };
@@ -251,7 +253,7 @@ impl Desk {
         }
         self.orders = orders;
         self.changed();
-        self.tell_begin(&order, Some(peer));
+        self.emit_begin(&order, Some(peer));
         let until = rfc3339(order.until_ms);
         let message = match order.what.pod() {
             Some(pod) => format!("pod {pod} is not evicted until {until}"),
@@ -269,7 +271,7 @@ impl Desk {
             }));
         };
         self.changed();
-        self.tell_end(&order, &Cause::Ended { peer, reason });
+        self.emit_end(&order, &Cause::Ended { peer, reason });
         let message = match order.what.pod() {
             Some(pod) => format!("pod {pod} is protected no longer"),
             None => String::from("evicting goes on"),
@@ -308,7 +310,7 @@ impl Desk {
         }
     }
 
-    fn tell_begin(&self, order: &Order, peer: Option<Peer>) {
+    fn emit_begin(&self, order: &Order, peer: Option<Peer>) {
         let until = rfc3339(order.until_ms);
         let what = match order.what.pod() {
             Some(pod) => format!("pod {pod} is not evicted"),
@@ -323,10 +325,10 @@ impl Desk {
         };
         data.insert("leftMs".into(), json!(order.left_ms(now())));
         data.insert("message".into(), json!(message));
-        self.tell(EventType::DegradedEntered, order, data);
+        self.emit(EventType::DegradedEntered, order, data);
     }
 
-    fn tell_end(&self, order: &Order, cause: &Cause<'_>) {
+    fn emit_end(&self, order: &Order, cause: &Cause<'_>) {
         let what = match order.what.pod() {
             Some(pod) => format!("pod {pod} is protected no longer"),
             None => String::from("evicting goes on"),
@@ -344,10 +346,10 @@ impl Desk {
             }
         };
         data.insert("message".into(), json!(message));
-        self.tell(EventType::DegradedLeft, order, data);
+        self.emit(EventType::DegradedLeft, order, data);
     }
 
-    fn tell(&self, kind: EventType, order: &Order, data: Map<String, Value>) {
+    fn emit(&self, kind: EventType, order: &Order, data: Map<String, Value>) {
         if let Some(Value::String(message)) = data.get("message") {
             tracing::warn!("{message}");
         }

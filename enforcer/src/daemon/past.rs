@@ -14,7 +14,7 @@ use crate::{
     policy::engine::Past,
 };
 
-/// How far back the log is searched. A storm of events can bury evictions within the window only beyond that.
+/// How far back the log is searched. A storm of events can hide evictions within the window only beyond that.
 const BACK: u64 = 50_000;
 
 /// The evictions of this boot that the log tells of, the oldest first.
@@ -62,17 +62,17 @@ mod tests {
     #[test]
     fn each_eviction_of_this_boot_is_there_once_with_its_first_signal() {
         let journal = Journal::new("n", "b");
-        let tell = |kind, name: &str, data: Value| {
+        let emit = |kind, name: &str, data: Value| {
             journal.append(Event { kind, subject: Subject::Pod(pod(name)), data });
         };
         let signalled = EventType::EvictionSignalled;
-        tell(signalled, "b", json!({"evictionId": "2", "bootMs": 20, "sent": "SIGTERM"}));
-        tell(signalled, "a", json!({"evictionId": "1", "bootMs": 10}));
-        tell(signalled, "b", json!({"evictionId": "2", "bootMs": 25, "sent": "SIGKILL"}));
+        emit(signalled, "b", json!({"evictionId": "2", "bootMs": 20, "sent": "SIGTERM"}));
+        emit(signalled, "a", json!({"evictionId": "1", "bootMs": 10}));
+        emit(signalled, "b", json!({"evictionId": "2", "bootMs": 25, "sent": "SIGKILL"}));
         // An operator's, which is not the engine's, and one whose signal was told.
-        tell(signalled, "c", json!({"evictionId": "3", "operator": {"uid": 0}}));
-        tell(EventType::EvictionCompleted, "a", json!({"evictionId": "1"}));
-        tell(
+        emit(signalled, "c", json!({"evictionId": "3", "operator": {"uid": 0}}));
+        emit(EventType::EvictionCompleted, "a", json!({"evictionId": "1"}));
+        emit(
             EventType::EvictionCompleted,
             "d",
             json!({"evictionId": "4", "bootMs": 30, "reconstructed": true}),

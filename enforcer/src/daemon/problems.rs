@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::telling;
+use super::emit;
 use crate::{
     cgroup::Problem,
     journal::{Event, EventType, Journal, Subject},
@@ -22,12 +22,12 @@ impl Problems {
         for Problem { what, place, message } in problems {
             let key = (what, place);
             // Its words may change, with the bytes in use for instance: that is no news.
-            let message = if let Some(told) = before.remove(&key) {
-                told
+            let message = if let Some(reported) = before.remove(&key) {
+                reported
             } else if self.present.contains_key(&key) {
                 continue;
             } else {
-                telling::degraded_at(journal, what, Some(&key.1), &message);
+                emit::degraded_at(journal, what, Some(&key.1), &message);
                 message
             };
             self.present.insert(key, message);
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_is_told_when_it_comes_and_when_it_goes() {
+    fn a_problem_is_reported_when_it_comes_and_when_it_goes() {
         let journal = Journal::new("n", "b");
         let mut problems = Problems::default();
         problems.renew(vec![problem("/a", "1 byte"), problem("/a", "again"), problem("/b", "no")], &journal);
@@ -58,7 +58,7 @@ mod tests {
         problems.renew(vec![problem("/b", "no")], &journal);
         let mut reader = journal.reader(None, Filter::default());
         let Some(Batch::Records(records)) = reader.read() else { panic!() };
-        let told: Vec<_> = records
+        let reported: Vec<_> = records
             .iter()
             .map(|record| {
                 let event: serde_json::Value = serde_json::from_slice(&record.line).unwrap();
@@ -68,6 +68,6 @@ mod tests {
             .collect();
         let entered = |message: &str| (EventType::DegradedEntered, message.to_owned());
         let left = (EventType::DegradedLeft, String::from("no longer so: 1 byte"));
-        assert_eq!(told, [entered("1 byte"), entered("no"), left]);
+        assert_eq!(reported, [entered("1 byte"), entered("no"), left]);
     }
 }

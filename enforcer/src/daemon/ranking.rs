@@ -15,7 +15,7 @@ use crate::{
             CandidateFacts, Candidates, Engine, EngineSettings, Excluded, Ranked, Reading, Resource,
             Standings, Usage,
         },
-        rank::{DecidedBy, MemoryStanding},
+        rank::{DecidedBy, MemoryRankKey},
         threshold::Signal,
     },
     recorder::Asker,
@@ -38,7 +38,7 @@ pub(super) struct Recent(Mutex<Option<(Vec<CgroupId>, Arc<Readings>)>>);
 impl Recent {
     /// What the candidates use, or used a moment ago. One reads at a time; who asks meanwhile waits for that.
     pub(super) fn take(&self, candidates: &[Arc<Candidate>]) -> Arc<Readings> {
-        self.take_at(super::lookout::now_ns, candidates)
+        self.take_at(super::forecaster::now_ns, candidates)
     }
 
     fn take_at(&self, now_ns: impl FnOnce() -> u64, candidates: &[Arc<Candidate>]) -> Arc<Readings> {
@@ -227,7 +227,7 @@ fn ranked_view(candidate: &Candidate, usage: Option<&Usage>) -> RankedView {
     let Identity { pod, uid, qos_class, limit_bytes, cgroup: _ } = candidate.identity();
     let CandidateFacts { cgroup, priority, request_bytes, .. } = candidate.facts();
     let usage_bytes = usage.map(|usage| usage.working_set_bytes);
-    let standing = MemoryStanding { usage_bytes, request_bytes, priority, order: 0 };
+    let standing = MemoryRankKey { usage_bytes, request_bytes, priority, order: 0 };
     RankedView {
         rank: 0,
         namespace: pod.namespace.clone(),

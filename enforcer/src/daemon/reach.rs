@@ -165,24 +165,27 @@ mod tests {
             soft,
             hard(Signal::NodefsAvailable, u64::MAX),
         ];
-        let told = beyond_capacity(&config(&thresholds), &host());
+        let reported = beyond_capacity(&config(&thresholds), &host());
         let begin = [
             "evictionHard.memory.available with its evictionMinimumReclaim: asks for 8Gi, but there is 8Gi",
             "evictionHard.allocatableMemory.available: asks for 7Gi, but there is 7Gi",
             "evictionSoft.pid.available: asks for 1001 tasks, but there is 1000 tasks",
         ];
-        assert_eq!(told.len(), begin.len(), "{told:#?}");
-        assert!(told.iter().zip(begin).all(|(told, begin)| told.starts_with(begin)), "{told:#?}");
+        assert_eq!(reported.len(), begin.len(), "{reported:#?}");
+        assert!(
+            reported.iter().zip(begin).all(|(reported, begin)| reported.starts_with(begin)),
+            "{reported:#?}"
+        );
     }
 
     #[test]
     fn a_threshold_that_all_pods_gone_do_not_reach_is_out_of_reach() {
         let threshold = hard(Signal::MemoryAvailable, 4 * GIB);
         assert_eq!(unreachable(&threshold, 8 * GIB, 3 * GIB, GIB), None);
-        let told = unreachable(&threshold, 8 * GIB, 3 * GIB, GIB - 1).unwrap();
+        let reported = unreachable(&threshold, 8 * GIB, 3 * GIB, GIB - 1).unwrap();
         assert!(
-            told.starts_with("evictionHard.memory.available: asks for 4Gi, but with every pod gone"),
-            "{told}"
+            reported.starts_with("evictionHard.memory.available: asks for 4Gi, but with every pod gone"),
+            "{reported}"
         );
         // Now, on this machine.
         let of = |signal, amount| out_of_reach(&config(&[hard(signal, amount)]), &host()).len();

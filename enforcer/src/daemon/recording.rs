@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 
 use super::{
+    emit,
     host::Host,
     ranking::{Ranks, Recent},
-    telling,
 };
 use crate::{
     config::Config,
@@ -40,15 +40,15 @@ impl Recording {
     pub(super) fn start(config: &Config, host: &Host, journal: &Journal) -> Self {
         let provenance =
             Provenance { node: host.name.clone(), boot_id: host.boot_id.clone(), config_hash: config.hash() };
-        let told = journal.clone();
+        let reported = journal.clone();
         let settings = Arc::new(Mutex::new(super::engine_settings(config)));
-        let failed = move |message: &str| telling::degraded(&told, "recorder", message);
+        let failed = move |message: &str| emit::degraded(&reported, "recorder", message);
         let (recorder, tap) = match Recorder::start(&config.state_dir, provenance, failed) {
             Ok((recorder, tap)) => (Some(recorder), Some(tap)),
             Err(error) => {
                 let message =
                     format!("no decision can be replayed: the flight recorder does not start: {error}");
-                telling::degraded(journal, "recorder", &message);
+                emit::degraded(journal, "recorder", &message);
                 (None, None)
             }
         };

@@ -17,14 +17,14 @@ use ulid::Ulid;
 use self::doomed::Holding;
 use super::{
     desired::Desired,
+    emit,
+    ended_pods::{self, EndedPodStore},
     host::Host,
-    keeper::{self, Keeper},
-    telling,
 };
 use crate::{
     cgroup::{self, CgroupDir, Handles, Knob, Mark, PageSize, Sought, Throttled},
     config::{Config, Mode},
-    evict::{BrakeBook, Pledges, shortage_data},
+    evict::{BrakeBook, EvictionIntents, shortage_data},
     journal::{Batch, Event, EventType, Filter, Intent, Intents, Journal, Subject},
     model::{CgroupId, CgroupPath, PodName},
     policy::{engine::Shortage, threshold::Signal},
@@ -44,12 +44,12 @@ pub(super) fn take_up(
     journal: &Journal,
     recorded: &Arc<AtomicU64>,
     desired: &mut Desired,
-) -> Option<Pledges> {
-    let mut ended = keeper::read(&config.state_dir).unwrap_or_else(|error| {
-        let path = keeper::path(&config.state_dir);
+) -> Option<EvictionIntents> {
+    let mut ended = ended_pods::read(&config.state_dir).unwrap_or_else(|error| {
+        let path = ended_pods::path(&config.state_dir);
         let message =
             format!("pods that were evicted before may come back: cannot read {}: {error}", path.display());
-        telling::degraded(journal, "evictions", &message);
+        emit::degraded(journal, "evictions", &message);
         Vec::new()
     });
     let intents = match Intents::open(&config.run_dir, &host.boot_id) {
@@ -59,7 +59,7 @@ pub(super) fn take_up(
                 "an eviction is forgotten if the daemon is killed within it: {}",
                 crate::chain(&error)
             );
-            telling::degraded(journal, "intents", &message);
+            emit::degraded(journal, "intents", &message);
             None
         }
     };
@@ -69,14 +69,14 @@ pub(super) fn take_up(
              forgotten if the daemon is killed within it; have a tmpfs there",
             config.run_dir.display()
         );
-        telling::degraded(journal, "intents", &message);
+        emit::degraded(journal, "intents", &message);
     }
     let left = intents.as_ref().map_or(&[][..], |intents| &intents.left);
     let stuck = knobs(left, journal);
     unmarked(left, journal);
-    let untold = |error: std::io::Error| {
+    let unreported = |error: std::io::Error| {
         let message = format!("after a restart, pods that were evicted may come back: {error}");
-        telling::degraded(journal, "evictions", &message);
+        emit::degraded(journal, "evictions", &message);
     };
     let before = ended.len();
     for new in evictions(left, journal) {
@@ -87,9 +87,9 @@ pub(super) fn take_up(
     }
     // At once and in every mode: they were ended, and the page that told so is cleared now.
     if ended.len() > before
-        && let Err(error) = keeper::write(&config.state_dir, ended.clone())
+        && let Err(error) = ended_pods::write(&config.state_dir, ended.clone())
     {
-        untold(error);
+        unreported(error);
     }
     desired.remember(ended.clone());
     let intents = intents.map(|mut intents| {
@@ -106,14 +106,14 @@ pub(super) fn take_up(
         // What is only decided is not kept: nobody was ended.
         return None;
     }
-    match Keeper::start(&config.state_dir, ended, Arc::clone(recorded), journal.clone()) {
+    match EndedPodStore::start(&config.state_dir, ended, Arc::clone(recorded), journal.clone()) {
         Ok(keeper) => desired.set_keeper(keeper),
-        Err(error) => untold(error),
+        Err(error) => unreported(error),
     }
     let (reflex, brakes) = intents?;
     let throttled = Throttled::default();
     desired.set_throttled(throttled.clone());
-    Some(Pledges::new(reflex, Arc::clone(recorded)).braking(BrakeBook::new(brakes, throttled)))
+    Some(EvictionIntents::new(reflex, Arc::clone(recorded)).braking(BrakeBook::new(brakes, throttled)))
 }
 
 /// Finds out what came of each eviction, tells what was not told, and answers who was evicted.
@@ -123,7 +123,7 @@ pub(super) fn take_up(
 /// anew if memory is short.
 fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
     let mut ended = Vec::new();
-    let (told, deadline) = (told(journal), Instant::now() + DEATH);
+    let (reported, deadline) = (reported(journal), Instant::now() + DEATH);
     for intent in left {
         let Intent::Eviction {
             id,
@@ -144,15 +144,15 @@ fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
         };
         let id = Ulid::from(*id).to_string();
         let holding = held_in_the_end(whole.then_some((&**path, *cgroup)), targets, deadline);
-        let was_signalled = told.contains(&(EventType::EvictionSignalled, id.clone()));
+        let was_signalled = reported.contains(&(EventType::EvictionSignalled, id.clone()));
         let mut data = Map::from_iter([
             (String::from("evictionId"), json!(id)),
             (String::from("uid"), json!(uid)),
             (String::from("cgroup"), json!(path)),
             (String::from("reconstructed"), json!(true)),
         ]);
-        let tell = |kind, data: &Map<String, Value>| {
-            if !told.contains(&(kind, id.clone())) {
+        let emit = |kind, data: &Map<String, Value>| {
+            if !reported.contains(&(kind, id.clone())) {
                 let data = Value::Object(data.clone());
                 journal.append(Event { kind, subject: subject(pod), data });
             }
@@ -162,7 +162,7 @@ fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
         decided.extend(Signal::from_name(signal).map_or_else(Map::new, |signal| {
             shortage_data(&Shortage { signal, hard: *hard, threshold: *threshold, observed: *observed })
         }));
-        tell(EventType::EvictionDecided, &decided);
+        emit(EventType::EvictionDecided, &decided);
         let (kind, message, is_ended) = match holding {
             Holding::Nobody => (
                 EventType::EvictionCompleted,
@@ -195,7 +195,7 @@ fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
         }
         data.insert(String::from("reason"), json!("interrupted"));
         data.insert(String::from("message"), json!(message));
-        tell(kind, &data);
+        emit(kind, &data);
     }
     ended
 }
@@ -215,7 +215,7 @@ fn knobs<'a>(left: &[Intent<'a>], journal: &Journal) -> Vec<Intent<'a>> {
         };
         if let Some(error) = problem {
             let message = format!("{path}/{file} is still at {new}, and was {old}: {}", crate::chain(&error));
-            telling::degraded(journal, "limits", &message);
+            emit::degraded(journal, "limits", &message);
             stuck.push(intent.clone());
         } else {
             let files = json!([{"file": file, "old": new, "new": old}]);
@@ -240,7 +240,7 @@ fn unmarked(left: &[Intent<'_>], journal: &Journal) {
                     "the empty cgroup {path} may be left behind when its pod goes: {}",
                     crate::chain(&error)
                 );
-                telling::degraded(journal, "cgroups", &message);
+                emit::degraded(journal, "cgroups", &message);
             }
         }
     }
@@ -309,7 +309,7 @@ pub(super) fn is_populated(path: &str, id: u64) -> bool {
 }
 
 /// Which evictions the log tells of, and how far.
-fn told(journal: &Journal) -> BTreeSet<(EventType, String)> {
+fn reported(journal: &Journal) -> BTreeSet<(EventType, String)> {
     let kinds = vec![
         EventType::EvictionDecided,
         EventType::EvictionSignalled,
@@ -318,17 +318,17 @@ fn told(journal: &Journal) -> BTreeSet<(EventType, String)> {
     ];
     let newest = journal.range().newest;
     let mut reader = journal.reader(Some(newest.saturating_sub(BACK)), Filter { kinds, ..Filter::default() });
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     while let Some(batch) = reader.read() {
         let Batch::Records(records) = batch else { continue };
         for record in records {
             let event: Option<Value> = serde_json::from_slice(&record.line).ok();
             if let Some(id) = event.as_ref().and_then(|event| event["data"]["evictionId"].as_str()) {
-                told.insert((record.kind, id.to_owned()));
+                reported.insert((record.kind, id.to_owned()));
             }
         }
     }
-    told
+    reported
 }
 
 #[cfg(test)]

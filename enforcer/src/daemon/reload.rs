@@ -5,7 +5,7 @@ use std::{io, sync::mpsc, thread};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::{Unfit, host::Host, unfit};
+use super::{IncompatibleHost, host::Host, incompatible_host};
 use crate::{
     config::{self, Config, FIELDS},
     journal::{Event, EventType, Journal, Subject},
@@ -41,7 +41,7 @@ enum Refused {
     #[error(transparent)]
     Config(#[from] config::Error),
     #[error(transparent)]
-    Unfit(#[from] Unfit),
+    IncompatibleHost(#[from] IncompatibleHost),
     #[error("{} cannot change while the daemon runs: restart it", .0.join(", "))]
     Fixed(Vec<&'static str>),
 }
@@ -116,13 +116,13 @@ pub(super) fn reload(
         }
         Ok(config) => {
             let message = format!("changed: {}", changed(running, &config).join(", "));
-            tell(journal, EventType::ConfigLoaded, &config, &message);
+            emit(journal, EventType::ConfigLoaded, &config, &message);
             Ok((config, message))
         }
         Err(refused) => {
             let message = format!("the running configuration stays in force: {}", crate::chain(&refused));
             tracing::warn!("{message}");
-            tell(journal, EventType::ConfigRejected, running, &message);
+            emit(journal, EventType::ConfigRejected, running, &message);
             Err(message)
         }
     }
@@ -193,7 +193,7 @@ fn check(
     if !fixed.is_empty() {
         return Err(Refused::Fixed(fixed));
     }
-    unfit::check(&config, host, kubelets)?;
+    incompatible_host::check(&config, host, kubelets)?;
     Ok(config)
 }
 
@@ -206,7 +206,7 @@ fn changed(before: &Config, after: &Config) -> Vec<&'static str> {
         .collect()
 }
 
-fn tell(journal: &Journal, kind: EventType, config: &Config, message: &str) {
+fn emit(journal: &Journal, kind: EventType, config: &Config, message: &str) {
     let data = json!({"mode": config.mode.as_str(), "configHash": config.hash(), "message": message});
     journal.append(Event { kind, subject: Subject::Node, data });
 }
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_change_does_and_what_cannot_is_told() {
+    fn what_can_change_does_and_what_cannot_is_reported() {
         let (running, journal) = (Config::default(), Journal::new("n", "b"));
         let with = |change: fn(&mut Config)| {
             let mut config = Config::default();
@@ -243,12 +243,21 @@ mod tests {
         assert!(reload(&running, broken, &host(), false, &journal).unwrap_err().contains("c.yaml:1: "));
         let mut reader = journal.reader(None, Filter::default());
         let Some(Batch::Records(records)) = reader.read() else { panic!() };
-        let told: Vec<String> =
+        let reported: Vec<String> =
             records.iter().map(|record| String::from_utf8_lossy(&record.line).into_owned()).collect();
-        assert_eq!(told.len(), 3, "{told:?}");
-        assert!(told[0].contains("config.loaded") && told[0].contains("changed: onDrift"), "{told:?}");
-        assert!(told[1].contains("config.rejected") && told[1].contains("mode cannot change"), "{told:?}");
-        assert!(told[2].contains("config.rejected") && told[2].contains("c.yaml:1: "), "{told:?}");
+        assert_eq!(reported.len(), 3, "{reported:?}");
+        assert!(
+            reported[0].contains("config.loaded") && reported[0].contains("changed: onDrift"),
+            "{reported:?}"
+        );
+        assert!(
+            reported[1].contains("config.rejected") && reported[1].contains("mode cannot change"),
+            "{reported:?}"
+        );
+        assert!(
+            reported[2].contains("config.rejected") && reported[2].contains("c.yaml:1: "),
+            "{reported:?}"
+        );
     }
 
     #[test]

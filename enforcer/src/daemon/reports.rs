@@ -9,29 +9,28 @@ use anyhow::Context as _;
 use tokio::{runtime::Handle, sync::mpsc};
 
 use super::{
-    RECORDING, Reflexion, armed,
+    EngineEvent, RECORDING, armed, emit,
     host::Host,
     ooms::BeingEvicted,
     past,
     recording::{self, Recording},
-    telling,
 };
 use crate::{
     config::Config,
-    evict::{self, Alarm, Listener, Pledges, Reflex, ReflexConfig, Report, Teller},
+    evict::{self, EventBuilder, EvictionIntents, FillWaker, Listener, Reflex, ReflexConfig, Report},
     journal::Journal,
     policy::engine::{EngineSettings, Thresholds},
     recorder::Asker,
 };
 
 /// Where the reflex's reports go.
-pub(super) struct Telling {
-    pub(super) teller: Arc<Mutex<Teller>>,
+pub(super) struct ReportTargets {
+    pub(super) events: Arc<Mutex<EventBuilder>>,
     pub(super) journal: Journal,
     pub(super) being_evicted: BeingEvicted,
-    pub(super) sender: mpsc::UnboundedSender<Reflexion>,
+    pub(super) sender: mpsc::UnboundedSender<EngineEvent>,
     /// Whom it wakes when what is left begins to fall fast.
-    pub(super) alarm: Option<Alarm>,
+    pub(super) fill_waker: Option<FillWaker>,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -47,18 +46,18 @@ pub(super) async fn is_durable(journal: &Journal, sequence: u64) -> bool {
 }
 
 /// Where its reports are heard.
-struct Ear {
-    teller: Arc<Mutex<Teller>>,
+struct ReportListener {
+    events: Arc<Mutex<EventBuilder>>,
     journal: Journal,
     being_evicted: BeingEvicted,
     asker: Option<Asker>,
-    sender: mpsc::UnboundedSender<Reflexion>,
+    sender: mpsc::UnboundedSender<EngineEvent>,
     runtime: Handle,
     run_dir: PathBuf,
     boot_id: String,
 }
 
-impl Ear {
+impl ReportListener {
     /// For the next start, before anything is told of it.
     fn keep_armed(&self, thresholds: &Thresholds) {
         if let Err(error) = armed::keep(&self.run_dir, &self.boot_id, thresholds) {
@@ -66,22 +65,22 @@ impl Ear {
                 "a restart while a threshold is crossed disarms it: cannot write to {}: {error}",
                 self.run_dir.display()
             );
-            telling::degraded(&self.journal, "armed", &message);
+            emit::degraded(&self.journal, "armed", &message);
         }
     }
 }
 
-impl Listener for Ear {
+impl Listener for ReportListener {
     /// The pages that telling takes may have to be read from a disk: now, and not when memory is short.
     fn rehearse(&mut self, report: Report) {
-        drop(lock(&self.teller).clone().event(&report));
+        drop(lock(&self.events).clone().event(&report));
     }
 
     fn see(&mut self, report: &Report) {
         let reflexion = match report {
-            Report::Conditions(conditions) => Reflexion::Conditions(*conditions),
+            Report::Conditions(conditions) => EngineEvent::Conditions(*conditions),
             Report::Signalled { number, candidate, .. } | Report::Terminated { number, candidate, .. } => {
-                Reflexion::Evicted { uid: candidate.identity().uid.clone(), number: *number }
+                EngineEvent::Evicted { uid: candidate.identity().uid.clone(), number: *number }
             }
             Report::Arming { armed, unarmed: _ } => return self.keep_armed(armed),
             Report::Decided { id: _, decision, members } => {
@@ -110,8 +109,8 @@ impl Listener for Ear {
         drop(self.sender.send(reflexion));
     }
 
-    fn tell(&mut self, report: Report) -> bool {
-        let event = lock(&self.teller).event(&report);
+    fn emit(&mut self, report: Report) -> bool {
+        let event = lock(&self.events).event(&report);
         let sequence = event.map(|event| self.journal.append(event));
         if let Some(asker) = &self.asker {
             recording::follow(asker, &report);
@@ -134,13 +133,13 @@ pub(super) fn start_reflex(
     config: &Config,
     settings: &EngineSettings,
     host: &Host,
-    telling: Telling,
-    pledges: Option<Pledges>,
+    reporting: ReportTargets,
+    intents: Option<EvictionIntents>,
     recording: &mut Recording,
 ) -> anyhow::Result<Reflex> {
-    let Telling { teller, journal, being_evicted, sender, alarm } = telling;
-    let ear = Ear {
-        teller,
+    let ReportTargets { events, journal, being_evicted, sender, fill_waker } = reporting;
+    let ear = ReportListener {
+        events,
         journal: journal.clone(),
         being_evicted,
         asker: recording.asker(),
@@ -155,23 +154,23 @@ pub(super) fn start_reflex(
         scheduling: config.eviction_scheduling,
         hook: config.pre_kill_hook.as_ref().map(|hook| hook.program.clone()),
         cpus: host.node.cpu_milli / 1_000,
-        alarm,
+        fill_waker,
         past: past::read(&journal),
         armed: armed::read(&config.run_dir, &host.boot_id, &settings.thresholds),
         ..ReflexConfig::default()
     };
     evict::clear_hooks();
-    let reflex = Reflex::spawn(&reflex_config, pledges, Vec::new(), recording.tap(), ear);
+    let reflex = Reflex::spawn(&reflex_config, intents, Vec::new(), recording.tap(), ear);
     let reflex = reflex.context("cannot start eviction")?;
     if let Err(error) = reflex.memory_locked() {
-        telling::degraded(
+        emit::degraded(
             &journal,
             "memoryLock",
             &format!("the daemon's memory cannot be locked, so it may react late under pressure: {error}"),
         );
     }
     if let Err(error) = reflex.scheduled() {
-        telling::degraded(
+        emit::degraded(
             &journal,
             "scheduling",
             &format!(

@@ -1,6 +1,6 @@
 use serde_json::json;
 
-use super::telling;
+use super::emit;
 use crate::{
     journal::{Event, EventType, Journal, Subject},
     raw,
@@ -24,7 +24,7 @@ impl Reserve {
                 let data = json!({"what": ADDRESS_SPACE, "message": "address space is held back again"});
                 journal.append(Event { kind: EventType::DegradedLeft, subject: Subject::Node, data });
             }
-            (false, false) => telling::degraded(
+            (false, false) => emit::degraded(
                 journal,
                 ADDRESS_SPACE,
                 "the kernel gives no more address space: the daemon lives on what it held back, and ends when that is \

@@ -20,9 +20,9 @@ const AFTER_A_KILL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Schedule {
     /// Whether the kernel tells of changes to the cgroups.
-    files_are_told: bool,
+    files_are_reported: bool,
     /// Whether it tells of processes that have not their score.
-    scores_are_told: bool,
+    scores_are_reported: bool,
     /// Whether a look at the scores is due nevertheless.
     sweep_is_owed: bool,
     look: Instant,
@@ -45,10 +45,10 @@ pub(super) enum Due {
 }
 
 impl Schedule {
-    pub(super) fn new(files_are_told: bool, now: Instant) -> Self {
+    pub(super) fn new(files_are_reported: bool, now: Instant) -> Self {
         Self {
-            files_are_told,
-            scores_are_told: false,
+            files_are_reported,
+            scores_are_reported: false,
             sweep_is_owed: false,
             look: now,
             sweep: now,
@@ -58,15 +58,15 @@ impl Schedule {
     }
 
     /// Notes whether the kernel tells of changes to the cgroups; everything is looked at when it ceases to.
-    pub(super) fn files_are_told(&mut self, told: bool, now: Instant) {
-        if self.files_are_told && !told {
+    pub(super) fn files_are_reported(&mut self, reported: bool, now: Instant) {
+        if self.files_are_reported && !reported {
             self.look = now;
         }
-        self.files_are_told = told;
+        self.files_are_reported = reported;
     }
 
     /// Has everything looked at soon, but not while a victim dies.
-    pub(super) fn owe_look(&mut self, now: Instant) {
+    pub(super) fn request_resync(&mut self, now: Instant) {
         self.look = self.look.min(now + AFTER_A_KILL);
     }
 
@@ -76,8 +76,8 @@ impl Schedule {
     }
 
     /// Notes whether the kernel tells of processes that have not their score.
-    pub(super) fn scores_are_told(&mut self, told: bool) {
-        self.scores_are_told = told;
+    pub(super) fn scores_are_reported(&mut self, reported: bool) {
+        self.scores_are_reported = reported;
     }
 
     /// Has the scores looked at as soon as may be.
@@ -89,7 +89,7 @@ impl Schedule {
     /// Notes that everything is looked at now.
     pub(super) fn looked(&mut self, now: Instant) {
         self.sweep_is_owed = false;
-        self.look = now + if self.files_are_told { LOOK_TOLD } else { LOOK_UNTOLD };
+        self.look = now + if self.files_are_reported { LOOK_TOLD } else { LOOK_UNTOLD };
         self.sweep = now + SWEEP;
     }
 
@@ -122,7 +122,7 @@ impl Schedule {
     }
 
     fn sweeps(&self) -> bool {
-        self.sweep_is_owed || !self.scores_are_told
+        self.sweep_is_owed || !self.scores_are_reported
     }
 
     /// When something is due next.
@@ -137,16 +137,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_is_looked_for_seldom() {
+    fn what_is_reported_is_looked_for_seldom() {
         let start = Instant::now();
         let mut schedule = Schedule::new(true, start);
         assert_eq!(schedule.due(start), Some(Due::Look));
         schedule.looked(start);
         assert_eq!(schedule.due(start), None);
         assert_eq!((schedule.next(), schedule.due(start + SWEEP)), (start + SWEEP, Some(Due::Sweep)));
-        schedule.scores_are_told(true);
+        schedule.scores_are_reported(true);
         assert_eq!((schedule.next(), schedule.due(start + SWEEP)), (start + LOOK_TOLD, None));
-        schedule.files_are_told(false, start);
+        schedule.files_are_reported(false, start);
         assert_eq!(schedule.due(start), Some(Due::Look));
         schedule.looked(start);
         assert_eq!(schedule.next(), start + LOOK_UNTOLD);
@@ -157,7 +157,7 @@ mod tests {
         let start = Instant::now();
         let mut schedule = Schedule::new(true, start);
         schedule.looked(start);
-        schedule.scores_are_told(true);
+        schedule.scores_are_reported(true);
         schedule.owe_sweep(start);
         assert_eq!((schedule.next(), schedule.due(start)), (start, Some(Due::Sweep)));
         schedule.swept(start);
@@ -169,11 +169,11 @@ mod tests {
         let start = Instant::now();
         let mut schedule = Schedule::new(true, start);
         schedule.looked(start);
-        schedule.scores_are_told(true);
-        schedule.owe_look(start);
+        schedule.scores_are_reported(true);
+        schedule.request_resync(start);
         assert_eq!((schedule.next(), schedule.due(start)), (start + AFTER_A_KILL, None));
         // A second one does not put it off.
-        schedule.owe_look(start + AFTER_A_KILL / 2);
+        schedule.request_resync(start + AFTER_A_KILL / 2);
         assert_eq!(schedule.due(start + AFTER_A_KILL), Some(Due::Look));
         schedule.looked(start + AFTER_A_KILL);
         assert_eq!(schedule.due(start + AFTER_A_KILL), None);
@@ -184,7 +184,7 @@ mod tests {
         let start = Instant::now();
         let mut schedule = Schedule::new(true, start);
         schedule.looked(start);
-        schedule.scores_are_told(true);
+        schedule.scores_are_reported(true);
         schedule.write_back_at(Some(start + RETRY), start);
         assert_eq!((schedule.next(), schedule.due(start)), (start + RETRY, None));
         assert_eq!(schedule.due(start + RETRY), Some(Due::WriteBack));
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(schedule.due(start + SWEEP), Some(Due::Sweep));
         assert_eq!(schedule.due(start + SWEEP + RETRY), Some(Due::Look));
         schedule.retry_at(None, start);
-        schedule.scores_are_told(true);
+        schedule.scores_are_reported(true);
         assert_eq!(schedule.next(), start + LOOK_TOLD);
     }
 }

@@ -9,15 +9,16 @@ use std::{
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::{host::Host, start, telling};
+use super::{emit, host::Host, start};
 use crate::{
     config::Config,
     journal::{Event, EventType, Journal, Subject},
+    metrics::Counts,
     sink::{Ground, Healths, Kind, Sink, Wanted},
 };
 
 /// How long the sinks may take to end.
-const GOODBYE: Duration = Duration::from_secs(2);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How soon it is tried again to start one.
 const RETRY: Duration = Duration::from_secs(10);
@@ -46,8 +47,12 @@ struct Waiting {
 
 impl Sinks {
     /// Opens the log, and starts what is configured. One that is new begins with what this daemon tells.
-    pub(super) async fn open(config: &Config, host: &Host) -> anyhow::Result<(Journal, Self)> {
-        let journal = start::open_journal(config, host).await?;
+    pub(super) async fn open(
+        config: &Config,
+        host: &Host,
+        counts: &Counts,
+    ) -> anyhow::Result<(Journal, Self)> {
+        let journal = start::open_journal(config, host, counts).await?;
         let ground = Ground {
             journal: journal.clone(),
             state_dir: config.state_dir.clone(),
@@ -80,7 +85,7 @@ impl Sinks {
                     "the sink {name} does not start, and is tried again every {} s: {error}",
                     RETRY.as_secs()
                 );
-                telling::degraded(&self.ground.journal, SINK, &message);
+                emit::degraded(&self.ground.journal, SINK, &message);
                 self.waiting.insert(name, Waiting { wanted, begin });
             }
         }
@@ -126,7 +131,7 @@ impl Sinks {
     /// Stops them: each may finish what it is at. What they have not delivered they do after the next start.
     pub(super) async fn close(mut self) {
         let stopping = self.running.values_mut().map(|(_, sink)| sink.stop());
-        if timeout(GOODBYE, futures_util::future::join_all(stopping)).await.is_err() {
+        if timeout(DRAIN_TIMEOUT, futures_util::future::join_all(stopping)).await.is_err() {
             tracing::warn!("not all sinks ended in time: what they delivered last may be delivered again");
         }
         let newest = self.ground.journal.range().newest;

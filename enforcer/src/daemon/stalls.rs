@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::telling;
+use super::emit;
 use crate::{
     cgroup::{Handles, Index, Sought},
     journal::{Event, EventType, Journal},
@@ -29,14 +29,14 @@ pub(super) struct Stalling {
     ring: StallRing,
     pressures: Pressures,
     known: Known,
-    untold: u64,
+    unreported: u64,
 }
 
 impl Stalling {
     pub(super) fn new(journal: Journal, index: Index, stalls: Stalls, ring: StallRing) -> Self {
         let handles = Handles::of(Path::new(crate::cgroup::MOUNT)).ok();
         let known = Known { index, handles, stalls, read: None };
-        Self { journal, ring, pressures: Pressures::default(), known, untold: 0 }
+        Self { journal, ring, pressures: Pressures::default(), known, unreported: 0 }
     }
 
     /// Turns records into events until it is aborted.
@@ -51,18 +51,18 @@ impl Stalling {
                     Ok(stall) => {
                         let event = self.pressures.stalled(now_ns(), &stall, &mut self.known);
                         if let Some(event) = event {
-                            self.tell(event);
+                            self.emit(event);
                         }
                     }
                     Err(error) => {
                         let message = format!("stalls in reclaim are told no longer: the ring buffer cannot be read: {error}");
-                        telling::degraded(&self.journal, "stalls", &message);
+                        emit::degraded(&self.journal, "stalls", &message);
                         return;
                     }
                 },
                 () = sleep(due.map(Duration::from_nanos)) => {
                     for event in self.pressures.quiet(now_ns(), &mut self.known) {
-                        self.tell(event);
+                        self.emit(event);
                     }
                 }
                 _ = sweep.tick() => self.sweep(),
@@ -70,7 +70,7 @@ impl Stalling {
         }
     }
 
-    fn tell(&self, event: PressureEvent) {
+    fn emit(&self, event: PressureEvent) {
         let subject = event.subject();
         let (kind, data) = match event {
             PressureEvent::Rising(rising) => (EventType::PressureRising, serde_json::to_value(rising)),
@@ -86,12 +86,14 @@ impl Stalling {
 
     fn sweep(&mut self) {
         self.known.forget_gone();
-        let untold = self.pressures.untold();
-        if untold > self.untold {
-            let message =
-                format!("{} stalls were not told: too many pods are stalled at a time", untold - self.untold);
-            telling::degraded(&self.journal, "stallsUntold", &message);
-            self.untold = untold;
+        let unreported = self.pressures.unreported();
+        if unreported > self.unreported {
+            let message = format!(
+                "{} stalls were not told: too many pods are stalled at a time",
+                unreported - self.unreported
+            );
+            emit::degraded(&self.journal, "stallsUntold", &message);
+            self.unreported = unreported;
         }
     }
 }

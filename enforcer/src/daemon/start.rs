@@ -1,18 +1,21 @@
 //! What is done and told once, before anything runs.
 
+use std::sync::Arc;
+
 use serde_json::json;
 
 use super::{
-    NICE,
-    claim::Claim,
+    NICE, emit,
     handover::{self, Refusal},
     host::Host,
-    open_files, telling,
+    instance_lock::InstanceLock,
+    open_files,
 };
 use crate::{
     cgroup::Permit,
     config::{Config, Mode},
     journal::{Event, EventType, Journal, StoreError, Subject},
+    metrics::Counts,
     policy::threshold::Signal,
     sense::{self, HostFacts, snapshot::BUDGET},
     serve::{self, Observe},
@@ -42,12 +45,12 @@ pub(super) struct Permits {
 
 /// The log in the state directory, taken over from a predecessor that is still ending; in memory alone where there can be
 /// none.
-pub(super) async fn open_journal(config: &Config, host: &Host) -> anyhow::Result<Journal> {
+pub(super) async fn open_journal(config: &Config, host: &Host, counts: &Counts) -> anyhow::Result<Journal> {
     let open = async || {
         let Config { state_dir, run_dir, journal, .. } = config;
         Journal::open_with(&host.name, &host.boot_id, state_dir, run_dir, *journal)
     };
-    let (journal, recovered) = match handover::take(handover::PATIENCE, open).await {
+    let (journal, recovered) = match handover::take(handover::TIMEOUT, open).await {
         Ok(opened) => opened,
         Err(error @ StoreError::Unsafe { .. }) => return Err(error.into()),
         Err(error @ StoreError::Locked { .. }) => {
@@ -55,15 +58,16 @@ pub(super) async fn open_journal(config: &Config, host: &Host) -> anyhow::Result
             return Err(anyhow::Error::from(error).context(message));
         }
         Err(error) => {
-            let journal = Journal::new(&host.name, &host.boot_id);
+            let journal = Journal::new(&host.name, &host.boot_id).observed_by(Arc::new(counts.clone()));
             let message = format!(
                 "events are kept in memory alone, and end with this process: {}",
                 crate::chain(&error)
             );
-            telling::degraded(&journal, "journal", &message);
+            emit::degraded(&journal, "journal", &message);
             return Ok(journal);
         }
     };
+    let journal = journal.observed_by(Arc::new(counts.clone()));
     tracing::info!(?recovered, "the journal is open");
     if recovered.damaged > 0 || !recovered.set_aside.is_empty() {
         let names: Vec<_> =
@@ -73,7 +77,7 @@ pub(super) async fn open_journal(config: &Config, host: &Host) -> anyhow::Result
             recovered.damaged,
             names.join(", ")
         );
-        telling::degraded(&journal, "journal", &message);
+        emit::degraded(&journal, "journal", &message);
     }
     if recovered.lost > 0 {
         let message = format!(
@@ -81,7 +85,7 @@ pub(super) async fn open_journal(config: &Config, host: &Host) -> anyhow::Result
              see the gap in the sequence",
             recovered.lost
         );
-        telling::degraded(&journal, "journal", &message);
+        emit::degraded(&journal, "journal", &message);
     }
     Ok(journal)
 }
@@ -101,14 +105,14 @@ impl Refusal for serve::Error {
 }
 
 /// What one daemon at a time has here: the claim to evict, and the observe socket.
-pub(super) async fn take(config: &Config) -> anyhow::Result<(Claim, Observe)> {
-    Ok((Claim::take(config.mode).await?, bind(config).await?))
+pub(super) async fn take(config: &Config) -> anyhow::Result<(InstanceLock, Observe)> {
+    Ok((InstanceLock::take(config.mode).await?, bind(config).await?))
 }
 
 /// The observe socket, taken over from a predecessor that is still ending: until it has ended, its socket takes connections.
 async fn bind(config: &Config) -> anyhow::Result<Observe> {
     let bind = async || Observe::bind(&config.run_dir, &config.sockets).await;
-    handover::take(handover::PATIENCE, bind).await.map_err(|error| {
+    handover::take(handover::TIMEOUT, bind).await.map_err(|error| {
         let message = error.is_held().then(|| handover::not_ended(&error));
         let error = anyhow::Error::from(error);
         match message {
@@ -118,7 +122,7 @@ async fn bind(config: &Config) -> anyhow::Result<Observe> {
     })
 }
 
-pub(super) fn tell_start(journal: &Journal, config: &Config, host: &Host, facts: &HostFacts) {
+pub(super) fn emit_start(journal: &Journal, config: &Config, host: &Host, facts: &HostFacts) {
     let threshold = config.settings.eviction.hard(Signal::MemoryAvailable);
     let threshold = threshold.map(|threshold| threshold.value.amount(host.node.memory_bytes));
     let by_default = config.unwatched_defaults();
@@ -138,24 +142,24 @@ pub(super) fn tell_start(journal: &Journal, config: &Config, host: &Host, facts:
         }),
     });
     for message in config.unwatched() {
-        telling::degraded(journal, "threshold", &message);
+        emit::degraded(journal, "threshold", &message);
     }
     for lost in sense::host_lost(facts) {
-        telling::degraded(journal, lost.what, &lost.message());
+        emit::degraded(journal, lost.what, &lost.message());
     }
     if let Err(error) = open_files::allow(host.node.pods, &BUDGET) {
-        telling::degraded(journal, "openFiles", &error.to_string());
+        emit::degraded(journal, "openFiles", &error.to_string());
     }
     // Of this thread, and of those that it starts: all that matters are younger.
     if let Err(error) = rustix::process::setpriority_process(None, NICE) {
-        telling::degraded(
+        emit::degraded(
             journal,
             "priority",
             &format!("the daemon's nice value cannot be {NICE}, so on a busy node it may be late: {error}"),
         );
     }
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", "-999") {
-        telling::degraded(
+        emit::degraded(
             journal,
             "oomScoreAdj",
             &format!(
@@ -168,7 +172,7 @@ pub(super) fn tell_start(journal: &Journal, config: &Config, host: &Host, facts:
 /// The leave to write, if the mode is `enforce`: everything if the cgroups are ours, else what `oomScorePolicy: ranked` needs.
 pub(super) fn permits(config: &Config, kubelets: bool, journal: &Journal) -> Permits {
     if kubelets {
-        telling::degraded(
+        emit::degraded(
             journal,
             "ownership",
             "the kubelet owns the pods' cgroups here: nothing is written, and only pods of staticPodPath are known; \

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use super::telling;
+use super::emit;
 use crate::{evict::Observer, journal::Journal};
 
 /// Where the supervisor listens (`sd_notify(3)`).
@@ -46,7 +46,7 @@ impl Watchdog {
                     "the supervisor gets no signs of life, and ends the daemon after {} s: {error}",
                     patience.as_secs_f32()
                 );
-                telling::degraded(journal, "watchdog", &message);
+                emit::degraded(journal, "watchdog", &message);
             }
         }
     }

@@ -9,10 +9,10 @@ use rustix::{fs::OFlags, io::Errno, time::ClockId};
 
 use super::{
     candidate::Candidate,
+    eviction_loop::now_ns,
     queue::{Next, Receiver},
     report::{Report, Stuck},
     retry::Retries,
-    turn::now_ns,
 };
 use crate::{
     cgroup::{Knob, PageSize, Throttled},
@@ -78,7 +78,7 @@ pub(super) fn run(
     queue: &Receiver<Braking>,
     mut book: Option<BrakeBook>,
     mut answer: impl FnMut(Outcome),
-    mut tell: impl FnMut(Report),
+    mut emit: impl FnMut(Report),
 ) {
     let mut held: Option<Held> = None;
     let mut stuck: Retries<Held> = Retries::new();
@@ -87,7 +87,7 @@ pub(super) fn run(
             Next::Value(work) => work,
             Next::Late => {
                 if let Some(book) = &mut book {
-                    stuck.attempt(Instant::now(), |held| give_back_at_last(held, book, &mut tell));
+                    stuck.attempt(Instant::now(), |held| give_back_at_last(held, book, &mut emit));
                 }
                 continue;
             }
@@ -97,7 +97,7 @@ pub(super) fn run(
             Braking::Hold { brake, candidate, high_bytes } => {
                 if let (Some(before), Some(book)) = (held.take(), &mut book)
                     // The engine lets go of one before it asks for another.
-                    && let Some(left) = give_back(before, book, &mut tell)
+                    && let Some(left) = give_back(before, book, &mut emit)
                 {
                     stuck.add(left, Instant::now());
                 }
@@ -106,7 +106,7 @@ pub(super) fn run(
                         // What the file holds now must be its owner's.
                         let is_stuck = stuck.attempt_those(
                             |held| held.is_of(&candidate),
-                            |held| give_back_at_last(held, book, &mut tell),
+                            |held| give_back_at_last(held, book, &mut emit),
                         );
                         if is_stuck {
                             Err(BrakeRefusal::Lower)
@@ -128,7 +128,7 @@ pub(super) fn run(
             Braking::Ease { brake } => {
                 let of_brake = held.take_if(|held| held.brake == brake);
                 let left = match (of_brake, &mut book) {
-                    (Some(held), Some(book)) => give_back(held, book, &mut tell),
+                    (Some(held), Some(book)) => give_back(held, book, &mut emit),
                     (None, _) | (_, None) => None,
                 };
                 let given_back = left.is_none();
@@ -141,10 +141,10 @@ pub(super) fn run(
     }
     if let Some(book) = &mut book {
         for held in stuck.into_all() {
-            let _left = give_back_at_last(held, book, &mut tell);
+            let _left = give_back_at_last(held, book, &mut emit);
         }
         if let Some(held) = held {
-            let _left = give_back(held, book, &mut tell);
+            let _left = give_back(held, book, &mut emit);
         }
     }
 }
@@ -208,18 +208,18 @@ fn refusal(error: &crate::cgroup::Error, gone: BrakeRefusal) -> BrakeRefusal {
 
 /// Writes the old value, if the file still holds ours: whoever wrote another since means it. What cannot be given back is
 /// told, stays on the intent page, and is the answer.
-fn give_back(held: Held, book: &mut BrakeBook, tell: &mut impl FnMut(Report)) -> Option<Held> {
+fn give_back(held: Held, book: &mut BrakeBook, emit: &mut impl FnMut(Report)) -> Option<Held> {
     let (held, error) = ease(held, book)?;
-    tell(held.report(Some(error)));
+    emit(held.report(Some(error)));
     Some(held)
 }
 
 /// The same of what is told already: that it is given back at last is told too.
-fn give_back_at_last(held: Held, book: &mut BrakeBook, tell: &mut impl FnMut(Report)) -> Option<Held> {
+fn give_back_at_last(held: Held, book: &mut BrakeBook, emit: &mut impl FnMut(Report)) -> Option<Held> {
     let done = held.report(None);
     let left = ease(held, book).map(|(held, _)| held);
     if left.is_none() {
-        tell(done);
+        emit(done);
     }
     left
 }

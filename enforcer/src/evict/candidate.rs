@@ -1,4 +1,4 @@
-mod apart;
+mod per_container;
 
 use std::{
     hash::{BuildHasher as _, RandomState},
@@ -18,7 +18,7 @@ use crate::{
         engine::{CandidateFacts, PodKey, Reading, Resource, Usage},
         message::Requests,
     },
-    sense::snapshot::{BranchFiles, Charge, Missing, Seen},
+    sense::snapshot::{BranchFiles, Charge, Missing, ReadResult},
 };
 
 /// Who a candidate is, for the events.
@@ -290,7 +290,7 @@ impl Candidate {
     }
 
     /// Reads what it is charged for; none once its cgroups are gone.
-    pub(super) fn current_bytes(&self, buffer: &mut [u8]) -> Seen<Option<u64>> {
+    pub(super) fn current_bytes(&self, buffer: &mut [u8]) -> ReadResult<Option<u64>> {
         let mut whole: Option<u64> = None;
         for charged in &self.charged {
             match charged.current_bytes(buffer) {
@@ -315,7 +315,7 @@ impl Candidate {
     }
 
     /// What it is charged for in its own cgroup, if that lies within that one.
-    pub(super) fn charge_within(&self, path: &CgroupPath, buffer: &mut [u8]) -> Seen<Charge> {
+    pub(super) fn charge_within(&self, path: &CgroupPath, buffer: &mut [u8]) -> ReadResult<Charge> {
         let below = self.dir.path().as_str().strip_prefix(path.as_str());
         match self.charged.first() {
             Some(own) if below.is_some_and(|below| below.starts_with('/')) => own.charge(buffer),
@@ -329,7 +329,7 @@ impl Candidate {
     /// One that holds no process has nothing to give: what its cgroup is still charged for is coming back already, or
     /// stays. That it is so must be seen here, and not when it is to be killed: a dry run would tell of another victim.
     pub(super) fn read_usage(&self, short: Resource, buffer: &mut [u8]) -> Reading {
-        if executor::holds_nobody(self) {
+        if executor::is_empty(self) {
             return Reading::Usage(Usage { process_count: Some(0), ..Usage::default() });
         }
         self.read_charged(short, buffer)
@@ -337,7 +337,7 @@ impl Candidate {
 
     /// Whether it holds a process, or may.
     pub(super) fn is_populated(&self) -> bool {
-        !executor::holds_nobody(self)
+        !executor::is_empty(self)
     }
 
     /// Reads what it is charged for right now, whether or not it holds a process.

@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::queue::{Receiver, Sender, queue};
-use crate::sense::{FreeLists, snapshot::Seen};
+use crate::sense::{FreeLists, snapshot::ReadResult};
 
 /// Writing to it has each CPU bring its counters up to date, and shorten its lists (`vmstat_refresh` in `mm/vmstat.c`).
 const STAT_REFRESH: &str = "sys/vm/stat_refresh";
@@ -87,7 +87,7 @@ impl Drain {
     }
 
     /// What lies on the lists while it is on its way back, in bytes; 0 once nothing more comes.
-    pub(super) fn coming_bytes(&mut self, now_ns: u64) -> Seen<u64> {
+    pub(super) fn coming_bytes(&mut self, now_ns: u64) -> ReadResult<u64> {
         let is_done = self.count.done.load(Ordering::Acquire) == self.count.asked.load(Ordering::Acquire);
         let is_late = now_ns.saturating_sub(self.asked_ns) >= MOST_WAIT_NS;
         if is_done || is_late { Ok(0) } else { Ok(self.lists.read()?.free_bytes) }
@@ -96,11 +96,11 @@ impl Drain {
 
 /// Works until the reflex is gone.
 pub(super) fn run(mut drainer: Drainer) {
-    let mut told = false;
+    let mut reported = false;
     while drainer.queue.next().is_some() {
         let asked = drainer.count.asked.load(Ordering::Acquire);
         if let Err(error) = drainer.drain()
-            && !std::mem::replace(&mut told, true)
+            && !std::mem::replace(&mut reported, true)
         {
             tracing::warn!(
                 %error,

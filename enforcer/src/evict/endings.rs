@@ -12,11 +12,11 @@ use std::{
 
 use super::{
     candidate::Candidate,
-    gentle::{Course, EndError, Ending, LOOK},
+    graceful::{EndError, Ending, GracefulEnd, LOOK},
 };
 
 /// A pod that is to end, and what is done when that is over.
-struct Wish {
+struct PendingEnd {
     candidate: Arc<Candidate>,
     grace: Duration,
     done: Done,
@@ -25,7 +25,7 @@ struct Wish {
 type Done = Box<dyn FnOnce(Result<Ending, EndError>) + Send>;
 
 /// Ends pods beside everything else. When it is dropped, those that were asked to end are left to it.
-pub struct Endings(Sender<Wish>);
+pub struct Endings(Sender<PendingEnd>);
 
 impl Endings {
     /// Starts the thread.
@@ -43,7 +43,7 @@ impl Endings {
         done: impl FnOnce(Result<Ending, EndError>) + Send + 'static,
     ) {
         // The thread ends only after this.
-        drop(self.0.send(Wish { candidate, grace, done: Box::new(done) }));
+        drop(self.0.send(PendingEnd { candidate, grace, done: Box::new(done) }));
     }
 }
 
@@ -53,8 +53,8 @@ impl fmt::Debug for Endings {
     }
 }
 
-fn run(wishes: &Receiver<Wish>) {
-    let mut courses: Vec<(Course<Arc<Candidate>>, Option<Done>)> = Vec::new();
+fn run(wishes: &Receiver<PendingEnd>) {
+    let mut courses: Vec<(GracefulEnd<Arc<Candidate>>, Option<Done>)> = Vec::new();
     loop {
         let wish = if courses.is_empty() {
             wishes.recv().map_err(|_error| RecvTimeoutError::Disconnected)
@@ -62,10 +62,12 @@ fn run(wishes: &Receiver<Wish>) {
             wishes.recv_timeout(LOOK)
         };
         match wish {
-            Ok(Wish { candidate, grace, done }) => match Course::begin(candidate, grace, &mut |_| ()) {
-                Ok(course) => courses.push((course, Some(done))),
-                Err(error) => done(Err(error)),
-            },
+            Ok(PendingEnd { candidate, grace, done }) => {
+                match GracefulEnd::begin(candidate, grace, &mut |_| ()) {
+                    Ok(course) => courses.push((course, Some(done))),
+                    Err(error) => done(Err(error)),
+                }
+            }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }

@@ -6,8 +6,8 @@ use rustix::{io::Errno, time::ClockId};
 
 use super::{
     candidate::{Candidate, Target},
+    eviction_loop::now_ns,
     stat,
-    turn::now_ns,
 };
 use crate::policy::engine::{Refusal, Resource};
 
@@ -30,7 +30,7 @@ pub(super) struct Signalled {
 }
 
 /// Whether it is known to hold no process; its cgroups may be gone.
-pub(super) fn holds_nobody(candidate: &Candidate) -> bool {
+pub(super) fn is_empty(candidate: &Candidate) -> bool {
     candidate.targets.iter().all(|target| is_populated(target) == Ok(false))
 }
 

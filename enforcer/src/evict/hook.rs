@@ -4,8 +4,8 @@
 //! started. Nothing that it does or says changes what becomes of the victim, except that nobody is signalled if the
 //! shortage is over by then.
 
+mod cgroup;
 mod environment;
-mod pen;
 mod process;
 mod program;
 mod tail;
@@ -24,13 +24,13 @@ use std::{
 use rustix::{event::EventfdFlags, io::Errno, time::ClockId};
 use ulid::Ulid;
 
-use self::process::{Run, Undead};
+use self::process::{KilledPrograms, Run};
 pub use self::program::{HookProgram, UnsafeProgram};
 use super::{
     candidate::Candidate,
+    eviction_loop::now_ns,
     queue::{Receiver, Sender},
     report::Report,
-    turn::now_ns,
 };
 use crate::policy::engine::{Decision, HookEnd, Outcome};
 
@@ -80,25 +80,25 @@ pub(super) struct Hooks {
     /// The reflex never takes this lock.
     program: Mutex<Option<HookProgram>>,
     /// Where runs are told; none once nobody waits for the helper any more. The reflex never takes this lock.
-    teller: Mutex<Option<Sender<Report>>>,
+    reports: Mutex<Option<Sender<Report>>>,
     /// Runs for evictions up to this number are to end now.
     cut: AtomicU64,
     doing: AtomicU8,
     /// Reports that found no room.
     dropped: AtomicU64,
-    bell: OwnedFd,
+    waker: OwnedFd,
 }
 
 impl Hooks {
-    pub(super) fn new(program: Option<HookProgram>, teller: Option<Sender<Report>>) -> io::Result<Self> {
-        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    pub(super) fn new(program: Option<HookProgram>, reports: Option<Sender<Report>>) -> io::Result<Self> {
+        let waker = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self {
             program: Mutex::new(program),
-            teller: Mutex::new(teller),
+            reports: Mutex::new(reports),
             cut: AtomicU64::new(0),
             doing: AtomicU8::new(doing::NOTHING),
             dropped: AtomicU64::new(0),
-            bell,
+            waker,
         })
     }
 
@@ -120,7 +120,7 @@ impl Hooks {
     pub(super) fn cut(&self, number: u64) {
         self.cut.fetch_max(number, Ordering::Release);
         // It can only fail when the counter is full, and then the helper is about to wake anyway.
-        let _rung = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        let _rung = rustix::io::write(&self.waker, &1_u64.to_ne_bytes());
     }
 
     /// How many reports found no room.
@@ -130,12 +130,12 @@ impl Hooks {
 
     /// Tells nothing any more: nobody waits for the helper.
     pub(super) fn silence(&self) {
-        drop(self.teller.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.reports.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
-    fn tell(&self, report: Report) {
-        let teller = self.teller.lock().unwrap_or_else(PoisonError::into_inner);
-        if teller.as_ref().is_some_and(|teller| teller.offer(report).is_err()) {
+    fn emit(&self, report: Report) {
+        let reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        if reports.as_ref().is_some_and(|reports| reports.offer(report).is_err()) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -158,34 +158,34 @@ impl Hooks {
 
     fn is_cut(&self, number: u64) -> bool {
         let mut rings = [0_u8; 8];
-        let _quiet = rustix::io::read(&self.bell, &mut rings);
+        let _quiet = rustix::io::read(&self.waker, &mut rings);
         self.cut.load(Ordering::Acquire) >= number
     }
 
-    fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    fn waker(&self) -> BorrowedFd<'_> {
+        self.waker.as_fd()
     }
 }
 
 /// Kills what a hook of an earlier daemon left; to be called before the first reflex is started.
 pub fn clear() {
-    pen::clear();
+    cgroup::clear();
 }
 
 /// Works until the reflex is gone.
 pub(super) fn run(queue: &Receiver<Job>, hooks: &Hooks, mut answer: impl FnMut(Outcome)) {
-    let mut undead = Undead::default();
+    let mut undead = KilledPrograms::default();
     while let Some(job) = queue.next() {
         let ran = run_one(&job, hooks, &mut undead);
         let Job { id, decision, candidate, deadline_ns: _ } = job;
         let (number, signal, end) = (decision.number, decision.shortage.signal, ran.end);
         // Before the answer, which leads to the signal: what is told of that knows of this.
-        hooks.tell(Report::Hooked { id, signal, candidate, plan: decision.hook, ran });
+        hooks.emit(Report::Hooked { id, signal, candidate, plan: decision.hook, ran });
         answer(Outcome::HookEnded { number, now_ns: now_ns(ClockId::Boottime), end });
     }
 }
 
-fn run_one(job: &Job, hooks: &Hooks, undead: &mut Undead) -> HookRun {
+fn run_one(job: &Job, hooks: &Hooks, undead: &mut KilledPrograms) -> HookRun {
     match begin(job, hooks, undead) {
         Ok(run) => run.follow(job, hooks, undead),
         Err(end) => {
@@ -195,7 +195,7 @@ fn run_one(job: &Job, hooks: &Hooks, undead: &mut Undead) -> HookRun {
     }
 }
 
-fn begin(job: &Job, hooks: &Hooks, undead: &mut Undead) -> Result<Run, HookEnd> {
+fn begin(job: &Job, hooks: &Hooks, undead: &mut KilledPrograms) -> Result<Run, HookEnd> {
     let program = hooks.program.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let program = program.ok_or(HookEnd::Unset)?;
     program.check().map_err(|error| {

@@ -10,7 +10,7 @@ use crate::{
     },
     sense::{
         AvailableMemory, PodsMemory, Sampler, TaskCount, Tasks,
-        snapshot::{Charge, Missing, Seen},
+        snapshot::{Charge, Missing, ReadResult},
     },
 };
 
@@ -49,7 +49,7 @@ const SIGNALS: [Signal; 2] = [Signal::AllocatableMemoryAvailable, Signal::PidAva
 /// The files, open, and what they showed last.
 #[derive(Debug)]
 pub(super) struct Levels {
-    tasks: Seen<Tasks>,
+    tasks: ReadResult<Tasks>,
     free_lists: Option<Drain>,
     pods: Option<Box<PodsMemory>>,
     pods_read: Option<PodsRead>,
@@ -72,7 +72,7 @@ struct PodsRead {
 }
 
 impl Levels {
-    pub(super) fn new(tasks: Seen<Tasks>, free_lists: Option<Drain>) -> Self {
+    pub(super) fn new(tasks: ReadResult<Tasks>, free_lists: Option<Drain>) -> Self {
         Self {
             tasks,
             free_lists,
@@ -175,9 +175,9 @@ impl Levels {
     /// Which signals have become unreadable since the last call, and why; and which can be read again.
     pub(super) fn news(&mut self) -> Few<(Signal, Option<Missing>), { SIGNALS.len() }> {
         let mut news = Few::new();
-        for (signal, (now, told)) in SIGNALS.into_iter().zip(&mut self.blind) {
-            if now.is_some() != told.is_some() {
-                *told = *now;
+        for (signal, (now, reported)) in SIGNALS.into_iter().zip(&mut self.blind) {
+            if now.is_some() != reported.is_some() {
+                *reported = *now;
                 let _fits = news.push((signal, *now));
             }
         }

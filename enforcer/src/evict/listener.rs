@@ -31,11 +31,11 @@ pub trait Listener: Send + 'static {
     }
 
     /// Tells of it. Whether what it told lasts, if it is a decision.
-    fn tell(&mut self, report: Report) -> bool;
+    fn emit(&mut self, report: Report) -> bool;
 }
 
 impl<F: FnMut(Report) -> bool + Send + 'static> Listener for F {
-    fn tell(&mut self, report: Report) -> bool {
+    fn emit(&mut self, report: Report) -> bool {
         self(report)
     }
 }
@@ -69,7 +69,7 @@ pub(super) fn run(
         until = None;
         for report in held.drain(..) {
             let (decided, soft, end) = (report.decided(), report.to_be_asked(), report.ended());
-            if listener.tell(report) {
+            if listener.emit(report) {
                 recorded = decided.unwrap_or(recorded);
             }
             if let (Some(number), Some(ended)) = (end, ended) {

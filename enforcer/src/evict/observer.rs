@@ -9,7 +9,7 @@ use std::{
 
 use rustix::time::ClockId;
 
-use super::{hook::Hooks, queue::Depth, reflex::Shared, turn::now_ns};
+use super::{eviction_loop::now_ns, hook::Hooks, queue::Depth, reflex::Shared};
 use crate::sense::{WakeStats, Wakes};
 
 /// What the reflex has done so far. All but what waits only grow.
@@ -31,7 +31,7 @@ pub struct ReflexStats {
     pub wakes: WakeStats,
     /// Reports made.
     pub reports: u64,
-    /// Reports that were lost because the teller did not keep up.
+    /// Reports that were lost because the report thread did not keep up.
     pub reports_dropped: u64,
     /// What waits for its helpers.
     pub waiting: Waiting,

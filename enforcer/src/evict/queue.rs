@@ -12,12 +12,12 @@ use std::{
     time::Instant,
 };
 
-use crate::bell::Bell;
+use crate::waker::Waker;
 
-/// The queue's bell, how many may still ring it, and how much waits.
+/// The queue's waker, how many may still ring it, and how much waits.
 #[derive(Debug)]
 struct Line {
-    bell: Bell,
+    waker: Waker,
     senders: AtomicUsize,
     waiting: AtomicU64,
 }
@@ -47,7 +47,7 @@ pub(super) struct Receiver<T> {
 
 pub(super) fn queue<T>(capacity: usize) -> io::Result<(Sender<T>, Receiver<T>)> {
     let line =
-        Arc::new(Line { bell: Bell::new()?, senders: AtomicUsize::new(1), waiting: AtomicU64::new(0) });
+        Arc::new(Line { waker: Waker::new()?, senders: AtomicUsize::new(1), waiting: AtomicU64::new(0) });
     let (sender, receiver) = mpsc::sync_channel(capacity);
     Ok((Sender { channel: sender, line: Arc::clone(&line) }, Receiver { channel: receiver, line }))
 }
@@ -56,11 +56,11 @@ impl<T> Sender<T> {
     /// Sends, or gives back what does not fit.
     pub(super) fn offer(&self, value: T) -> Result<(), T> {
         self.put(value)?;
-        self.ring();
+        self.wake();
         Ok(())
     }
 
-    /// The same, and leaves the receiver asleep until it is [rung](Self::ring): who wakes another may lose its cpu to it.
+    /// The same, and leaves the receiver asleep until it is [woken](Self::wake): who wakes another may lose its cpu to it.
     pub(super) fn put(&self, value: T) -> Result<(), T> {
         // Before it can be taken, as it is counted off then.
         self.line.waiting.fetch_add(1, Ordering::Relaxed);
@@ -73,8 +73,8 @@ impl<T> Sender<T> {
     }
 
     /// Wakes the receiver.
-    pub(super) fn ring(&self) {
-        self.line.bell.ring();
+    pub(super) fn wake(&self) {
+        self.line.waker.wake();
     }
 }
 
@@ -88,7 +88,7 @@ impl<T> Clone for Sender<T> {
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         if self.line.senders.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.line.bell.ring();
+            self.line.waker.wake();
         }
     }
 }
@@ -142,7 +142,7 @@ impl<T> Receiver<T> {
             if left.is_some_and(|left| left.is_zero()) {
                 return Next::Late;
             }
-            match self.line.bell.wait(left) {
+            match self.line.waker.wait(left) {
                 Ok(()) => {}
                 Err(error) => {
                     tracing::error!(%error, "a helper's queue cannot be waited on");

@@ -14,8 +14,8 @@ use rustix::{
 
 use super::{
     candidate::Candidate,
-    lent::{self, Loan},
     queue::{Next, Receiver},
+    raised_limits::{self, RaisedLimits},
     reflex::PreparedSet,
     report::Report,
     retry::Retries,
@@ -33,7 +33,7 @@ pub(super) enum Work {
     /// Free the memory of the largest process of a victim that was just signalled, which has so many bytes in all.
     Reap(Arc<Candidate>, u64),
     /// Put back what a victim was lent, which is dead.
-    GiveBack(Loan),
+    GiveBack(RaisedLimits),
     /// Drop a set of candidates that is no longer used.
     Drop(Box<PreparedSet>),
     /// Close an edge source that is no longer waited on.
@@ -62,27 +62,27 @@ const LARGE_BYTES: u64 = 512 << 20;
 
 /// A victim of less that is still there after so long does not die by itself: it waits for a disk, or for a CPU. It is
 /// more than a GiB takes alone.
-const PATIENCE: Duration = Duration::from_millis(150);
+const TIMEOUT: Duration = Duration::from_millis(150);
 
 /// Limits that are to be put back, and those of them that are reported as stuck.
 struct Owed {
-    loan: Loan,
-    stuck: Few<(usize, Errno), { lent::MOST }>,
+    loan: RaisedLimits,
+    stuck: Few<(usize, Errno), { raised_limits::MOST }>,
 }
 
 impl Owed {
     /// Tries again; what is left is the answer. That everything is put back at last is told.
-    fn give_back(self, tell: &mut impl FnMut(Report)) -> Option<Self> {
+    fn give_back(self, emit: &mut impl FnMut(Report)) -> Option<Self> {
         if !self.loan.give_back().is_empty() {
             return Some(self);
         }
-        self.stuck.iter().filter_map(|(place, _)| self.loan.report(*place, None)).for_each(tell);
+        self.stuck.iter().filter_map(|(place, _)| self.loan.report(*place, None)).for_each(emit);
         None
     }
 }
 
 /// Works until the reflex is gone. What cannot be put back, and what can at last, is told.
-pub(super) fn run(queue: &Receiver<Work>, mut tell: impl FnMut(Report)) {
+pub(super) fn run(queue: &Receiver<Work>, mut emit: impl FnMut(Report)) {
     let mut slow: Option<(Instant, Arc<Candidate>)> = None;
     let mut owed: Retries<Owed> = Retries::new();
     loop {
@@ -92,14 +92,14 @@ pub(super) fn run(queue: &Receiver<Work>, mut tell: impl FnMut(Report)) {
                 // Who has less in all has no process that is large: it is not even looked for, on a CPU that the victim needs.
                 if bytes < LARGE_BYTES || !reap(&candidate, LARGE_BYTES) {
                     // One victim at a time: that of before has been left behind.
-                    slow = Some((Instant::now() + PATIENCE, candidate));
+                    slow = Some((Instant::now() + TIMEOUT, candidate));
                 }
             }
             Next::Value(Work::GiveBack(loan)) => {
                 let stuck = loan.give_back();
                 if !stuck.is_empty() {
                     let reports = stuck.iter().filter_map(|(place, errno)| loan.report(*place, Some(*errno)));
-                    reports.for_each(&mut tell);
+                    reports.for_each(&mut emit);
                     owed.add(Owed { loan, stuck }, Instant::now());
                 }
             }
@@ -108,14 +108,14 @@ pub(super) fn run(queue: &Receiver<Work>, mut tell: impl FnMut(Report)) {
             Next::Value(Work::ClosePods(pods)) => drop(pods),
             Next::Late => {
                 let now = Instant::now();
-                owed.attempt(now, |owed| owed.give_back(&mut tell));
+                owed.attempt(now, |owed| owed.give_back(&mut emit));
                 if let Some((_, candidate)) = slow.take_if(|(due, _)| *due <= now) {
                     reap(&candidate, 0);
                 }
             }
             Next::End => {
                 for owed in owed.into_all() {
-                    let _left = owed.give_back(&mut tell);
+                    let _left = owed.give_back(&mut emit);
                 }
                 return;
             }

@@ -15,22 +15,22 @@ use rustix::{event::EventfdFlags, io::Errno, mm::MlockAllFlags, rand::GetRandomF
 use super::{
     brake::{self, Braking},
     candidate::Candidate,
-    drain, gentle,
+    drain,
+    eviction_loop::{EvictionLoop, Wiring, now_ns},
+    fill_detector::{FillDetector, FillWaker},
+    graceful,
     hook::{self, HookProgram, Hooks, Job},
+    intents::EvictionIntents,
     levels::Levels,
     listener::{self, HELD_BACK, Listener},
     observer::{Counters, Observer, Queues, ReflexStats},
-    onset::{Alarm, Onset},
-    pledge::Pledges,
     queue::{self, queue},
     reap::{self, Work},
     rehearsal::{self, Rehearsal},
     report::Report,
     scheduling::Scheduling,
-    turn::{Turn, Wiring, now_ns},
 };
 use crate::{
-    config::PreKillHook,
     model::CgroupPath,
     policy::{
         engine::{Candidates, EngineSettings, Few, Outcome, Past, Reading},
@@ -46,7 +46,7 @@ use crate::{
 /// The process file system, in its usual place.
 const PROC: &str = "/proc";
 
-/// How many reports may wait for the teller. An eviction makes four, and one follows the other by milliseconds.
+/// How many reports may wait for the reports. An eviction makes four, and one follows the other by milliseconds.
 const REPORTS: usize = 64;
 
 /// How much may wait for the reaper.
@@ -59,7 +59,7 @@ const BRAKING: usize = 4;
 const HOOKS: usize = 1;
 
 /// How long the hook's thread is waited for at the end; it may be stuck in a program's file.
-const HOOK_FAREWELL: Duration = Duration::from_secs(2);
+const HOOK_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The threads' stacks: nothing here is deep.
 const STACK_BYTES: usize = 256 * 1024;
@@ -88,7 +88,7 @@ pub struct ReflexConfig {
     /// What is run before a victim is signalled, if anything; how long that is waited for the settings say.
     pub hook: Option<HookProgram>,
     /// Who is woken when what is left begins to fall fast, if anybody.
-    pub alarm: Option<Alarm>,
+    pub fill_waker: Option<FillWaker>,
 }
 
 impl Default for ReflexConfig {
@@ -104,7 +104,7 @@ impl Default for ReflexConfig {
             past: Vec::new(),
             armed: Vec::new(),
             hook: None,
-            alarm: None,
+            fill_waker: None,
         }
     }
 }
@@ -158,7 +158,7 @@ impl PreparedSet {
 
 /// What waits to be taken by the reflex; of a set and of settings only the newest counts.
 #[derive(Default)]
-pub(super) struct Mail {
+pub(super) struct Inbox {
     pub(super) set: Option<Box<PreparedSet>>,
     pub(super) settings: Option<EngineSettings>,
     /// Whether every threshold is to be armed, those of these settings too.
@@ -172,10 +172,10 @@ pub(super) struct Mail {
     pub(super) edges: Vec<Box<dyn EdgeSource>>,
 }
 
-impl fmt::Debug for Mail {
+impl fmt::Debug for Inbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { set, settings, is_to_arm, outcomes, pods, edges } = self;
-        f.debug_struct("Mail")
+        f.debug_struct("Inbox")
             .field("set", set)
             .field("settings", settings)
             .field("is_to_arm", is_to_arm)
@@ -189,9 +189,9 @@ impl fmt::Debug for Mail {
 /// What the reflex thread shares with its handle.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// The reflex only ever tries this lock: whoever holds it rings the bell after letting go.
-    pub(super) mail: Mutex<Mail>,
-    pub(super) bell: rustix::fd::OwnedFd,
+    /// The reflex only ever tries this lock: whoever holds it rings the waker after letting go.
+    pub(super) inbox: Mutex<Inbox>,
+    pub(super) waker: rustix::fd::OwnedFd,
     pub(super) stop: AtomicBool,
     /// The latest eviction for which nobody is to be asked to end any more; 0 if there was none.
     pub(super) withdrawn: AtomicU64,
@@ -201,27 +201,27 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
-            mail: Mutex::default(),
-            bell: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            inbox: Mutex::default(),
+            waker: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             stop: AtomicBool::new(false),
             withdrawn: AtomicU64::new(0),
             counters: Counters::default(),
         })
     }
 
-    fn ring(&self) {
+    fn wake(&self) {
         // It can only fail when the counter is full, and then the reflex is about to wake anyway.
-        let _rung = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        let _rung = rustix::io::write(&self.waker, &1_u64.to_ne_bytes());
     }
 
-    pub(super) fn post(&self, put: impl FnOnce(&mut Mail)) {
-        put(&mut self.mail.lock().unwrap_or_else(PoisonError::into_inner));
-        self.ring();
+    pub(super) fn post(&self, put: impl FnOnce(&mut Inbox)) {
+        put(&mut self.inbox.lock().unwrap_or_else(PoisonError::into_inner));
+        self.wake();
     }
 
     fn answer(&self, outcome: Outcome) {
-        self.post(|mail| {
-            if !mail.outcomes.push(outcome) {
+        self.post(|inbox| {
+            if !inbox.outcomes.push(outcome) {
                 tracing::error!(?outcome, "the eviction thread does not take what it asked for");
             }
         });
@@ -245,10 +245,10 @@ impl Reflex {
     /// Starts it. The listener is called on a thread of its own, in order, and may block; while it does, later reports
     /// wait, and those that find no room are counted in [`ReflexStats::reports_dropped`].
     ///
-    /// With `pledges` each eviction is written down before its signal. What the engine goes through is kept by that tap.
+    /// With `intents` each eviction is written down before its signal. What the engine goes through is kept by that tap.
     pub fn spawn(
         config: &ReflexConfig,
-        pledges: Option<Pledges>,
+        intents: Option<EvictionIntents>,
         edges: Vec<Box<dyn EdgeSource>>,
         tap: Option<Tap>,
         mut listener: impl Listener,
@@ -259,20 +259,20 @@ impl Reflex {
 
         let setup = ReflexError::Setup;
         let shared = Arc::new(Shared::new().map_err(setup)?);
-        let (teller, told) = queue::<Report>(REPORTS).map_err(setup)?;
+        let (reports, received) = queue::<Report>(REPORTS).map_err(setup)?;
         let (reaper, work) = queue::<Work>(WORK).map_err(setup)?;
         let (braker, braking) = queue::<Braking>(BRAKING).map_err(setup)?;
         let (hooker, jobs) = queue::<Job>(HOOKS).map_err(setup)?;
-        let hooks = Arc::new(Hooks::new(config.hook.clone(), Some(teller.clone())).map_err(setup)?);
-        let mut pledges = pledges;
-        let book = pledges.as_mut().and_then(Pledges::take_brakes);
-        let ended = pledges.as_ref().map(Pledges::ended);
+        let hooks = Arc::new(Hooks::new(config.hook.clone(), Some(reports.clone())).map_err(setup)?);
+        let mut intents = intents;
+        let book = intents.as_mut().and_then(EvictionIntents::take_brakes);
+        let ended = intents.as_ref().map(EvictionIntents::ended);
         // Before the senders, so that it is dropped after them if a thread does not start: it waits for the others.
         let mut reflex = Self {
             shared: Arc::clone(&shared),
             hooks: Arc::clone(&hooks),
             queues: Queues {
-                reports: told.depth(),
+                reports: received.depth(),
                 reaper: work.depth(),
                 brake: braking.depth(),
                 hook: jobs.depth(),
@@ -296,7 +296,7 @@ impl Reflex {
             // What is in no working set counts as available there, on whichever list it lies.
             MemoryAvailableSource::Kubelet => None,
         };
-        let (from_reap, from_brake) = (from_helper(&shared, &teller), from_helper(&shared, &teller));
+        let (from_reap, from_brake) = (from_helper(&shared, &reports), from_helper(&shared, &reports));
         let (mut drain, drainer) = lists.unzip();
         if let Some(drain) = &mut drain {
             // A victim of the process before this one may just have died.
@@ -307,52 +307,52 @@ impl Reflex {
             shared,
             available,
             levels,
-            teller,
+            reports,
             reaper,
             braker,
             hooker,
             hooks: Arc::clone(&hooks),
             edges,
             cpus,
-            pledges,
+            intents,
             seed: seed(),
             tap,
-            onset: Onset::new(config.alarm.clone()),
+            fill_detector: FillDetector::new(config.fill_waker.clone()),
         };
-        let mut turn = Turn::new(&config.settings, &config.past, &config.armed, wiring)?;
-        let mail = Arc::clone(&reflex.shared);
+        let mut turn = EvictionLoop::new(&config.settings, &config.past, &config.armed, wiring)?;
+        let inbox = Arc::clone(&reflex.shared);
         let (to_rehearse, rehearsed) = mpsc::channel();
         reflex.start("enforcer-tell", move || {
             for report in rehearsed {
                 listener.rehearse(report);
             }
-            listener::run(&told, listener, HELD_BACK, ended.as_deref(), |number, victim, is_recorded| {
-                let is_withdrawn = mail.withdrawn.load(Ordering::Acquire) == number;
-                mail.answer(gentle::ask(number, victim, is_recorded, is_withdrawn));
+            listener::run(&received, listener, HELD_BACK, ended.as_deref(), |number, victim, is_recorded| {
+                let is_withdrawn = inbox.withdrawn.load(Ordering::Acquire) == number;
+                inbox.answer(graceful::ask(number, victim, is_recorded, is_withdrawn));
             });
         })?;
         reflex.start("enforcer-reap", move || reap::run(&work, from_reap))?;
         if let Some(drainer) = drainer {
             reflex.start("enforcer-drain", move || drain::run(drainer))?;
         }
-        let mail = Arc::clone(&reflex.shared);
+        let inbox = Arc::clone(&reflex.shared);
         reflex.start("enforcer-brake", move || {
-            brake::run(&braking, book, |outcome| mail.answer(outcome), from_brake);
+            brake::run(&braking, book, |outcome| inbox.answer(outcome), from_brake);
         })?;
-        let mail = Arc::clone(&reflex.shared);
+        let inbox = Arc::clone(&reflex.shared);
         let (alive, hook_ended) = mpsc::channel();
         reflex.start("enforcer-hook", move || {
             // Dropped when it ends.
             let _alive = alive;
-            hook::run(&jobs, &hooks, |outcome| mail.answer(outcome));
+            hook::run(&jobs, &hooks, |outcome| inbox.answer(outcome));
         })?;
         reflex.hook_thread = reflex.threads.pop().map(|thread| (thread, hook_ended));
         let rehearsal = Rehearsal::prepare();
         reflex.start("enforcer-reflex", move || {
-            // With what the teller waits for the end of: it must not live as long as the turn.
+            // With what the reports waits for the end of: it must not live as long as the turn.
             rehearsal::note(rehearsal.and_then(move |mut rehearsal| {
                 let is_signalled = rehearsal.perform()?;
-                // The teller may have gone already, as at the end.
+                // The reports may have gone already, as at the end.
                 rehearsal.reports().for_each(|report| drop(to_rehearse.send(report)));
                 Ok(is_signalled)
             }));
@@ -368,37 +368,37 @@ impl Reflex {
     pub fn set_candidates(&self, candidates: Vec<Arc<Candidate>>) {
         let set = Box::new(PreparedSet::new(candidates));
         // One that the reflex has not taken yet is freed here.
-        self.shared.post(|mail| mail.set = Some(set));
+        self.shared.post(|inbox| inbox.set = Some(set));
     }
 
     /// Takes new settings; this also closes an open breaker, until the next kill would again be one too many.
     pub fn configure(&self, settings: EngineSettings) {
-        self.shared.post(|mail| mail.settings = Some(settings));
+        self.shared.post(|inbox| inbox.settings = Some(settings));
     }
 
     /// The same, and arms every threshold of these settings, also those that are crossed already.
     pub fn configure_armed(&self, settings: EngineSettings) {
-        self.shared.post(|mail| {
-            mail.settings = Some(settings);
-            mail.is_to_arm = true;
+        self.shared.post(|inbox| {
+            inbox.settings = Some(settings);
+            inbox.is_to_arm = true;
         });
     }
 
     /// Takes another program that is run before a victim is signalled, or none.
-    pub fn set_hook(&self, hook: Option<&PreKillHook>) {
-        self.hooks.configure(hook.map(|hook| hook.program.clone()));
+    pub fn set_hook(&self, program: Option<HookProgram>) {
+        self.hooks.configure(program);
     }
 
     /// Has it woken by one more edge source, from now on until that is gone.
     pub fn add_edges(&self, source: Box<dyn EdgeSource>) {
-        self.shared.post(|mail| mail.edges.push(source));
+        self.shared.post(|inbox| inbox.edges.push(source));
     }
 
     /// Takes the files of kubepods, from now on until those of another one are given: by them
     /// `allocatableMemory.available` is measured.
     pub fn set_kubepods(&self, pods: PodsMemory) {
         // One that the reflex has not taken yet is closed here.
-        self.shared.post(|mail| mail.pods = Some(Box::new(pods)));
+        self.shared.post(|inbox| inbox.pods = Some(Box::new(pods)));
     }
 
     /// What it has done so far.
@@ -441,7 +441,7 @@ impl Reflex {
 
     fn halt(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.shared.ring();
+        self.shared.wake();
         self.hooks.cut(u64::MAX);
         let mut threads = std::mem::take(&mut self.threads).into_iter().rev();
         // The reflex itself, which gives the others their work; then the hook's.
@@ -449,7 +449,7 @@ impl Reflex {
             crate::threads::join(reflex);
         }
         if let Some((thread, ended)) = self.hook_thread.take() {
-            if ended.recv_timeout(HOOK_FAREWELL) == Err(RecvTimeoutError::Disconnected) {
+            if ended.recv_timeout(HOOK_DRAIN_TIMEOUT) == Err(RecvTimeoutError::Disconnected) {
                 crate::threads::join(thread);
             } else {
                 tracing::error!("preKillHook does not come to its end, and is not waited for");
@@ -462,12 +462,12 @@ impl Reflex {
     }
 }
 
-/// How a helper thread has something told.
-fn from_helper(shared: &Arc<Shared>, teller: &Teller) -> impl FnMut(Report) + Send + use<> {
-    let (shared, teller) = (Arc::clone(shared), teller.clone());
+/// How a helper thread has something received.
+fn from_helper(shared: &Arc<Shared>, reports: &ReportSender) -> impl FnMut(Report) + Send + use<> {
+    let (shared, reports) = (Arc::clone(shared), reports.clone());
     move |report| {
         shared.counters.reports.fetch_add(1, Ordering::Relaxed);
-        if teller.offer(report).is_err() {
+        if reports.offer(report).is_err() {
             shared.counters.reports_dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -500,7 +500,7 @@ fn seed() -> u128 {
     }
 }
 
-pub(super) type Teller = queue::Sender<Report>;
+pub(super) type ReportSender = queue::Sender<Report>;
 pub(super) type Reaper = queue::Sender<Work>;
 pub(super) type Braker = queue::Sender<Braking>;
 pub(super) type Hooker = queue::Sender<Job>;

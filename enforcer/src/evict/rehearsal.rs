@@ -17,14 +17,14 @@ use rustix::{fs::MemfdFlags, time::ClockId};
 use super::{
     brake::Braking,
     candidate::{Brake, Candidate, Identity, Owner, Target},
+    eviction_loop::{EvictionLoop, Wiring, now_ns},
+    fill_detector::FillDetector,
     hook::{Hooks, Job},
     levels::Levels,
-    onset::Onset,
     queue::{Next, Receiver, queue},
     reap::Work,
     reflex::{PreparedSet, Shared},
     report::Report,
-    turn::{Turn, Wiring, now_ns},
 };
 use crate::{
     cgroup::{CgroupDir, Guard, Origin},
@@ -49,7 +49,7 @@ const ROOM: usize = 64;
 
 const MS: u64 = 1_000_000;
 
-/// A soft threshold's grace period, and a pod's: as short as they can be told apart from none.
+/// A soft threshold's grace period, and a pod's: as short as they can be received apart from none.
 const GRACE_MS: u64 = 1;
 
 /// A node with nothing left, one with less than the soft threshold, and one with plenty.
@@ -89,14 +89,14 @@ fn thresholds() -> [Threshold; 4] {
 /// What goes through a rehearsal is what will in earnest: a turn with its recorder and its helpers' queues, of which nobody
 /// takes anything.
 pub(super) struct Rehearsal {
-    turn: Turn,
+    turn: EvictionLoop,
     shared: Arc<Shared>,
     meminfo: OwnedFd,
     load: OwnedFd,
     victim: Arc<Candidate>,
     /// What the victim is charged for.
     current: OwnedFd,
-    told: Receiver<Report>,
+    received: Receiver<Report>,
     /// The files of kubepods, with nothing left and with all.
     pods: [Option<Box<PodsMemory>>; 2],
     /// As long as there are receivers, there is room for what is sent.
@@ -119,7 +119,7 @@ impl Rehearsal {
             ..EngineSettings::default()
         };
         let shared = Arc::new(Shared::new()?);
-        let (teller, told) = queue(ROOM)?;
+        let (reports, received) = queue(ROOM)?;
         let (reaper, work) = queue(ROOM)?;
         let (braker, braking) = queue(ROOM)?;
         let (hooker, jobs) = queue(ROOM)?;
@@ -127,35 +127,35 @@ impl Rehearsal {
             shared: Arc::clone(&shared),
             available,
             levels: Levels::new(Ok(Tasks::of(load.try_clone()?, file(MOST_TASKS)?)), None),
-            teller,
+            reports,
             reaper,
             braker,
             hooker,
             hooks: Arc::new(Hooks::new(None, None)?),
             edges: Vec::new(),
             cpus: 1,
-            pledges: None,
+            intents: None,
             seed: 0,
-            tap: Some(Tap::to_nobody()?),
-            onset: Onset::new(None),
+            tap: Some(Tap::unwatched()?),
+            fill_detector: FillDetector::new(None),
         };
-        let turn = Turn::new(&settings, &[], &thresholds, wiring).map_err(io::Error::other)?;
+        let turn = EvictionLoop::new(&settings, &[], &thresholds, wiring).map_err(io::Error::other)?;
         let charged = charge(VICTIM_BYTES)?;
         let current = charged.current.try_clone()?;
         let (victim, next) = (Arc::new(decoy(VICTIM, charged)?), Arc::new(decoy("next", charge(2_048)?)?));
         let set = Box::new(PreparedSet::new(vec![Arc::clone(&victim), next]));
-        shared.post(|mail| mail.set = Some(set));
+        shared.post(|inbox| inbox.set = Some(set));
         let pods = [Some(pods(LIMIT_BYTES)?), Some(pods(0)?)];
         let helpers = (work, braking, jobs);
-        Ok(Box::new(Self { turn, shared, meminfo, load, victim, current, told, pods, helpers }))
+        Ok(Box::new(Self { turn, shared, meminfo, load, victim, current, received, pods, helpers }))
     }
 
     /// Rehearses an eviction of each kind, on the thread that it is for. Whether the victim was killed each time.
     pub(super) fn perform(&mut self) -> io::Result<bool> {
-        self.turn.take_mail();
+        self.turn.drain_inbox();
         self.turn.look();
         let killed = [self.hard()?, self.soft()?, self.pids()?, self.allocatable()?];
-        self.turn.wake_teller();
+        self.turn.wake_report_thread();
         Ok(killed == [true; 4])
     }
 
@@ -196,10 +196,10 @@ impl Rehearsal {
         self.turn.look();
         if let (Some(number), _) = self.turn.under_way() {
             let outcome = Outcome::Terminated { number, now_ns: now_ns(ClockId::Boottime) };
-            self.shared.post(|mail| {
-                let _fits = mail.outcomes.push(outcome);
+            self.shared.post(|inbox| {
+                let _fits = inbox.outcomes.push(outcome);
             });
-            self.turn.take_mail();
+            self.turn.drain_inbox();
         }
         thread::sleep(Duration::from_millis(2 * GRACE_MS));
         self.turn.look();
@@ -220,12 +220,12 @@ impl Rehearsal {
 
     fn allocatable(&mut self) -> io::Result<bool> {
         let [short, plenty] = self.pods.each_mut().map(Option::take);
-        self.shared.post(|mail| mail.pods = short);
-        self.turn.take_mail();
+        self.shared.post(|inbox| inbox.pods = short);
+        self.turn.drain_inbox();
         self.turn.look();
         self.die()?;
-        self.shared.post(|mail| mail.pods = plenty);
-        self.turn.take_mail();
+        self.shared.post(|inbox| inbox.pods = plenty);
+        self.turn.drain_inbox();
         self.turn.look();
         self.revive()
     }
@@ -255,9 +255,9 @@ impl Rehearsal {
         Ok(was_killed)
     }
 
-    /// What was reported meanwhile, for whoever is to rehearse what is told of an eviction.
+    /// What was reported meanwhile, for whoever is to rehearse what is received of an eviction.
     pub(super) fn reports(&self) -> impl Iterator<Item = Report> {
-        std::iter::from_fn(|| match self.told.next_until(Some(Instant::now())) {
+        std::iter::from_fn(|| match self.received.next_until(Some(Instant::now())) {
             Next::Value(report) => Some(report),
             Next::Late | Next::End => None,
         })

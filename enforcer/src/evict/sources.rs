@@ -51,11 +51,11 @@ impl Sources {
         epoll: &OwnedFd,
         place: u64,
         ready: Readiness,
-        tell: &mut dyn FnMut(Edge),
+        emit: &mut dyn FnMut(Edge),
     ) {
         let Some(place) = usize::try_from(place).ok().and_then(|place| self.0.get_mut(place)) else { return };
         let Place::Live(source) = place else { return };
-        match source.drain(ready, tell) {
+        match source.drain(ready, emit) {
             SourceState::Live => {}
             SourceState::Gone => {
                 let _unwatched = epoll::delete(epoll, source.fd());

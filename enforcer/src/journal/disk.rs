@@ -184,7 +184,7 @@ pub(super) fn open(
         lost.extend((inherited < began).then_some(inherited..began));
     }
     // It is told by the start, and is no loss of the present process.
-    store.set_told_lost(lost);
+    store.set_reported_lost(lost);
     let began = began.min(store.next());
     recovered.from_tail = u64::try_from(pending.len()).unwrap_or(u64::MAX);
     // Before the sign of an orderly end is taken away, the tail says where this log goes on: a kill in between must not

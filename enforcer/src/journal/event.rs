@@ -1,8 +1,21 @@
 use std::fmt;
 
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::nearest::nearest;
+
+/// Counts what is appended to a journal and what is lost of it. Called by whoever appends, so it must not block.
+pub trait Observer: fmt::Debug + Send + Sync {
+    /// An event is being appended; `namespace` is that of the pod that it is about, if any.
+    fn on_event(&self, kind: EventType, namespace: Option<&str>, data: &Value);
+
+    /// That many events left the log before a reader had read them.
+    fn on_lost_to_reader(&self, events: u64);
+
+    /// That many events left memory before the disk took them.
+    fn on_lost_by_disk(&self, events: u64);
+}
 
 macro_rules! event_types {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
@@ -138,7 +151,7 @@ pub struct Event {
     /// The pod as `namespace/name`, or the node's name.
     pub subject: Subject,
     /// The payload, an object with camelCase keys.
-    pub data: serde_json::Value,
+    pub data: Value,
 }
 
 /// Whom an event is about.

@@ -61,11 +61,11 @@ impl Kmsg {
 
     /// Says that the disk takes nothing from now on.
     pub(super) fn trouble(&mut self, error: &anyhow::Error) {
-        self.put(&told(&format!("{error:#}: what happens is kept in memory, and the newest only")));
+        self.put(&reported(&format!("{error:#}: what happens is kept in memory, and the newest only")));
     }
 
     /// Writes a line for each of those that is worth one, if it has not looked at it before.
-    pub(super) fn tell(&mut self, records: &[Kept], now: Instant) {
+    pub(super) fn emit(&mut self, records: &[Kept], now: Instant) {
         for record in records {
             if record.sequence <= self.seen {
                 continue;
@@ -119,10 +119,10 @@ fn line(record: &Kept, kind: EventType, left_out: u64) -> String {
     if left_out > 0 {
         text.push_str(&format!(" ({left_out} such lines before it were left out)"));
     }
-    told(&text)
+    reported(&text)
 }
 
-fn told(text: &str) -> String {
+fn reported(text: &str) -> String {
     // Names are others', and a line end would be a line of its own.
     let clean = text.chars().map(|char| if char.is_control() { '?' } else { char });
     let clean: String = clean.take(MAX_MESSAGE_CHARS).collect();
@@ -163,13 +163,13 @@ mod tests {
         let mut kinds = vec![EventType::PodAdded, EventType::OomIncident, EventType::EvictionDecided];
         kinds.extend([EventType::EvictionSignalled; 20]);
         let records = records(&kinds);
-        kmsg.tell(&records, now);
-        kmsg.tell(&records, now + REFILL);
+        kmsg.emit(&records, now);
+        kmsg.emit(&records, now + REFILL);
         assert_eq!(lines.lock().unwrap().len(), 10, "each is looked at once");
         assert_eq!(kmsg.seen(), 23);
         let mut later = records[5].clone();
         later.sequence = 24;
-        kmsg.tell(&[later], now + REFILL * 2);
+        kmsg.emit(&[later], now + REFILL * 2);
         let lines = lines.lock().unwrap();
         assert_eq!(lines.len(), 11);
         for line in &*lines {

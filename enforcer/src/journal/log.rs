@@ -5,7 +5,7 @@ mod reader;
 use std::{
     collections::VecDeque,
     fmt,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -15,10 +15,9 @@ use tokio::sync::watch;
 use ulid::{Generator, Ulid};
 
 use super::{
-    Cursor, Event, EventType, Filter, Subject, disk::Disk, record::Kept, retention::Limits, tail::Tail,
-    trouble::Trouble,
+    Cursor, Event, EventType, Filter, Observer, Subject, disk::Disk, record::Kept, retention::Limits,
+    tail::Tail, trouble::Trouble,
 };
-use crate::metrics::Counts;
 
 use self::envelope::Envelope;
 pub(super) use self::reader::read_segments;
@@ -58,7 +57,8 @@ pub(super) struct Shared {
     pub(super) trouble: Mutex<Trouble>,
     /// How much the disk keeps.
     limits: Mutex<Limits>,
-    pub(super) counts: Counts,
+    /// Who counts what is appended and lost, once it is known.
+    observer: OnceLock<Arc<dyn Observer>>,
 }
 
 /// Where a log on a disk goes on.
@@ -189,7 +189,7 @@ impl Journal {
                 disk,
                 trouble: Mutex::default(),
                 limits: Mutex::new(limits),
-                counts: Counts::default(),
+                observer: OnceLock::new(),
             }),
         }
     }
@@ -203,7 +203,9 @@ impl Journal {
             Subject::Node => None,
             Subject::Pod(pod) => Some(pod.namespace.as_str()),
         };
-        shared.counts.observe(kind, namespace, &data);
+        if let Some(observer) = shared.observer.get() {
+            observer.on_event(kind, namespace, &data);
+        }
         // As far as it can be done before, it is: others append too.
         let payload = envelope::payload(&data);
         let now = jiff::Timestamp::now();
@@ -235,10 +237,18 @@ impl Journal {
         self.shared.work.notify_all();
     }
 
-    /// What was counted of the events that were appended, for whoever counts beside them too.
+    /// Reports each event that is appended from now on, and each loss, to the observer. The first observer stays.
     #[must_use]
-    pub fn counts(&self) -> &Counts {
-        &self.shared.counts
+    pub fn observed_by(self, observer: Arc<dyn Observer>) -> Self {
+        let _first = self.shared.observer.get_or_init(|| observer);
+        self
+    }
+
+    /// Notes that a reader missed that many events: they left the log before it had read them.
+    pub fn note_lost_to_reader(&self, events: u64) {
+        if let Some(observer) = self.shared.observer.get() {
+            observer.on_lost_to_reader(events);
+        }
     }
 
     /// What its segments take on the disk, and how many events wait for it.
@@ -346,6 +356,13 @@ impl Journal {
 }
 
 impl Shared {
+    /// Notes that many events that left memory before the disk took them.
+    pub(super) fn note_lost(&self, events: u64) {
+        if let Some(observer) = self.observer.get() {
+            observer.on_lost_by_disk(events);
+        }
+    }
+
     pub(super) fn log(&self) -> MutexGuard<'_, Log> {
         // A panic cannot leave the log between two states: each field is changed after the last step that may fail.
         self.log.lock().unwrap_or_else(PoisonError::into_inner)

@@ -115,7 +115,7 @@ pub(super) struct Store {
     /// How many events came never.
     lost: u64,
     /// Events that will never come either, and that the start has told of.
-    told_lost: Vec<Range<u64>>,
+    reported_lost: Vec<Range<u64>>,
     /// The last segment of a process before, if its index could not be made whole: the disk was full.
     unrepaired: Option<Arc<Segment>>,
     /// Events of these sequences are in that one, and no reader finds them there.
@@ -177,8 +177,8 @@ impl Store {
     }
 
     /// Those will never come, and are no loss that [`Self::take_lost`] tells.
-    pub(super) fn set_told_lost(&mut self, lost: Vec<Range<u64>>) {
-        self.told_lost = lost;
+    pub(super) fn set_reported_lost(&mut self, lost: Vec<Range<u64>>) {
+        self.reported_lost = lost;
     }
 
     /// Events that are on the disk, and that no reader finds there for now.
@@ -238,11 +238,11 @@ impl Store {
 
     /// How many events were given up before that one, which is the next, and nobody has told of.
     fn lost_before(&self, first: u64) -> u64 {
-        let told = self.told_lost.iter().map(|told| {
-            let (from, to) = (told.start.max(self.next), told.end.min(first));
+        let reported = self.reported_lost.iter().map(|reported| {
+            let (from, to) = (reported.start.max(self.next), reported.end.min(first));
             to.saturating_sub(from)
         });
-        first.saturating_sub(self.next).saturating_sub(told.sum())
+        first.saturating_sub(self.next).saturating_sub(reported.sum())
     }
 
     /// Makes the index whole that a start on a full or read-only disk could not. Later nobody would: a start looks at the

@@ -50,13 +50,13 @@ impl Shared {
             let message = format!(
                 "the journal cannot be written: the newest events are kept in memory, and are lost with the power: {error:#}"
             );
-            tell(self, EventType::DegradedEntered, json!({"what": "journal", "message": message}));
+            emit(self, EventType::DegradedEntered, json!({"what": "journal", "message": message}));
         }
     }
 
     /// That part of the disk works, and so many events were given up before.
     pub(super) fn trouble_ends(self: &Arc<Self>, part: Part, lost: u64) {
-        self.counts.lost_by_journal(lost);
+        self.note_lost(lost);
         let lost = {
             let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
             let was_any = trouble.is_any();
@@ -77,10 +77,10 @@ impl Shared {
             }
         };
         let data = json!({"what": "journal", "message": message, "lostEvents": lost});
-        tell(self, EventType::DegradedLeft, data);
+        emit(self, EventType::DegradedLeft, data);
     }
 }
 
-fn tell(shared: &Arc<Shared>, kind: EventType, data: serde_json::Value) {
+fn emit(shared: &Arc<Shared>, kind: EventType, data: serde_json::Value) {
     Journal { shared: Arc::clone(shared) }.append(Event { kind, subject: Subject::Node, data });
 }

@@ -129,7 +129,7 @@ impl Writer {
         }
         if self.retry.is_some() {
             let from = self.kmsg.seen().max(self.shared.settled());
-            self.kmsg.tell(&self.shared.behind(from), Instant::now());
+            self.kmsg.emit(&self.shared.behind(from), Instant::now());
         }
         true
     }

@@ -14,7 +14,7 @@ use super::{
     names::Names,
     pending::{Begun, Pending},
 };
-use crate::journal::EventType;
+use crate::journal::{EventType, Observer};
 
 /// How many namespaces are told apart; the others are one.
 pub(super) const NAMESPACES: usize = 20;
@@ -30,8 +30,7 @@ const NEVER: u64 = u64::MAX;
 
 /// Everything that is counted; clones share it.
 ///
-/// The journal carries it, and counts each event that is appended. Who learns something that no event tells notes it here
-/// too.
+/// It observes the journal, and counts each event that is appended. What no event says is noted here directly.
 #[derive(Clone, Debug, Default)]
 pub struct Counts(pub(super) Arc<Counted>);
 
@@ -118,9 +117,8 @@ pub(super) fn oom_place(namespace: usize, scope: Scope, survived: Survived) -> u
     (namespace * Scope::ALL.len() + scope.place()) * Survived::ALL.len() + survived.place()
 }
 
-impl Counts {
-    /// Takes in an event that is being appended; `namespace` is that of the pod that it is about, if it is about one.
-    pub(crate) fn observe(&self, kind: EventType, namespace: Option<&str>, data: &Value) {
+impl Observer for Counts {
+    fn on_event(&self, kind: EventType, namespace: Option<&str>, data: &Value) {
         let counted = &*self.0;
         if let Some(written) = counted.written.get(kind as usize) {
             written.fetch_add(1, Ordering::Relaxed);
@@ -148,16 +146,16 @@ impl Counts {
         }
     }
 
-    /// So many events went from the log before a reader had read them.
-    pub(crate) fn lost_to_reader(&self, events: u64) {
+    fn on_lost_to_reader(&self, events: u64) {
         self.0.lost_to_readers.fetch_add(events, Ordering::Relaxed);
     }
 
-    /// So many events went from memory before the disk took them.
-    pub(crate) fn lost_by_journal(&self, events: u64) {
+    fn on_lost_by_disk(&self, events: u64) {
         self.0.lost_by_journal.fetch_add(events, Ordering::Relaxed);
     }
+}
 
+impl Counts {
     /// So many more records of the eBPF programs were lost at that stage.
     pub(crate) fn lost_by_programs(&self, stage: &str, lost: u64) {
         let mut stages = self.0.lost_by_programs.iter().zip(drops::NAMES);

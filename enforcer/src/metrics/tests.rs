@@ -1,6 +1,10 @@
 #![expect(clippy::float_cmp, reason = "what is counted here is whole, and what is divided is exact")]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Deref,
+    sync::Arc,
+};
 
 use serde_json::{Value, json};
 
@@ -9,7 +13,7 @@ use super::{
     *,
 };
 use crate::{
-    journal::{Event, EventType, Journal, Subject},
+    journal::{Event, EventType, Journal, Observer as _, Subject},
     model::{PodName, QosClass},
 };
 
@@ -144,15 +148,36 @@ fn gauges() -> Gauges {
     }
 }
 
-fn read(journal: &Journal) -> Read {
+fn read(journal: &Counted) -> Read {
     Read::of(&expose(journal.counts(), gauges()).unwrap())
 }
 
-fn journal() -> Journal {
-    Journal::new("n", "b")
+/// A journal and what is counted of it.
+struct Counted {
+    journal: Journal,
+    counts: Counts,
 }
 
-fn tell(journal: &Journal, kind: EventType, namespace: Option<&str>, data: Value) {
+impl Counted {
+    fn counts(&self) -> &Counts {
+        &self.counts
+    }
+}
+
+impl Deref for Counted {
+    type Target = Journal;
+
+    fn deref(&self) -> &Journal {
+        &self.journal
+    }
+}
+
+fn journal() -> Counted {
+    let counts = Counts::default();
+    Counted { journal: Journal::new("n", "b").observed_by(Arc::new(counts.clone())), counts }
+}
+
+fn emit(journal: &Journal, kind: EventType, namespace: Option<&str>, data: Value) {
     let pod = |namespace: &str| PodName { namespace: namespace.into(), name: "p".into() };
     let subject = namespace.map_or(Subject::Node, |namespace| Subject::Pod(pod(namespace)));
     journal.append(Event { kind, subject, data });
@@ -192,7 +217,7 @@ fn every_family_is_there_at_once_and_every_counter_at_0() {
 #[test]
 fn a_pods_namespace_has_its_counters_before_anything_happens_in_it() {
     let journal = journal();
-    tell(&journal, EventType::PodAdded, Some("shop"), json!({"qosClass": "Burstable"}));
+    emit(&journal, EventType::PodAdded, Some("shop"), json!({"qosClass": "Burstable"}));
     let read = read(&journal);
     for row in [
         r#"enforcer_evictions_total{signal="memory.available",qos="Burstable",namespace="shop",method="sigkill",outcome="completed"}"#,
@@ -207,23 +232,23 @@ fn a_pods_namespace_has_its_counters_before_anything_happens_in_it() {
 #[test]
 fn an_eviction_is_counted_with_its_course() {
     let journal = journal();
-    let tell = |kind, data| tell(&journal, kind, Some("shop"), data);
-    tell(
+    let emit = |kind, data| emit(&journal, kind, Some("shop"), data);
+    emit(
         EventType::EvictionDecided,
         json!({"evictionId": "1", "dryRun": false, "signal": "memory.available", "victim": {"qosClass": "BestEffort"},
                "evictedBefore": 1}),
     );
-    tell(EventType::EvictionSignalled, json!({"evictionId": "1", "sent": "SIGTERM"}));
-    tell(EventType::EvictionSignalled, json!({"evictionId": "1", "sent": "SIGKILL"}));
-    tell(
+    emit(EventType::EvictionSignalled, json!({"evictionId": "1", "sent": "SIGTERM"}));
+    emit(EventType::EvictionSignalled, json!({"evictionId": "1", "sent": "SIGKILL"}));
+    emit(
         EventType::EvictionCompleted,
         json!({"evictionId": "1", "signal": "memory.available", "crossedToDecidedMs": 2.0, "crossedToTerminatedMs": 5.0,
                "crossedToSignalledMs": 900.0, "crossedToDeadMs": 1005.0, "crossedToMemoryBackMs": 1012.5,
                "predictedFreedBytes": 1000, "freedBytes": 900}),
     );
     // Of one that was decided before a restart little is known.
-    tell(EventType::EvictionFailed, json!({"evictionId": "0", "reason": "interrupted"}));
-    tell(
+    emit(EventType::EvictionFailed, json!({"evictionId": "0", "reason": "interrupted"}));
+    emit(
         EventType::EvictionDecided,
         json!({"evictionId": "2", "dryRun": true, "signal": "pid.available", "victim": {"qosClass": "Guaranteed"}}),
     );
@@ -263,12 +288,12 @@ fn an_eviction_is_counted_with_its_course() {
 }
 
 #[test]
-fn what_an_operator_ordered_is_told_apart() {
+fn what_an_operator_ordered_is_reported_apart() {
     let journal = journal();
     let decided = json!({"evictionId": "1", "dryRun": false, "decidedBy": "operator", "victim": {"qosClass": "Burstable"}});
-    tell(&journal, EventType::EvictionDecided, Some("a"), decided);
-    tell(&journal, EventType::EvictionSignalled, Some("a"), json!({"evictionId": "1", "sent": "SIGTERM"}));
-    tell(&journal, EventType::EvictionCompleted, Some("a"), json!({"evictionId": "1"}));
+    emit(&journal, EventType::EvictionDecided, Some("a"), decided);
+    emit(&journal, EventType::EvictionSignalled, Some("a"), json!({"evictionId": "1", "sent": "SIGTERM"}));
+    emit(&journal, EventType::EvictionCompleted, Some("a"), json!({"evictionId": "1"}));
     let row = r#"enforcer_evictions_total{signal="operator",qos="Burstable",namespace="a",method="sigterm",outcome="completed"}"#;
     assert_eq!(read(&journal).get(row), 1.0);
 }
@@ -281,27 +306,27 @@ fn each_process_that_the_kernel_killed_is_counted_once() {
     sharer["sharesMemoryWith"] = json!(7);
     // A group kill of one container, and a child of another whose init lives on.
     let victims = json!([victim("web", false), victim("web", true), victim("db", false), sharer]);
-    tell(
+    emit(
         &journal,
         EventType::OomIncident,
         Some("shop"),
         json!({"scope": "pod", "kills": 3, "victims": victims}),
     );
-    tell(
+    emit(
         &journal,
         EventType::OomIncident,
         None,
         json!({"scope": "system", "kills": 1, "victims": [{"comm": "x"}]}),
     );
     // Killed as a group, without a process of its own that is the first.
-    tell(
+    emit(
         &journal,
         EventType::OomIncident,
         Some("shop"),
         json!({"scope": "container", "victims": [victim("web", false)], "counters": {"oomKill": 2, "oomGroupKill": 1}}),
     );
     let reconstructed = json!({"kills": 2, "victims": [], "namespace": "shop"});
-    tell(&journal, EventType::OomIncident, Some("shop"), reconstructed);
+    emit(&journal, EventType::OomIncident, Some("shop"), reconstructed);
     let read = read(&journal);
     let kills = |scope: &str, namespace: &str, survived: &str| {
         read.get(&format!(
@@ -318,20 +343,20 @@ fn each_process_that_the_kernel_killed_is_counted_once() {
 fn hostile_namespaces_are_bounded_and_their_labels_escaped() {
     let journal = journal();
     let hostile = "a\"b\\c\nd{}";
-    tell(
+    emit(
         &journal,
         EventType::OomIncident,
         None,
         json!({"scope": "container", "victims": [{"namespace": hostile}]}),
     );
-    tell(&journal, EventType::OomIncident, None, json!({"victims": [{"namespace": "x".repeat(10_000)}]}));
+    emit(&journal, EventType::OomIncident, None, json!({"victims": [{"namespace": "x".repeat(10_000)}]}));
     for number in 0..1_000 {
         let namespace = format!("tenant-{number}");
-        tell(&journal, EventType::PodAdded, Some(&namespace), json!({"qosClass": "Guaranteed"}));
-        tell(&journal, EventType::PodAdded, Some(&namespace), json!({"qosClass": namespace}));
-        tell(&journal, EventType::EvictionCompleted, Some(&namespace), json!({"signal": namespace}));
-        tell(&journal, EventType::DegradedEntered, None, json!({"what": namespace, "place": namespace}));
-        tell(&journal, EventType::SourceUp, None, json!({"source": namespace}));
+        emit(&journal, EventType::PodAdded, Some(&namespace), json!({"qosClass": "Guaranteed"}));
+        emit(&journal, EventType::PodAdded, Some(&namespace), json!({"qosClass": namespace}));
+        emit(&journal, EventType::EvictionCompleted, Some(&namespace), json!({"signal": namespace}));
+        emit(&journal, EventType::DegradedEntered, None, json!({"what": namespace, "place": namespace}));
+        emit(&journal, EventType::SourceUp, None, json!({"source": namespace}));
     }
     let text = expose(journal.counts(), gauges()).unwrap();
     assert!(text.contains(r#"namespace="a\"b\\c\nd{}""#), "{text}");
@@ -351,34 +376,34 @@ fn hostile_namespaces_are_bounded_and_their_labels_escaped() {
 }
 
 #[test]
-fn sources_and_degradations_are_as_they_were_told_last() {
+fn sources_and_degradations_are_as_they_were_reported_last() {
     let journal = journal();
-    tell(&journal, EventType::SourceUp, None, json!({"source": "static"}));
+    emit(&journal, EventType::SourceUp, None, json!({"source": "static"}));
     journal.counts().source_was_read("static", 1_500);
-    tell(&journal, EventType::DegradedEntered, None, json!({"what": "bpffs", "message": "m"}));
-    tell(&journal, EventType::DegradedEntered, None, json!({"what": "limits", "place": "/a"}));
-    tell(&journal, EventType::DegradedLeft, None, json!({"what": "limits", "place": "/a"}));
-    tell(&journal, EventType::DegradedEntered, None, json!({"what": "recordsLost"}));
-    tell(&journal, EventType::DegradedEntered, Some("shop"), json!({"what": "protect"}));
+    emit(&journal, EventType::DegradedEntered, None, json!({"what": "bpffs", "message": "m"}));
+    emit(&journal, EventType::DegradedEntered, None, json!({"what": "limits", "place": "/a"}));
+    emit(&journal, EventType::DegradedLeft, None, json!({"what": "limits", "place": "/a"}));
+    emit(&journal, EventType::DegradedEntered, None, json!({"what": "recordsLost"}));
+    emit(&journal, EventType::DegradedEntered, Some("shop"), json!({"what": "protect"}));
     let now = read(&journal);
     assert_eq!(now.get(r#"enforcer_source_up{source="static"}"#), 1.0);
     assert_eq!(now.get(r#"enforcer_source_last_sync_timestamp_seconds{source="static"}"#), 1.5);
     assert_eq!(now.get(r#"enforcer_degraded{reason="bpffs"}"#), 1.0);
     assert_eq!(now.get(r#"enforcer_degraded{reason="limits"}"#), 0.0);
     assert_eq!(now.rows.keys().filter(|row| row.starts_with("enforcer_degraded")).count(), 2);
-    tell(&journal, EventType::SourceDown, None, json!({"source": "static"}));
+    emit(&journal, EventType::SourceDown, None, json!({"source": "static"}));
     assert_eq!(read(&journal).get(r#"enforcer_source_up{source="static"}"#), 0.0);
 }
 
 #[test]
-fn losses_sinks_and_what_lies_ahead_are_told() {
+fn losses_sinks_and_what_lies_ahead_are_reported() {
     let journal = journal();
     let counts: &Counts = journal.counts();
     for (stage, lost) in [("stall", 3), ("edge", 3), ("stall", 1), ("of another version", 9)] {
         counts.lost_by_programs(stage, lost);
     }
-    counts.lost_by_journal(2);
-    counts.lost_to_reader(9);
+    counts.on_lost_by_disk(2);
+    counts.on_lost_to_reader(9);
     counts.set_left_ns(Level::Hard, Some(2_500_000_000));
     let sink = SinkState {
         name: "journald",
@@ -410,7 +435,7 @@ fn events_that_make_no_sense_are_counted_as_events_alone() {
             json!(null),
             json!({"victims": 3, "kills": -1, "what": [], "crossedToDeadMs": -5.0, "crossedToSignalledMs": 1e300}),
         ] {
-            tell(&journal, *kind, None, data);
+            emit(&journal, *kind, None, data);
         }
     }
     let read = read(&journal);

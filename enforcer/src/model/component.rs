@@ -68,7 +68,7 @@ mod tests {
     use super::NodeComponent;
 
     #[test]
-    fn units_and_programs_are_told_apart() {
+    fn units_and_programs_are_reported_apart() {
         let executable = |name: &str| NodeComponent::Executable(name.to_owned());
         let unit = |name: &str| NodeComponent::Unit(name.to_owned());
         assert_eq!(NodeComponent::parse("kubelet"), Ok(executable("kubelet")));

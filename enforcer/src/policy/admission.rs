@@ -10,7 +10,7 @@ use crate::model::{Node, Pod, PodName, QosClass, TaintEffect};
 use self::amounts::{Allocatable, Amounts};
 use super::{
     Settings, critical,
-    preemption::{self, NoVictims, Requirement, Requirements, Standing},
+    preemption::{self, NoVictims, RequestedBack, Requirement, Requirements},
     qos,
     threshold::NodeCondition,
 };
@@ -146,12 +146,12 @@ struct Running<'pod> {
     pod: &'pod Pod,
     amounts: Amounts,
     /// Made when a critical pod first asks for it.
-    standing: OnceCell<Standing>,
+    standing: OnceCell<RequestedBack>,
 }
 
 impl Running<'_> {
-    fn standing(&self) -> &Standing {
-        self.standing.get_or_init(|| Standing::of(self.pod))
+    fn standing(&self) -> &RequestedBack {
+        self.standing.get_or_init(|| RequestedBack::of(self.pod))
     }
 }
 

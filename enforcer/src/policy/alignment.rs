@@ -20,7 +20,7 @@ pub use self::{
     aligner::{Aligner, Weighed},
     band::Band,
 };
-use super::{oom_score, rank::MemoryStanding};
+use super::{oom_score, rank::MemoryRankKey};
 
 /// `oomScorePolicy`: what the scores of containers follow.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -277,12 +277,12 @@ fn kept_least(contender: &Contender, least: i128, most: i128) -> i128 {
 /// Whether an order that was right still is, but for differences in usage that are too small to be told from chance: the
 /// first `depth` are not behind anybody who follows even if they used a little more.
 #[must_use]
-pub fn still_in_order(order: &[MemoryStanding], depth: usize) -> bool {
+pub fn still_in_order(order: &[MemoryRankKey], depth: usize) -> bool {
     order.iter().enumerate().take(depth).all(|(place, standing)| {
         let usage_bytes = standing.usage_bytes.map(|usage_bytes| {
             usage_bytes.saturating_add(ALIKE_BYTES).saturating_add(usage_bytes / ALIKE_SHARE)
         });
-        let at_most = MemoryStanding { usage_bytes, ..*standing };
+        let at_most = MemoryRankKey { usage_bytes, ..*standing };
         order.iter().skip(place + 1).all(|other| at_most.compare(other).0.is_lt())
     })
 }

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn below_zero_is_told_as_that() {
+    fn below_zero_is_reported_as_that() {
         assert!(matches!(parse("-30s"), Err(DurationError::Negative { .. })));
     }
 

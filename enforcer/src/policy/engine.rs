@@ -28,8 +28,8 @@ mod waiting;
 pub use self::{
     action::{
         Action, Actions, BrakeCause, Completion, Containment, Decision, Excluded, Exclusion, Failure,
-        FailureReason, KillReason, Moments, Ranked, SHOWN_EXCLUDED, SHOWN_RANKING, Shortage, Spared,
-        Standing, Suppression,
+        FailureReason, KillReason, Moments, RankKey, Ranked, SHOWN_EXCLUDED, SHOWN_RANKING, Shortage, Spared,
+        Suppression,
     },
     back_off::{Past, PodKey, Returned},
     candidates::Candidates,
@@ -104,7 +104,7 @@ pub struct Engine {
     episodes: [Option<Episode>; MAX_THRESHOLDS],
     conditions: Conditions,
     /// What was told last of why nothing is done, of each resource, as long as anything is short.
-    told: [Option<Suppression>; Resource::COUNT],
+    reported: [Option<Suppression>; Resource::COUNT],
     victim: Option<Victim>,
     decision: Option<Decision>,
     decided: u64,
@@ -145,7 +145,7 @@ impl Engine {
             pressure: pressure(settings),
             episodes: [None; MAX_THRESHOLDS],
             conditions: Conditions::default(),
-            told: [None; Resource::COUNT],
+            reported: [None; Resource::COUNT],
             victim: None,
             decision: None,
             decided: 0,
@@ -357,9 +357,9 @@ impl Engine {
             }
         }
         let is_forgotten = std::mem::take(&mut self.is_forgotten);
-        let was_short = is_forgotten || self.told.iter().any(Option::is_some) || !actions.is_empty();
+        let was_short = is_forgotten || self.reported.iter().any(Option::is_some) || !actions.is_empty();
         if was_short && self.episodes.iter().all(Option::is_none) {
-            self.told = [None; Resource::COUNT];
+            self.reported = [None; Resource::COUNT];
             self.quiet_until_ns = 0;
             self.nobody_until_ns = [0; Resource::COUNT];
             self.arms.forget_quiet();
@@ -537,7 +537,7 @@ fn push<T: Copy, const N: usize>(few: &mut Few<T, N>, value: T) {
 
 wire!(struct Episode { crossed_ns, met, last_met_ns });
 wire!(struct Engine {
-    settings, mode, candidates, arms, breaker, pressure, episodes, conditions, told, victim, decision, decided,
+    settings, mode, candidates, arms, breaker, pressure, episodes, conditions, reported, victim, decision, decided,
     quiet_until_ns, soft_quiet_until_ns, nobody_until_ns, is_forgotten, baseline_due_ns, asked_for, brakes,
     back_offs, exhausted_in_ns, died_ns, free_lists_bytes, unmapped_shmem_bytes, shared_memory_limit_bytes,
 });

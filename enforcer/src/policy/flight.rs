@@ -6,21 +6,21 @@
 //! [`replay`] runs them again and says where the engine would act otherwise than it did, and [`under`] runs them with other
 //! settings.
 
+mod counterfactual;
 mod file;
 mod latest;
-mod other;
 mod record;
 mod replay;
 #[cfg(test)]
 mod tests;
 
 pub use self::{
+    counterfactual::{Counterfactual, NoVictim, OtherDecision, under},
     file::{
         Damage, FORMAT_VERSION, Item, MOST_RECORD_BYTES, Member, NotARecording, Origin, Recording, Writer,
         shape,
     },
     latest::latest,
-    other::{Nobody, Other, OtherDecision, under},
     record::{Given, Record, Step, put_called, put_candidates, put_key, put_lost, put_settings, put_step},
     replay::{Account, Difference, Happening, Moment, replay},
 };

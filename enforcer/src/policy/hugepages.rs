@@ -63,7 +63,7 @@ mod tests {
         &[(2_097_152, 384), (4_194_304, 512)]
     )]
     #[case(&[("hugepages-", "1"), ("hugepages-0", "1"), ("hugepages--2Mi", "1"), ("hugepages-2MB", "1")], &[])]
-    fn sizes_are_told_apart(#[case] list: &[(&str, &str)], #[case] expected: &[(u64, u64)]) {
+    fn sizes_are_reported_apart(#[case] list: &[(&str, &str)], #[case] expected: &[(u64, u64)]) {
         let list = list.iter().map(|(name, text)| (ResourceName::new(name), text.parse().unwrap())).collect();
         assert_eq!(by_page_bytes(&list), expected.iter().copied().collect());
     }

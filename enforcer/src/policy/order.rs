@@ -153,8 +153,9 @@ pub enum OrderError {
 /// Whether a reason tells anything: one line, not too long.
 pub fn check_reason(reason: &str) -> Result<(), OrderError> {
     let length = reason.chars().take(MAX_REASON + 1).count();
-    let is_told = !reason.trim().is_empty() && length <= MAX_REASON && !reason.chars().any(char::is_control);
-    is_told.then_some(()).ok_or(OrderError::Reason)
+    let is_reported =
+        !reason.trim().is_empty() && length <= MAX_REASON && !reason.chars().any(char::is_control);
+    is_reported.then_some(()).ok_or(OrderError::Reason)
 }
 
 fn check(what: &What, reason: &str, for_ms: u64) -> Result<(), OrderError> {

@@ -31,13 +31,13 @@ pub struct NoVictims {
 
 /// What a pod would give back: its class decides how dear it is, its requests how much it helps.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Standing {
+pub struct RequestedBack {
     qos_class: QosClass,
     /// As upstream `GetResourceRequest` counts them: cpu in thousandths, others in base units.
     requests: BTreeMap<ResourceName, u64>,
 }
 
-impl Standing {
+impl RequestedBack {
     /// Of that pod.
     #[must_use]
     pub fn of(pod: &Pod) -> Self {
@@ -88,7 +88,7 @@ impl Requirements {
 
     /// What is still lacking after those pods have ended (upstream `subtract`).
     #[must_use]
-    pub fn without<'pod>(&self, pods: impl IntoIterator<Item = &'pod Standing>) -> Self {
+    pub fn without<'pod>(&self, pods: impl IntoIterator<Item = &'pod RequestedBack>) -> Self {
         let mut left = self.0.clone();
         for pod in pods {
             for requirement in &mut left {
@@ -106,7 +106,7 @@ impl Requirements {
     /// How far a pod is from meeting all of it: the sum, over what is lacking, of the squared share that would be
     /// lacking still (upstream `distance`). 0 means that it meets everything.
     #[must_use]
-    pub fn distance(&self, pod: &Standing) -> f64 {
+    pub fn distance(&self, pod: &RequestedBack) -> f64 {
         self.0.iter().fold(0.0, |sum, requirement| {
             let request = u128::from(pod.request(requirement.resource.as_str()));
             let share = float(requirement.quantity.saturating_sub(request)) / float(requirement.quantity);
@@ -136,7 +136,7 @@ fn float(quantity: u128) -> f64 {
 ///
 /// Guaranteed pods are taken only for what all Burstable and BestEffort ones together cannot give, and Burstable ones
 /// only for what BestEffort ones and those Guaranteed pods cannot. The cheap classes come first in the answer.
-pub fn victims(candidates: &[&Standing], requirements: &Requirements) -> Result<Vec<usize>, NoVictims> {
+pub fn victims(candidates: &[&RequestedBack], requirements: &Requirements) -> Result<Vec<usize>, NoVictims> {
     let of_class = |class| -> Vec<usize> {
         let places = candidates.iter().enumerate();
         places.filter(|(_, pod)| pod.qos_class == class).map(|(place, _)| place).collect()
@@ -161,13 +161,13 @@ pub fn victims(candidates: &[&Standing], requirements: &Requirements) -> Result<
 /// Takes the pod nearest to what is lacking until nothing is; of those equally near the smallest, of those equally
 /// small the last (upstream `getPodsToPreemptByDistance`, whose order after each taking the swap keeps).
 fn by_distance(
-    candidates: &[&Standing],
+    candidates: &[&RequestedBack],
     mut places: Vec<usize>,
     mut lacking: Requirements,
 ) -> Result<Vec<usize>, NoVictims> {
     let mut taken = Vec::new();
     while !lacking.is_empty() {
-        let mut best: Option<(usize, f64, &Standing)> = None;
+        let mut best: Option<(usize, f64, &RequestedBack)> = None;
         for (index, &place) in places.iter().enumerate() {
             let Some(&pod) = candidates.get(place) else { continue };
             let distance = lacking.distance(pod);

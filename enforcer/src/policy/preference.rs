@@ -1,4 +1,4 @@
-//! How early a pod is evicted by its own wish, within what the administrator allows.
+//! How early a pod is evicted by its own preference, within what the administrator allows.
 
 use crate::model::Pod;
 
@@ -8,7 +8,7 @@ pub const EVICTION_PRIORITY: &str = "enforcer.dev/eviction-priority";
 
 /// What stands there, if it is a number; none if there is no such annotation, or it cannot be one.
 #[must_use]
-pub fn wish(text: &str) -> Option<i32> {
+pub fn parse_preference(text: &str) -> Option<i32> {
     text.trim_ascii().parse().ok()
 }
 
@@ -20,7 +20,7 @@ pub fn wish(text: &str) -> Option<i32> {
 pub fn eviction_priority(pod: &Pod, ceiling: Option<i32>) -> i32 {
     let own = pod.priority();
     let most = ceiling.map_or(own, |ceiling| own.max(ceiling));
-    let wished = pod.annotations.get(EVICTION_PRIORITY).and_then(|text| wish(text));
+    let wished = pod.annotations.get(EVICTION_PRIORITY).and_then(|text| parse_preference(text));
     wished.map_or(own, |wished| wished.min(most))
 }
 

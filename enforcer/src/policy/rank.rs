@@ -8,7 +8,7 @@ use super::wire::wire;
 
 /// What ranking by memory knows of a pod.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct MemoryStanding {
+pub struct MemoryRankKey {
     /// The working set in bytes; none if there are no stats, which puts the pod first.
     pub usage_bytes: Option<u64>,
     /// The memory request in bytes (`PodPlan::ranking_request_bytes`).
@@ -21,7 +21,7 @@ pub struct MemoryStanding {
 
 /// What ranking by tasks knows of a pod.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct PidStanding {
+pub struct PidRankKey {
     /// How many tasks it has; none if there are no stats, which puts the pod first among those of its priority.
     pub process_count: Option<u64>,
     /// The pod's priority.
@@ -68,7 +68,7 @@ impl DecidedBy {
     }
 }
 
-impl MemoryStanding {
+impl MemoryRankKey {
     /// Whether it uses more than it requests; not if there are no stats.
     #[must_use]
     pub fn exceeds_request(&self) -> bool {
@@ -105,7 +105,7 @@ impl MemoryStanding {
     }
 }
 
-impl PidStanding {
+impl PidRankKey {
     /// Which of the two is evicted first, and by which key. A total order over distinct `order`s.
     #[must_use]
     pub fn compare(&self, other: &Self) -> (Ordering, DecidedBy) {
@@ -121,12 +121,12 @@ impl PidStanding {
 }
 
 /// Puts the pod that is to be evicted first for memory to the front.
-pub fn by_memory<T>(pods: &mut [T], standing: impl Fn(&T) -> MemoryStanding) {
+pub fn by_memory<T>(pods: &mut [T], standing: impl Fn(&T) -> MemoryRankKey) {
     pods.sort_unstable_by(|left, right| standing(left).compare(&standing(right)).0);
 }
 
 /// Puts the pod that is to be evicted first for tasks to the front.
-pub fn by_pids<T>(pods: &mut [T], standing: impl Fn(&T) -> PidStanding) {
+pub fn by_pids<T>(pods: &mut [T], standing: impl Fn(&T) -> PidRankKey) {
     pods.sort_unstable_by(|left, right| standing(left).compare(&standing(right)).0);
 }
 
@@ -134,8 +134,8 @@ fn first_unequal<const N: usize>(keys: [(Ordering, DecidedBy); N]) -> (Ordering,
     keys.into_iter().find(|(ordering, _)| ordering.is_ne()).unwrap_or((Ordering::Equal, DecidedBy::Order))
 }
 
-wire!(struct MemoryStanding { usage_bytes, request_bytes, priority, order });
-wire!(struct PidStanding { process_count, priority, order });
+wire!(struct MemoryRankKey as "MemoryStanding" { usage_bytes, request_bytes, priority, order });
+wire!(struct PidRankKey as "PidStanding" { process_count, priority, order });
 wire!(enum DecidedBy {
     0 => StatsMissing, 1 => ExceedsRequest, 2 => Priority, 3 => AboveRequest, 4 => ProcessCount, 5 => Order,
 });

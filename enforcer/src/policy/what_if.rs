@@ -98,7 +98,7 @@ pub enum End {
     #[default]
     Enough,
     /// It is short, and nobody is left who may be evicted.
-    NobodyLeft,
+    NoneLeft,
     /// It is short, and the circuit breaker keeps the others.
     Breaker,
     /// It is short, and would be though all went that may be evicted: so none of them does.
@@ -160,12 +160,12 @@ pub fn foresee(mut scene: Scene) -> Foreseen {
             | Waiting::GivingBack(_)
             | Waiting::Pause
             | Waiting::Nothing => {
-                foreseen.end = End::NobodyLeft;
+                foreseen.end = End::NoneLeft;
                 return foreseen;
             }
         }
     }
-    foreseen.end = End::NobodyLeft;
+    foreseen.end = End::NoneLeft;
     foreseen
 }
 
@@ -178,7 +178,7 @@ fn end(engine: &mut Engine, decision: &Decision, now_ns: u64) {
     let gone =
         Outcome::Progress { number, now_ns, populated: false, current_bytes: None, process_count: None };
     for outcome in [first, gone] {
-        let _told = engine.step(Input::Outcome(outcome));
+        let _reported = engine.step(Input::Outcome(outcome));
     }
 }
 

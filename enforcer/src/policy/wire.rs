@@ -138,9 +138,12 @@ pub(in crate::policy) fn shape_of<S, T: Wire>(_: fn(&S) -> &T, out: &mut String)
 }
 
 /// Declares a type's form: `wire!(struct Name { field, … })`, or `wire!(enum Name { 0 => Unit, 1 => One(value: Type),
-/// 2 => Fields { field: Type } })`. What was called a number stays it; a new variant gets a new one.
+/// 2 => Fields { field: Type } })`. What was called a number stays it; a new variant gets a new one. A type that was renamed
+/// keeps its name in recordings: `wire!(struct Name as "OldName" { … })`.
 macro_rules! wire {
-    (struct $name:ident { $($field:ident),* $(,)? }) => {
+    (@name $name:ident) => { stringify!($name) };
+    (@name $name:ident $recorded:literal) => { $recorded };
+    (struct $name:ident $(as $recorded:literal)? { $($field:ident),* $(,)? }) => {
         impl $crate::policy::wire::Wire for $name {
             fn put(&self, sink: &mut impl $crate::policy::wire::Sink) {
                 let Self { $($field),* } = self;
@@ -154,7 +157,8 @@ macro_rules! wire {
             }
 
             fn shape(out: &mut String) {
-                out.push_str(concat!(stringify!($name), "{"));
+                out.push_str($crate::policy::wire::wire!(@name $name $($recorded)?));
+                out.push('{');
                 $(
                     out.push_str(concat!(stringify!($field), ":"));
                     $crate::policy::wire::shape_of(|value: &Self| &value.$field, out);
@@ -164,7 +168,7 @@ macro_rules! wire {
             }
         }
     };
-    (enum $name:ident {
+    (enum $name:ident $(as $recorded:literal)? {
         $($tag:literal => $variant:ident
             $({ $($field:ident: $of:ty),* $(,)? })?
             $(( $($item:ident: $kind:ty),* $(,)? ))?
@@ -196,7 +200,8 @@ macro_rules! wire {
             }
 
             fn shape(out: &mut String) {
-                out.push_str(concat!(stringify!($name), "<"));
+                out.push_str($crate::policy::wire::wire!(@name $name $($recorded)?));
+                out.push('<');
                 $(
                     out.push_str(concat!(stringify!($tag), "=", stringify!($variant), "("));
                     $($(

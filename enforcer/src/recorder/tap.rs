@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Bell,
+    Waker,
     ring::{Producer, Slot, ring},
 };
 use crate::policy::{
@@ -48,10 +48,10 @@ impl Tapped {
 #[derive(Debug)]
 pub struct Tap {
     ring: Producer,
-    bell: Arc<Bell>,
+    waker: Arc<Waker>,
     tapped: Arc<Tapped>,
     /// Lost records that the recording does not tell of yet.
-    untold: u64,
+    unreported: u64,
     /// Whether what is put down can be run again: not before the first whole state, nor behind a loss.
     is_sound: bool,
     now_ns: u64,
@@ -60,12 +60,12 @@ pub struct Tap {
 }
 
 impl Tap {
-    pub(super) fn new(ring: Producer, bell: Arc<Bell>) -> Self {
+    pub(super) fn new(ring: Producer, waker: Arc<Waker>) -> Self {
         Self {
             ring,
-            bell,
+            waker,
             tapped: Arc::default(),
-            untold: 0,
+            unreported: 0,
             is_sound: false,
             now_ns: 0,
             key_ns: 0,
@@ -74,9 +74,9 @@ impl Tap {
     }
 
     /// One whose records nobody reads.
-    pub(crate) fn to_nobody() -> io::Result<Self> {
+    pub(crate) fn unwatched() -> io::Result<Self> {
         let (ring, _) = ring(TO_NOBODY_BYTES);
-        Ok(Self::new(ring, Arc::new(Bell::new()?)))
+        Ok(Self::new(ring, Arc::new(Waker::new()?)))
     }
 
     pub(super) fn tapped(&self) -> Arc<Tapped> {
@@ -135,13 +135,13 @@ impl Tap {
     }
 
     fn key(&mut self, engine: &Engine) {
-        if self.untold > 0 {
-            let untold = self.untold;
-            if self.ring.put(self.now_ns, |slot| put_lost(untold, slot)).is_none() {
+        if self.unreported > 0 {
+            let unreported = self.unreported;
+            if self.ring.put(self.now_ns, |slot| put_lost(unreported, slot)).is_none() {
                 self.wake();
                 return;
             }
-            self.untold = 0;
+            self.unreported = 0;
         }
         if self.ring.put(self.now_ns, |slot| put_key(engine, slot)).is_some() {
             self.is_sound = true;
@@ -157,7 +157,7 @@ impl Tap {
         let words = if self.is_sound { self.ring.put(self.now_ns, put) } else { None };
         let Some(words) = words else {
             self.is_sound = false;
-            self.untold = self.untold.saturating_add(1);
+            self.unreported = self.unreported.saturating_add(1);
             self.tapped.lost.fetch_add(1, Ordering::Relaxed);
             return;
         };
@@ -170,6 +170,6 @@ impl Tap {
     }
 
     fn wake(&self) {
-        self.bell.ring();
+        self.waker.wake();
     }
 }

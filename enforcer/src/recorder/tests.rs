@@ -131,9 +131,9 @@ fn the_engine_is_known_as_it_is_by_now() {
 }
 
 #[test]
-fn what_finds_no_room_is_told_and_the_rest_can_be_run_again() {
+fn what_finds_no_room_is_reported_and_the_rest_can_be_run_again() {
     let temp = tempfile::tempdir().unwrap();
-    let (sender, told) = std::sync::mpsc::channel();
+    let (sender, reported) = std::sync::mpsc::channel();
     let failed = move |message: &str| sender.send(message.to_owned()).unwrap();
     let (recorder, tap) = Recorder::start(temp.path(), Provenance::default(), failed).unwrap();
     let mut tapped = Tapped::new(tap);
@@ -169,8 +169,8 @@ fn what_finds_no_room_is_told_and_the_rest_can_be_run_again() {
     // A whole state comes right behind a loss.
     assert_eq!(account.unverified, 0);
     drop(recorder);
-    let told: Vec<_> = told.iter().collect();
-    assert!(told.len() == 1 && told[0].contains("gaps"), "{told:?}");
+    let reported: Vec<_> = reported.iter().collect();
+    assert!(reported.len() == 1 && reported[0].contains("gaps"), "{reported:?}");
 }
 
 #[test]
@@ -213,11 +213,11 @@ fn what_is_old_is_forgotten_and_at_rest_hardly_anything_is_kept() {
 }
 
 #[test]
-fn a_disk_that_takes_nothing_is_told_once() {
+fn a_disk_that_takes_nothing_is_reported_once() {
     let temp = tempfile::tempdir().unwrap();
     fs::write(folder(temp.path()), "in the way").unwrap();
-    let told = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&told);
+    let reported = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&reported);
     let failed = move |message: &str| {
         assert!(message.contains("recordings"), "{message}");
         count.fetch_add(1, Ordering::Relaxed);
@@ -227,7 +227,7 @@ fn a_disk_that_takes_nothing_is_told_once() {
         recorder.asker().decided(Ulid::from_parts(ms, 1), false);
     }
     drop(recorder);
-    assert_eq!(told.load(Ordering::Relaxed), 1);
+    assert_eq!(reported.load(Ordering::Relaxed), 1);
 }
 
 #[test]

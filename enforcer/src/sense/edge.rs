@@ -15,7 +15,7 @@ pub trait EdgeSource: Send {
     }
 
     /// Takes everything that is waiting, tells each edge, and quietens the source. Must neither block nor allocate.
-    fn drain(&mut self, ready: Readiness, tell: &mut dyn FnMut(Edge)) -> SourceState;
+    fn drain(&mut self, ready: Readiness, emit: &mut dyn FnMut(Edge)) -> SourceState;
 }
 
 /// What the kernel said of a source that it woke us for.

@@ -35,12 +35,12 @@ impl EdgeSource for EdgeRing {
         self.ring.as_fd()
     }
 
-    fn drain(&mut self, _ready: Readiness, tell: &mut dyn FnMut(Edge)) -> SourceState {
+    fn drain(&mut self, _ready: Readiness, emit: &mut dyn FnMut(Edge)) -> SourceState {
         // The kernel wakes a reader only when it had caught up, so it must be read to its end. That end
         // comes: each kind is rate-limited, and the ring holds a few hundred.
         while let Some(bytes) = self.ring.next() {
             if let Some(edge) = edge(&bytes) {
-                tell(edge);
+                emit(edge);
             }
         }
         SourceState::Live

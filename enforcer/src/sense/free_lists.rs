@@ -5,7 +5,7 @@ use rustix::fs::{Mode, OFlags};
 use super::{
     page_bytes,
     snapshot::{
-        Seen,
+        ReadResult,
         node::{read_whole, room_for},
     },
     text,
@@ -34,14 +34,14 @@ pub struct FreeLists {
 
 impl FreeLists {
     /// Opens them below that `/proc`.
-    pub fn open(proc: &Path) -> Seen<Self> {
+    pub fn open(proc: &Path) -> ReadResult<Self> {
         let file = rustix::fs::open(proc.join(ZONEINFO), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         let buffer = vec![0; room_for(&file)];
         Ok(Self { file, buffer, page_bytes: page_bytes() })
     }
 
     /// Reads what they hold.
-    pub fn read(&mut self) -> Seen<FreeListsRead> {
+    pub fn read(&mut self) -> ReadResult<FreeListsRead> {
         let text = read_whole(&self.file, &mut self.buffer)?;
         let bytes = |key: &[u8]| sum(text, key).saturating_mul(self.page_bytes);
         Ok(FreeListsRead { free_bytes: bytes(b"count:"), most_bytes: bytes(b"high:") })
@@ -100,7 +100,7 @@ Node 0, zone    DMA32
     }
 
     #[test]
-    fn a_kernel_without_them_is_told() {
+    fn a_kernel_without_them_is_reported() {
         let proc = tempfile::tempdir().unwrap();
         assert_eq!(FreeLists::open(proc.path()).unwrap_err(), Missing::Gone);
     }

@@ -283,21 +283,21 @@ impl Guard {
         match of {
             Kept::Scores => {
                 let Some(score) = self.wanted.get(cgroup) else { return 0 };
-                let told = self.wanted.record(cgroup).map_or(0, |record| record.told);
-                if told > 0 {
+                let reported = self.wanted.record(cgroup).map_or(0, |record| record.told);
+                if reported > 0 {
                     self.wanted.renew(cgroup, score_record(score));
                 }
-                told
+                reported
             }
             Kept::Files => {
                 if self.guarded.get(cgroup).is_none() {
                     return 0;
                 }
-                let told = self.guarded.record(cgroup).map_or(0, |record| record.told);
-                if told > 0 {
+                let reported = self.guarded.record(cgroup).map_or(0, |record| record.told);
+                if reported > 0 {
                     self.guarded.renew(cgroup, Guarded::default());
                 }
-                told
+                reported
             }
         }
     }

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_huge_pages_has_none_and_nonsense_is_told() {
+    fn a_kernel_without_huge_pages_has_none_and_nonsense_is_reported() {
         assert_eq!(read(Path::new("/nonexistent"), true).unwrap(), ResourceList::new());
         let temp = pools(&[("hugepages-2048kB", "many\n")]);
         assert!(read(temp.path(), true).unwrap_err().to_string().contains("many"));

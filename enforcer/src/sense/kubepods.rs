@@ -2,7 +2,7 @@ use std::os::fd::OwnedFd;
 
 use super::{
     available::AvailableMemory,
-    snapshot::{Charge, ChargeFiles, Missing, Seen},
+    snapshot::{Charge, ChargeFiles, Missing, ReadResult},
     text,
 };
 use crate::{
@@ -46,7 +46,7 @@ impl PodsMemory {
     }
 
     /// Measures anew; none while it has no limit: then there is nothing that the pods could exhaust before the node does.
-    pub fn read(&self, buffer: &mut [u8]) -> Seen<Option<PodsCharge>> {
+    pub fn read(&self, buffer: &mut [u8]) -> ReadResult<Option<PodsCharge>> {
         let limit = text::read_into(&self.limit, buffer)?;
         if limit.trim_ascii() == b"max" {
             return Ok(None);
@@ -59,7 +59,7 @@ impl PodsMemory {
     ///
     /// That takes a while, in which they take and give up more. What they had given up by the end of it is not there any more,
     /// and what they have taken is in theirs: so the smaller whole of before and after it holds, and theirs where that is more.
-    pub fn made_of(&self, read: PodsCharge, pods: Charge, buffer: &mut [u8]) -> Seen<PodsCharge> {
+    pub fn made_of(&self, read: PodsCharge, pods: Charge, buffer: &mut [u8]) -> ReadResult<PodsCharge> {
         let since_bytes = self.charge.current_bytes(buffer)?;
         let charge = Charge { current_bytes: read.charge.current_bytes.min(since_bytes), ..read.charge };
         Ok(PodsCharge { charge: charge.made_of(pods), ..read })
@@ -94,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    fn read(files: &[(&str, &str)]) -> Seen<Option<AvailableMemory>> {
+    fn read(files: &[(&str, &str)]) -> ReadResult<Option<AvailableMemory>> {
         let dir = tempfile::tempdir().unwrap();
         for (name, text) in files {
             fs::write(dir.path().join(name), text).unwrap();

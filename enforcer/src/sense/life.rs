@@ -152,7 +152,7 @@ mod tests {
         Made { header: Header::new(KIND_CGROUP_MADE, size_bytes), time_ns: 1, cgroup_id: 7, parent_id: 3 }
     }
 
-    fn told(name: &str) -> Life {
+    fn reported(name: &str) -> Life {
         Life::Made { cgroup: CgroupId(7), parent: CgroupId(3), name: name.to_owned() }
     }
 
@@ -160,10 +160,10 @@ mod tests {
     fn a_name_ends_at_its_zero_short_or_long() {
         let mut short = CgroupMade { made: made(CgroupMade::SIZE_BYTES), name: [0; NAME_LEN] };
         short.name[..4].copy_from_slice(b"pod1");
-        assert_eq!(decode(short.as_bytes()), Ok(told("pod1")));
+        assert_eq!(decode(short.as_bytes()), Ok(reported("pod1")));
         let mut long = LongCgroupMade { made: made(LongCgroupMade::SIZE_BYTES), name: [b'x'; LONG_NAME_LEN] };
         long.name[255] = 0;
-        assert_eq!(decode(long.as_bytes()), Ok(told(&"x".repeat(255))));
+        assert_eq!(decode(long.as_bytes()), Ok(reported(&"x".repeat(255))));
         assert_eq!(decode(CgroupGone::new(7, 1).as_bytes()), Ok(Life::Gone(CgroupId(7))));
     }
 

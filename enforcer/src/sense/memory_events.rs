@@ -52,7 +52,7 @@ impl EdgeSource for MemoryEvents {
         true
     }
 
-    fn drain(&mut self, _ready: Readiness, tell: &mut dyn FnMut(Edge)) -> SourceState {
+    fn drain(&mut self, _ready: Readiness, emit: &mut dyn FnMut(Edge)) -> SourceState {
         // The kernel marks each notice as an error too (`kernfs_generic_poll`): only a file that cannot be read is gone.
         let mut buffer = [0; BUFFER_BYTES];
         let Ok((high, max)) = self.read(&mut buffer) else { return SourceState::Gone };
@@ -61,7 +61,7 @@ impl EdgeSource for MemoryEvents {
         {
             // A counter rises by thousands in a thrashing cgroup: one notice is one edge.
             if now > *before {
-                tell(Edge { kind, onset_ns: None });
+                emit(Edge { kind, onset_ns: None });
             }
             *before = now;
         }

@@ -146,8 +146,8 @@ impl Programs {
             }
         };
         pinned.take_over(&mut attached, take);
-        match pinned.drops_told() {
-            Ok(told) => attached.counters.set_told(told),
+        match pinned.drops_reported() {
+            Ok(reported) => attached.counters.set_reported(reported),
             Err(error) => attached.unpinned.push(pinned::lost(&error)),
         }
         attached.programs.pinned = Some(pinned);
@@ -208,7 +208,7 @@ impl Programs {
         let life =
             LifeRing::new(ring(&mut ebpf, "LIFE")?, take(&mut ebpf, "LIFE_COUNTS", PerCpuArray::try_from)?);
         Ok(Attached {
-            life: plan::tells_life(&attached).then_some(life),
+            life: plan::reports_life(&attached).then_some(life),
             guard: Guard::new(maps, plan::sight(&attached), pids_are_ours),
             events: ring(&mut ebpf, "EVENTS")?,
             stalls: Stalls::new(take(&mut ebpf, "STALLS", HashMap::try_from)?),

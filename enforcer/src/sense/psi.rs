@@ -163,11 +163,11 @@ impl EdgeSource for Pressure {
         true
     }
 
-    fn drain(&mut self, ready: Readiness, tell: &mut dyn FnMut(Edge)) -> SourceState {
+    fn drain(&mut self, ready: Readiness, emit: &mut dyn FnMut(Edge)) -> SourceState {
         match ready {
             // That the kernel told of it has quietened it.
             Readiness::Ready => {
-                tell(Edge { kind: EdgeKind::Pressure, onset_ns: None });
+                emit(Edge { kind: EdgeKind::Pressure, onset_ns: None });
                 SourceState::Live
             }
             Readiness::Failed => SourceState::Gone,
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_is_told_apart() {
+    fn each_reason_is_reported_apart() {
         let arm = |errno| Pressure::arm(|| Err(errno), Trigger::wishes(None)).unwrap_err();
         assert_eq!(arm(Errno::NOENT), PsiError::Missing);
         let folder = tempfile::tempdir().unwrap();

@@ -50,7 +50,7 @@ pub enum Missing {
 }
 
 /// A value, or why there is none.
-pub type Seen<T> = Result<T, Missing>;
+pub type ReadResult<T> = Result<T, Missing>;
 
 impl From<rustix::io::Errno> for Missing {
     fn from(errno: rustix::io::Errno) -> Self {

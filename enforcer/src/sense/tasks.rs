@@ -3,7 +3,7 @@ use std::{os::fd::OwnedFd, path::Path};
 use rustix::fs::{Mode, OFlags};
 
 use super::{
-    snapshot::{Missing, Seen},
+    snapshot::{Missing, ReadResult},
     text,
 };
 
@@ -32,7 +32,7 @@ pub struct TaskCount {
 
 impl Tasks {
     /// Opens what is below `proc`, usually `/proc`.
-    pub fn open(proc: &Path) -> Seen<Self> {
+    pub fn open(proc: &Path) -> ReadResult<Self> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let open = |name: &str| rustix::fs::open(proc.join(name), flags, Mode::empty());
         let bound = |name: &str| match open(name) {
@@ -54,7 +54,7 @@ impl Tasks {
     }
 
     /// Counts anew.
-    pub fn read(&self) -> Seen<TaskCount> {
+    pub fn read(&self) -> ReadResult<TaskCount> {
         let mut buffer = [0; BUFFER_BYTES];
         let mut most: Option<u64> = None;
         for bound in self.bounds.iter().flatten() {
@@ -88,7 +88,7 @@ mod tests {
         dir
     }
 
-    fn count(files: &[(&str, &str)]) -> Seen<TaskCount> {
+    fn count(files: &[(&str, &str)]) -> ReadResult<TaskCount> {
         Tasks::open(proc(files).path())?.read()
     }
 

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_and_what_cannot_be_read_are_told() {
+    fn what_is_not_there_and_what_cannot_be_read_are_reported() {
         for accept in [
             "application/json",
             "text/event-stream;q=0",

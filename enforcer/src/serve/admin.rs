@@ -22,11 +22,11 @@ use tokio::{
 };
 
 use super::{
-    Access, Done, Error, No, Peer, Sockets, Stranger, View, Wish,
-    brief::{self, Door},
+    Access, Done, Error, No, OrderRequest, Peer, PeerError, Sockets, View,
+    brief::{self, Acceptor},
     credit::Credits,
     guarded::Guarded,
-    routes::{BODY_BYTES, Routes, told},
+    routes::{BODY_BYTES, Routes, reported},
     socket,
 };
 use crate::model::CgroupPath;
@@ -34,11 +34,11 @@ use crate::model::CgroupPath;
 /// The socket's name in the run directory.
 const ADMIN_SOCKET: &str = "admin.sock";
 
-/// A wish, whose, and where the answer goes.
+/// A request, who makes it, and where the answer goes.
 #[derive(Debug)]
 pub struct Asked {
-    /// The wish.
-    pub wish: Wish,
+    /// What is asked for.
+    pub request: OrderRequest,
     /// Who asks.
     pub peer: Peer,
     /// What came of it.
@@ -88,21 +88,21 @@ impl Admin {
             .route("/v1/orders", post(order))
             .with_state(Shared { asked, credits: Arc::default() })
             .layer(DefaultBodyLimit::max(BODY_BYTES));
-        let door = Front { admin: self, router, kubepods, view };
+        let door = AdminService { admin: self, router, kubepods, view };
         let mut under_way = brief::serve(&door, &mut stopping).await;
         while under_way.join_next().await.is_some() {}
     }
 }
 
 /// The socket as those who ask find it.
-struct Front {
+struct AdminService {
     admin: Admin,
     router: Router,
     kubepods: CgroupPath,
     view: watch::Receiver<View>,
 }
 
-impl Door for Front {
+impl Acceptor for AdminService {
     type Stream = Guarded;
     const NAME: &'static str = "the admin socket";
     const PLACES: usize = 8;
@@ -116,14 +116,14 @@ impl Door for Front {
 
 async fn order(
     State(shared): State<Shared>,
-    Extension(peer): Extension<Result<Peer, Stranger>>,
+    Extension(peer): Extension<Result<Peer, PeerError>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
     let peer = match peer {
         Ok(peer) => peer,
         Err(stranger) => {
             tracing::warn!(%stranger, "a change was refused");
-            return told(StatusCode::FORBIDDEN, &stranger.to_string());
+            return reported(StatusCode::FORBIDDEN, &stranger.to_string());
         }
     };
     let rationed = {
@@ -135,24 +135,24 @@ async fn order(
     }
     let body = match body {
         Ok(body) => body,
-        Err(error) => return told(error.status(), &error.body_text()),
+        Err(error) => return reported(error.status(), &error.body_text()),
     };
-    let wish = match serde_json::from_slice(&body) {
-        Ok(wish) => wish,
-        Err(error) => return told(StatusCode::BAD_REQUEST, &format!("this is no order: {error}")),
+    let request = match serde_json::from_slice(&body) {
+        Ok(request) => request,
+        Err(error) => return reported(StatusCode::BAD_REQUEST, &format!("this is no order: {error}")),
     };
-    let stopping = || told(StatusCode::SERVICE_UNAVAILABLE, "the daemon is stopping");
+    let stopping = || reported(StatusCode::SERVICE_UNAVAILABLE, "the daemon is stopping");
     let (answer, answered) = oneshot::channel();
-    if shared.asked.send(Asked { wish, peer, answer }).await.is_err() {
+    if shared.asked.send(Asked { request, peer, answer }).await.is_err() {
         return stopping();
     }
     match answered.await {
         Ok(Ok(done)) => Json(done).into_response(),
         Ok(Err(no)) => match no {
-            No::Wrong(why) => told(StatusCode::BAD_REQUEST, &why),
-            No::Unknown(why) => told(StatusCode::NOT_FOUND, &why),
-            No::Refused(why) => told(StatusCode::CONFLICT, &why),
-            No::Busy(why) => told(StatusCode::SERVICE_UNAVAILABLE, &why),
+            No::Wrong(why) => reported(StatusCode::BAD_REQUEST, &why),
+            No::Unknown(why) => reported(StatusCode::NOT_FOUND, &why),
+            No::Refused(why) => reported(StatusCode::CONFLICT, &why),
+            No::Busy(why) => reported(StatusCode::SERVICE_UNAVAILABLE, &why),
         },
         Err(_gone) => stopping(),
     }
@@ -161,7 +161,7 @@ async fn order(
 fn too_many(uid: u32, wait: Duration) -> Response {
     let error =
         format!("too many changes of uid {uid} at once: the next is taken in {} ms", wait.as_millis());
-    let mut answer = told(StatusCode::TOO_MANY_REQUESTS, &error);
+    let mut answer = reported(StatusCode::TOO_MANY_REQUESTS, &error);
     // In whole seconds, and not too early.
     let seconds = wait.as_millis().div_ceil(1_000).max(1);
     if let Ok(seconds) = HeaderValue::from_str(&seconds.to_string()) {

@@ -29,7 +29,7 @@ pub(super) const WHOLE: Duration = Duration::from_secs(15);
 const SPARE_CONNECTIONS: usize = 1;
 
 /// Where those connections come from.
-pub(super) trait Door: Sync {
+pub(super) trait Acceptor: Sync {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
     /// Its name, for the log.
@@ -43,7 +43,7 @@ pub(super) trait Door: Sync {
 }
 
 /// Lets in whoever comes, until `stopping` becomes true. Answers what is under way then: dropped, it ends.
-pub(super) async fn serve<D: Door>(door: &D, stopping: &mut watch::Receiver<bool>) -> JoinSet<()> {
+pub(super) async fn serve<D: Acceptor>(door: &D, stopping: &mut watch::Receiver<bool>) -> JoinSet<()> {
     let places = Arc::new(Semaphore::new(D::PLACES));
     let mut connections = JoinSet::new();
     let mut shortage = Shortage::new(SPARE_CONNECTIONS);

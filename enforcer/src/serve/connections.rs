@@ -44,7 +44,7 @@ pub(super) struct Limits {
     /// How long one may read nothing while there is something for it.
     pub(super) stalled: Duration,
     /// How long their answers may take to end when the daemon stops.
-    pub(super) goodbye: Duration,
+    pub(super) drain: Duration,
 }
 
 impl Default for Limits {
@@ -55,13 +55,13 @@ impl Default for Limits {
             refusals: 16,
             head: Duration::from_secs(10),
             stalled: Duration::from_mins(1),
-            goodbye: Duration::from_millis(1_500),
+            drain: Duration::from_millis(1_500),
         }
     }
 }
 
 /// Who has a place.
-struct Places {
+struct ConnectionLimit {
     /// All of them.
     all: Arc<Semaphore>,
     /// Those that anybody may have.
@@ -70,12 +70,12 @@ struct Places {
 }
 
 /// A place, until it is dropped.
-struct Place {
+struct Permit {
     _all: OwnedSemaphorePermit,
     _common: Option<OwnedSemaphorePermit>,
 }
 
-impl Places {
+impl ConnectionLimit {
     fn new(limits: &Limits) -> Self {
         let semaphore = |places| Arc::new(Semaphore::new(places));
         Self {
@@ -85,11 +85,11 @@ impl Places {
         }
     }
 
-    fn take(&self, stream: &UnixStream) -> Option<Place> {
+    fn take(&self, stream: &UnixStream) -> Option<Permit> {
         let own = rustix::process::geteuid().as_raw();
         let is_ours = stream.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == own);
         let common = if is_ours { None } else { Some(Arc::clone(&self.common).try_acquire_owned().ok()?) };
-        Some(Place { _all: Arc::clone(&self.all).try_acquire_owned().ok()?, _common: common })
+        Some(Permit { _all: Arc::clone(&self.all).try_acquire_owned().ok()?, _common: common })
     }
 }
 
@@ -100,14 +100,14 @@ pub(super) async fn serve(
     limits: Limits,
     mut stopping: watch::Receiver<bool>,
 ) {
-    let places = Places::new(&limits);
+    let places = ConnectionLimit::new(&limits);
     let full = Router::new().fallback(full);
     let mut talks = JoinSet::new();
     let mut shortage = Shortage::new(SPARE_CONNECTIONS);
     loop {
         shortage.settle();
         let accepted = tokio::select! {
-            () = told(&mut stopping) => break,
+            () = reported(&mut stopping) => break,
             Some(_ended) = talks.join_next() => continue,
             accepted = listener.accept() => accepted,
         };
@@ -129,14 +129,14 @@ pub(super) async fn serve(
             talks.spawn(refuse(stream, full.clone(), place));
         }
     }
-    let ended = tokio::time::timeout(limits.goodbye, async { while talks.join_next().await.is_some() {} });
+    let ended = tokio::time::timeout(limits.drain, async { while talks.join_next().await.is_some() {} });
     if ended.await.is_err() {
         tracing::debug!(left = talks.len(), "hung up on readers that do not read");
     }
 }
 
 /// Waits for the daemon's end, told or not.
-async fn told(stopping: &mut watch::Receiver<bool>) {
+async fn reported(stopping: &mut watch::Receiver<bool>) {
     if stopping.wait_for(|stopping| *stopping).await.is_err() {
         tracing::debug!("the daemon ended without saying so");
     }
@@ -153,7 +153,7 @@ async fn talk(
     router: Router,
     limits: Limits,
     mut stopping: watch::Receiver<bool>,
-    _place: Place,
+    _place: Permit,
 ) {
     let io = TokioIo::new(Guarded::new(stream, limits.stalled));
     let connection =
@@ -161,7 +161,7 @@ async fn talk(
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = told(&mut stopping) => {
+        () = reported(&mut stopping) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -184,7 +184,7 @@ async fn refuse(stream: UnixStream, full: Router, _place: OwnedSemaphorePermit) 
 }
 
 async fn full() -> Response {
-    let told = Json(json!({"error": "all connections are taken: try again in a few seconds"}));
+    let reported = Json(json!({"error": "all connections are taken: try again in a few seconds"}));
     let retry = [(header::RETRY_AFTER, HeaderValue::from_static("5"))];
-    (StatusCode::SERVICE_UNAVAILABLE, retry, told).into_response()
+    (StatusCode::SERVICE_UNAVAILABLE, retry, reported).into_response()
 }

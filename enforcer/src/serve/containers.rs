@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_parameter_is_told() {
+    fn a_wrong_parameter_is_reported() {
         let uid = |count: usize| vec![(String::from("uid"), String::from("a")); count];
         assert_eq!(wanted(uid(MAX_UIDS)).unwrap().len(), MAX_UIDS);
         assert!(wanted(uid(MAX_UIDS + 1)).unwrap_err().contains("at most 256"));

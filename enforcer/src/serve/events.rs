@@ -13,7 +13,7 @@ use super::{
     accept::{Format, NoFormat},
     follower::Follower,
     query::{Query, cursor},
-    routes::told,
+    routes::reported,
     server::Shared,
 };
 use crate::journal::{Journal, Stale};
@@ -34,7 +34,7 @@ pub(super) async fn events(
                 NoFormat::Malformed(_) => StatusCode::BAD_REQUEST,
                 NoFormat::Unacceptable => StatusCode::NOT_ACCEPTABLE,
             };
-            return told(status, &error.to_string());
+            return reported(status, &error.to_string());
         }
     };
     let query = Query::parse(pairs).and_then(|query| {
@@ -48,8 +48,8 @@ pub(super) async fn events(
         Ok(query) => query,
         Err(error) => {
             let [oldest, newest] = kept(journal);
-            let told = json!({"error": error, "oldest": oldest, "newest": newest});
-            return (StatusCode::BAD_REQUEST, Json(told)).into_response();
+            let reported = json!({"error": error, "oldest": oldest, "newest": newest});
+            return (StatusCode::BAD_REQUEST, Json(reported)).into_response();
         }
     };
     let after = match after.map(|cursor| journal.resume(&cursor)).transpose() {
@@ -63,9 +63,9 @@ pub(super) async fn events(
         format,
         // Whoever comes again at each end has to be kept.
         follow: follow.unwrap_or(format == Format::Sse),
-        pulse: shared.pulse,
+        throttle: shared.throttle,
         stopping: shared.stopping,
-        told: None,
+        reported: None,
         heard: tokio::time::Instant::now(),
     };
     let headers = [
@@ -87,7 +87,7 @@ fn kept(journal: &Journal) -> [String; 2] {
 fn gone(journal: &Journal, stale: &Stale) -> Response {
     let [oldest, newest] =
         [stale.range.oldest, stale.range.newest].map(|sequence| journal.cursor(sequence).to_string());
-    let told = json!({
+    let reported = json!({
         "error": format!(
             "the cursor is older than what is kept, or of another log: {} events are lost; without it all that is kept is told",
             stale.lost
@@ -96,7 +96,7 @@ fn gone(journal: &Journal, stale: &Stale) -> Response {
         "newest": newest,
         "lost": stale.lost,
     });
-    (StatusCode::GONE, Json(told)).into_response()
+    (StatusCode::GONE, Json(reported)).into_response()
 }
 
 /// An empty one is none: so a client says that it has not had any.

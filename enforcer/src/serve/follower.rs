@@ -27,10 +27,10 @@ pub(super) struct Follower {
     pub(super) format: Format,
     pub(super) follow: bool,
     /// The newest sequence that is worth waking for.
-    pub(super) pulse: watch::Receiver<u64>,
+    pub(super) throttle: watch::Receiver<u64>,
     pub(super) stopping: watch::Receiver<bool>,
     /// Up to where the client knows that it is; none before the first word.
-    pub(super) told: Option<u64>,
+    pub(super) reported: Option<u64>,
     /// When it heard from us last.
     pub(super) heard: Instant,
 }
@@ -42,9 +42,10 @@ impl Follower {
     }
 
     async fn next(&mut self) -> Option<Bytes> {
-        let mut chunk = Chunk { format: self.format, bytes: Vec::new(), epoch: None, told: self.told };
-        if self.told.is_none() {
-            chunk.told = Some(self.reader.position());
+        let mut chunk =
+            Chunk { format: self.format, bytes: Vec::new(), epoch: None, reported: self.reported };
+        if self.reported.is_none() {
+            chunk.reported = Some(self.reader.position());
             if self.format == Format::Sse {
                 chunk.text(&format!("retry: {RETRY_MS}\n\n"));
             }
@@ -56,7 +57,7 @@ impl Follower {
             }
             match passed {
                 Passed::Gap { from, to } => {
-                    self.journal.counts().lost_to_reader(to - from + 1);
+                    self.journal.note_lost_to_reader(to - from + 1);
                     chunk.gap(&self.journal, from, to);
                 }
                 Passed::Some | Passed::Disk if self.is_silent(&chunk) => self.beat(&mut chunk),
@@ -67,7 +68,7 @@ impl Follower {
                 Passed::End => self.wait(&mut chunk).await,
             }
         }
-        self.told = chunk.told;
+        self.reported = chunk.reported;
         self.heard = Instant::now();
         // It may have to wait for long.
         chunk.bytes.shrink_to_fit();
@@ -93,7 +94,7 @@ impl Follower {
         let beat = self.heard + HEARTBEAT;
         tokio::select! {
             // Without its sender the daemon stops.
-            _ = self.pulse.wait_for(|newest| *newest > position) => return,
+            _ = self.throttle.wait_for(|newest| *newest > position) => return,
             _ = self.stopping.wait_for(|stopping| *stopping) => return,
             () = tokio::time::sleep_until(beat) => {}
         }
@@ -107,7 +108,7 @@ impl Follower {
 
     fn beat(&self, chunk: &mut Chunk) {
         let position = self.reader.position();
-        chunk.heartbeat((chunk.told != Some(position)).then(|| self.journal.cursor(position)));
+        chunk.heartbeat((chunk.reported != Some(position)).then(|| self.journal.cursor(position)));
     }
 }
 
@@ -118,7 +119,7 @@ struct Chunk {
     /// The log epoch of the last line, written out.
     epoch: Option<(Ulid, String)>,
     /// See [`Follower::told`].
-    told: Option<u64>,
+    reported: Option<u64>,
 }
 
 impl Chunk {
@@ -139,7 +140,7 @@ impl Chunk {
                 self.epoch = Some((line.epoch, cursor.epoch));
             }
         }
-        self.told = Some(line.sequence);
+        self.reported = Some(line.sequence);
     }
 
     /// A gap belongs to one reader, so it is told on its stream and is not in the log.
@@ -150,7 +151,7 @@ impl Chunk {
             Format::Ndjson => self.text(&line),
             Format::Sse => self.event(&cursor, Some(EventType::StreamGap), line.as_bytes()),
         }
-        self.told = Some(to);
+        self.reported = Some(to);
     }
 
     /// The line has its own end, and no other in it.
@@ -175,7 +176,7 @@ impl Chunk {
             (Format::Sse, None) => self.text(":\n\n"),
             (Format::Sse, Some(cursor)) => {
                 self.text(&format!(":\nid: {cursor}\n\n"));
-                self.told = Some(cursor.sequence);
+                self.reported = Some(cursor.sequence);
             }
         }
     }
@@ -199,9 +200,9 @@ mod tests {
             journal: journal.clone(),
             format,
             follow: true,
-            pulse: journal.newest(),
+            throttle: journal.newest(),
             stopping: stopping.subscribe(),
-            told: None,
+            reported: None,
             heard: Instant::now(),
         }
     }
@@ -262,8 +263,8 @@ mod tests {
         });
         for beat in 1..=3_u32 {
             let before = Instant::now();
-            let told = text(&mut follower).await;
-            assert!(told.starts_with(":\nid: "), "{beat}: {told}");
+            let reported = text(&mut follower).await;
+            assert!(reported.starts_with(":\nid: "), "{beat}: {reported}");
             assert!(before.elapsed() <= HEARTBEAT + Duration::from_secs(1), "{:?}", before.elapsed());
         }
         busy.abort();
@@ -281,11 +282,11 @@ mod tests {
         let mut follower = follower(&journal, Format::Sse, only, &stop);
         assert_eq!(text(&mut follower).await, "retry: 2000\n\n");
         tokio::time::advance(HEARTBEAT).await;
-        let told = text(&mut follower).await;
-        let cursor: Cursor = told.strip_prefix(":\nid: ").unwrap().trim_end().parse().unwrap();
-        assert!(cursor.sequence < 1_000, "{told}");
-        let told = text(&mut follower).await;
-        assert!(told.starts_with(&format!("id: {}\n", journal.cursor(1_001))), "{told}");
+        let reported = text(&mut follower).await;
+        let cursor: Cursor = reported.strip_prefix(":\nid: ").unwrap().trim_end().parse().unwrap();
+        assert!(cursor.sequence < 1_000, "{reported}");
+        let reported = text(&mut follower).await;
+        assert!(reported.starts_with(&format!("id: {}\n", journal.cursor(1_001))), "{reported}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -318,8 +319,9 @@ mod tests {
 
     /// One event, as others are, on this stream alone; what comes after it goes on from there.
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_fell_behind_is_told_what_it_missed() {
-        let journal = Journal::new("n1", "b1");
+    async fn a_reader_that_fell_behind_is_reported_what_it_missed() {
+        let counts = crate::metrics::Counts::default();
+        let journal = Journal::new("n1", "b1").observed_by(std::sync::Arc::new(counts.clone()));
         let stop = watch::Sender::new(false);
         for _ in 0..4_000 {
             let data = json!({"pad": "x".repeat(1_000)});
@@ -330,14 +332,14 @@ mod tests {
         for format in [Format::Ndjson, Format::Sse] {
             let mut follower = follower(&journal, format, Filter::default(), &stop);
             follower.reader = journal.reader(Some(10), Filter::default());
-            let mut told = text(&mut follower).await;
+            let mut reported = text(&mut follower).await;
             if format == Format::Sse {
-                told = text(&mut follower).await;
+                reported = text(&mut follower).await;
                 let id = format!("id: {}\nevent: dev.enforcer.stream.gap\n", journal.cursor(oldest - 1));
-                assert!(told.starts_with(&id), "{told}");
-                told = told.lines().find_map(|line| line.strip_prefix("data: ")).unwrap().to_owned();
+                assert!(reported.starts_with(&id), "{reported}");
+                reported = reported.lines().find_map(|line| line.strip_prefix("data: ")).unwrap().to_owned();
             }
-            let event: serde_json::Value = serde_json::from_str(&told).unwrap();
+            let event: serde_json::Value = serde_json::from_str(&reported).unwrap();
             assert_eq!(event["type"], "dev.enforcer.stream.gap");
             assert_eq!(event["data"]["fromSequence"], format!("{:020}", 11));
             assert_eq!(event["data"]["count"], oldest - 11);
@@ -350,7 +352,7 @@ mod tests {
         // Each of the two missed them. What a reader within the daemon misses is no loss to a client.
         let mut within = journal.reader(Some(10), Filter::default());
         assert!(matches!(within.read(), Some(crate::journal::Batch::Gap { from: 11, .. })));
-        let metrics = crate::metrics::expose(journal.counts(), crate::metrics::Gauges::default()).unwrap();
+        let metrics = crate::metrics::expose(&counts, crate::metrics::Gauges::default()).unwrap();
         let lost = format!("enforcer_events_lost_total{{stage=\"reader\"}} {}\n", 2 * (oldest - 11));
         assert!(metrics.contains(&lost), "{metrics}");
     }

@@ -63,10 +63,10 @@ impl Guarded {
             self.line_bytes = end.is_none().then_some(line_bytes);
             return Ok(());
         }
-        let told = too_long();
+        let reported = too_long();
         let answer = format!(
-            "HTTP/1.1 414 URI Too Long\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{told}",
-            told.len()
+            "HTTP/1.1 414 URI Too Long\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{reported}",
+            reported.len()
         );
         // Nothing is on its way to a peer that is asking, so there is room; who has closed misses nothing.
         let wrote = self.stream.try_write(answer.as_bytes());

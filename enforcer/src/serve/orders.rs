@@ -6,7 +6,7 @@ use crate::policy::order::{Moment, Order, OrderError, What};
 /// What is wanted: the body of `POST /v1/orders` on the admin socket.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "do", deny_unknown_fields)]
-pub enum Wish {
+pub enum OrderRequest {
     /// An order, instead of an earlier one about the same.
     Give {
         /// What is ordered.
@@ -76,10 +76,10 @@ pub enum No {
 
 impl From<OrderError> for No {
     fn from(error: OrderError) -> Self {
-        let told = error.to_string();
+        let reported = error.to_string();
         match error {
-            OrderError::Reason | OrderError::Time | OrderError::Name => Self::Wrong(told),
-            OrderError::TooMany | OrderError::Share { .. } => Self::Refused(told),
+            OrderError::Reason | OrderError::Time | OrderError::Name => Self::Wrong(reported),
+            OrderError::TooMany | OrderError::Share { .. } => Self::Refused(reported),
         }
     }
 }

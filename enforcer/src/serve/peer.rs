@@ -26,7 +26,7 @@ pub struct Peer {
 /// Why somebody may not change anything.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Stranger {
+pub enum PeerError {
     /// The kernel does not tell who it is.
     #[error("the kernel does not tell who asks: {0}")]
     Unknown(String),
@@ -59,8 +59,8 @@ impl Peer {
         access: &Access,
         kubepods: &CgroupPath,
         view: &View,
-    ) -> Result<Self, Stranger> {
-        let unknown = |error: io::Error| Stranger::Unknown(error.to_string());
+    ) -> Result<Self, PeerError> {
+        let unknown = |error: io::Error| PeerError::Unknown(error.to_string());
         let credentials = stream.peer_cred().map_err(unknown)?;
         let (uid, own) = (credentials.uid(), rustix::process::geteuid().as_raw());
         let is_owner = access.owner.as_ref().is_some_and(|owner| owner.id == uid);
@@ -69,19 +69,19 @@ impl Peer {
             && !is_owner
             && !is_member(stream, credentials.gid(), access).map_err(unknown)?
         {
-            return Err(Stranger::User { uid, own });
+            return Err(PeerError::User { uid, own });
         }
-        let pid = credentials.pid().filter(|pid| *pid > 0).ok_or(Stranger::Unseen)?;
+        let pid = credentials.pid().filter(|pid| *pid > 0).ok_or(PeerError::Unseen)?;
         let pidfd = pidfd(stream.as_fd(), pid).map_err(unknown)?;
         let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).map_err(unknown)?;
         // It has been alive all the time, and so its number meant nobody else.
         if has_ended(&pidfd).map_err(unknown)? {
-            return Err(Stranger::Unknown(String::from("it has ended")));
+            return Err(PeerError::Unknown(String::from("it has ended")));
         }
         if let Some(cgroup) = pod_cgroup(&cgroups, kubepods, view) {
-            return Err(Stranger::InPod { cgroup: cgroup.escape_debug().to_string() });
+            return Err(PeerError::InPod { cgroup: cgroup.escape_debug().to_string() });
         }
-        let pid = u32::try_from(pid).map_err(|_error| Stranger::Unseen)?;
+        let pid = u32::try_from(pid).map_err(|_error| PeerError::Unseen)?;
         Ok(Self { uid, pid })
     }
 }

@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_query_says_what_is_wrong_with_it() {
-        for (pairs, told) in [
+        for (pairs, reported) in [
             (
                 &[("type", "oom.incidnet")][..],
                 "type: there is no event type \"oom.incidnet\": did you mean oom.incident?",
@@ -183,7 +183,7 @@ mod tests {
             (&[("namespace", "Default")], "namespace: \"Default\" is not a name"),
         ] {
             let error = parse(pairs).unwrap_err();
-            assert!(error.contains(told), "{error}");
+            assert!(error.contains(reported), "{error}");
         }
     }
 }

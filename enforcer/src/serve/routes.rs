@@ -44,7 +44,7 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
 }
 
 /// An answer that says what was wrong.
-pub(super) fn told(status: StatusCode, error: &str) -> Response {
+pub(super) fn reported(status: StatusCode, error: &str) -> Response {
     (status, Json(json!({"error": error}))).into_response()
 }
 
@@ -56,7 +56,7 @@ fn unknown(uri: &Uri, paths: &[&'static str]) -> Response {
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Response {
-    told(StatusCode::METHOD_NOT_ALLOWED, &format!("{} does not take {method}", uri.path()))
+    reported(StatusCode::METHOD_NOT_ALLOWED, &format!("{} does not take {method}", uri.path()))
 }
 
 /// Answers at once what is too large to be meant.
@@ -69,7 +69,7 @@ async fn within_bounds(request: Request, next: Next) -> Response {
     let length = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
     if length.is_some_and(|length| length.parse().is_ok_and(|bytes: u64| bytes > BODY_BYTES as u64)) {
         let error = format!("the request's body is larger than {BODY_BYTES} bytes");
-        return told(StatusCode::PAYLOAD_TOO_LARGE, &error);
+        return reported(StatusCode::PAYLOAD_TOO_LARGE, &error);
     }
     next.run(request).await
 }

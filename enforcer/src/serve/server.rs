@@ -23,11 +23,10 @@ use super::{
     connections::{self, Limits},
     containers,
     events::events,
-    headroom, now,
-    pulse::Pulse,
-    ranking,
+    headroom, now, ranking,
     routes::Routes,
     socket,
+    wake_throttle::WakeThrottle,
 };
 use crate::{journal::Journal, policy::order::Order, recorder::Asker, threads};
 
@@ -158,7 +157,7 @@ pub(super) struct Shared {
     pub(super) ready: watch::Receiver<bool>,
     pub(super) stopping: watch::Receiver<bool>,
     /// When there is something to send.
-    pub(super) pulse: watch::Receiver<u64>,
+    pub(super) throttle: watch::Receiver<u64>,
     /// What the daemon itself runs on.
     pub(super) daemon: Handle,
 }
@@ -217,7 +216,7 @@ impl Observe {
         let failed = |source| Error::Serve { path: path.display().to_string(), source };
         let Sources { journal, doctor, recorder, usages, foresight, view, orders, metrics, evictor } =
             sources;
-        let pulse = Pulse::new(&journal);
+        let throttle = WakeThrottle::new(&journal);
         let shared = Shared {
             journal: journal.clone(),
             doctor: Arc::new(doctor),
@@ -230,14 +229,14 @@ impl Observe {
             evictor,
             ready,
             stopping: stopping.clone(),
-            pulse: pulse.beats(),
+            throttle: throttle.subscribe(),
             daemon: Handle::current(),
         };
         let serving = async move {
             let listener = tokio::net::UnixListener::from_std(listener)?;
-            // The followers hear the pulse to their end.
+            // The followers hear the throttle to their end.
             tokio::select! {
-                () = pulse.beat(&journal) => {}
+                () = throttle.run(&journal) => {}
                 () = connections::serve(listener, router(shared), limits, stopping) => {}
             }
             Ok(())

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cursor_is_told() {
+    fn what_is_no_cursor_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let mut file = CursorFile::new(dir.path(), "journald");
         fs::create_dir(dir.path().join(FOLDER)).unwrap();

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_no_longer_is_told_once_and_counted() {
+    fn what_is_kept_no_longer_is_reported_once_and_counted() {
         let journal = Journal::new("n", "b");
         append(&journal, 4_000, EventType::PodAdded);
         let oldest = journal.range().oldest;

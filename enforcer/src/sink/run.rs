@@ -67,21 +67,21 @@ pub(super) struct Run<O> {
 
 /// What a sink went through that was told or is to be.
 #[derive(Debug, Default)]
-struct Spell {
+struct Outage {
     /// Since when nothing works.
     since: Option<Instant>,
-    is_told: bool,
+    is_reported: bool,
     /// Whether a cursor that cannot be written was told.
     is_unwritten: bool,
     /// When it was last told that something was passed over, and how many times it was since.
     passed_over: Option<Instant>,
-    untold: u64,
+    unreported: u64,
 }
 
 impl<O: Outlet> Run<O> {
     /// Delivers until it is to stop; then goes on for a moment, if there is more and nothing fails.
     pub(super) async fn run(mut self, stop: watch::Receiver<bool>) {
-        let mut spell = Spell::default();
+        let mut spell = Outage::default();
         // Where it begins outlives a kill that comes before its first delivery.
         self.write_cursor(&mut spell);
         let mut over = stop.clone();
@@ -90,12 +90,12 @@ impl<O: Outlet> Run<O> {
             () = goodbye(&mut over) => {}
         }
         self.write_cursor(&mut spell);
-        if spell.is_told {
-            self.tell(EventType::DegradedLeft, "is stopped");
+        if spell.is_reported {
+            self.emit(EventType::DegradedLeft, "is stopped");
         }
     }
 
-    async fn work(&mut self, spell: &mut Spell, mut stop: watch::Receiver<bool>) {
+    async fn work(&mut self, spell: &mut Outage, mut stop: watch::Receiver<bool>) {
         let mut back_off = BackOff::new(O::BACK_OFF);
         loop {
             let (events, bytes) = self.outlet.limits();
@@ -128,7 +128,7 @@ impl<O: Outlet> Run<O> {
                 }
                 Err(Trouble::Gone { why }) => {
                     self.health.count_failure();
-                    self.tell(
+                    self.emit(
                         EventType::DegradedEntered,
                         &format!(
                             "is not tried again until it is configured anew or the daemon restarts: {why}"
@@ -151,7 +151,7 @@ impl<O: Outlet> Run<O> {
     }
 
     /// Waits for an event, and has the cursor written when that is due. False if it is to stop instead.
-    async fn rest(&mut self, spell: &mut Spell, stop: &mut watch::Receiver<bool>) -> bool {
+    async fn rest(&mut self, spell: &mut Outage, stop: &mut watch::Receiver<bool>) -> bool {
         loop {
             let due = self.cursor.due(&self.feed.cursor());
             tokio::select! {
@@ -163,7 +163,7 @@ impl<O: Outlet> Run<O> {
     }
 
     /// Hands events over; a receiver that takes its time does not keep the cursor of what was taken before from the disk.
-    async fn deliver(&mut self, spell: &mut Spell, items: &[Item]) -> Result<usize, Trouble> {
+    async fn deliver(&mut self, spell: &mut Outage, items: &[Item]) -> Result<usize, Trouble> {
         let cursor = self.feed.cursor();
         let due = self.cursor.due(&cursor);
         if due.is_some_and(|due| due <= Instant::now()) {
@@ -183,7 +183,7 @@ impl<O: Outlet> Run<O> {
         delivering.await
     }
 
-    fn write_cursor(&mut self, spell: &mut Spell) {
+    fn write_cursor(&mut self, spell: &mut Outage) {
         let cursor = self.feed.cursor();
         if self.cursor.due(&cursor).is_none() {
             return;
@@ -199,30 +199,30 @@ impl<O: Outlet> Run<O> {
                     "does not deliver after a restart what it has not delivered before it"
                 };
                 let message = format!("{then}: cannot write {}: {error}", path.display());
-                self.tell(EventType::DegradedEntered, &message);
+                self.emit(EventType::DegradedEntered, &message);
             }
-            Err(_told) => {}
+            Err(_reported) => {}
         }
     }
 
     /// Something was taken.
-    fn recovered(&self, spell: &mut Spell) {
+    fn recovered(&self, spell: &mut Outage) {
         spell.since = None;
-        if std::mem::replace(&mut spell.is_told, false) {
-            self.tell(EventType::DegradedLeft, "takes events again");
+        if std::mem::replace(&mut spell.is_reported, false) {
+            self.emit(EventType::DegradedLeft, "takes events again");
         }
     }
 
     /// Nothing was taken. That becomes an event once it lasts: one, however often it is tried, and one when it is over.
-    fn failed(&self, spell: &mut Spell, why: &str) {
+    fn failed(&self, spell: &mut Outage, why: &str) {
         let since = *spell.since.get_or_insert_with(Instant::now);
-        if spell.is_told {
+        if spell.is_reported {
             return;
         }
         tracing::warn!("{}: {why}", self.shown);
         if since.elapsed() >= self.failing {
-            spell.is_told = true;
-            self.tell(
+            spell.is_reported = true;
+            self.emit(
                 EventType::DegradedEntered,
                 &format!("takes no events; they are kept and delivered later: {why}"),
             );
@@ -231,25 +231,25 @@ impl<O: Outlet> Run<O> {
 
     /// The first of these is never taken: it goes on behind it. What is told of that is an event as well, which may
     /// fare the same, so it is told seldom.
-    fn pass_over(&mut self, spell: &mut Spell, items: &[Item], why: &str) {
+    fn pass_over(&mut self, spell: &mut Outage, items: &[Item], why: &str) {
         let Some(first) = items.first() else { return };
         self.feed.done(1);
         self.health.count_passed_over();
         self.health.count_failure();
-        spell.untold += 1;
+        spell.unreported += 1;
         tracing::warn!("{}: event {} is passed over: {why}", self.shown, first.last);
-        if spell.passed_over.is_none_or(|told| told.elapsed() >= PASSED_OVER_PACE) {
+        if spell.passed_over.is_none_or(|reported| reported.elapsed() >= PASSED_OVER_PACE) {
             spell.passed_over = Some(Instant::now());
             let message = format!(
                 "was not given {} events, the last with sequence {}: {why}",
-                spell.untold, first.last
+                spell.unreported, first.last
             );
-            spell.untold = 0;
-            self.tell(EventType::DegradedEntered, &message);
+            spell.unreported = 0;
+            self.emit(EventType::DegradedEntered, &message);
         }
     }
 
-    fn tell(&self, kind: EventType, message: &str) {
+    fn emit(&self, kind: EventType, message: &str) {
         let message = format!("the sink {} {message}", self.shown);
         if kind == EventType::DegradedEntered {
             tracing::warn!("{message}");

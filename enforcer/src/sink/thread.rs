@@ -172,7 +172,7 @@ impl Work {
             Wanted::Journald(settings) => match Journald::new(&settings, &self.ground.journal) {
                 Ok(journald) => runtime.block_on(self.deliver(journald, stopping)),
                 Err(error) => {
-                    self.tell(&format!("the sink journald does not start: {}", crate::chain(&error)));
+                    self.emit(&format!("the sink journald does not start: {}", crate::chain(&error)));
                 }
             },
             Wanted::Webhook(settings) => {
@@ -190,7 +190,7 @@ impl Work {
         let mut cursor = CursorFile::new(state_dir, &self.wanted.name());
         let (after, why) = beginning(journal, cursor.read(), self.begin);
         if let Some(why) = why {
-            self.tell(&format!("the sink {}: {why}", self.wanted.name()));
+            self.emit(&format!("the sink {}: {why}", self.wanted.name()));
         }
         let filter = Filter { kinds: self.wanted.types().to_vec(), ..Filter::default() };
         let run = Run {
@@ -206,7 +206,7 @@ impl Work {
         run.run(stopping).await;
     }
 
-    fn tell(&self, message: &str) {
+    fn emit(&self, message: &str) {
         tracing::warn!("{message}");
         let data = serde_json::json!({"what": "sink", "sink": self.wanted.name(), "message": message});
         let (kind, subject) = (EventType::DegradedEntered, Subject::Node);

@@ -17,13 +17,13 @@ use super::{
     reader::{Read, Reader},
     watcher::Watcher,
 };
-use crate::bell::Bell;
+use crate::waker::Waker;
 
 /// How long changes are gathered before they are read, so that a file which is being written is read once.
 const DEBOUNCE: Duration = Duration::from_millis(100);
 
 /// How long a folder may take to be read before it is reported. A network file system whose server is gone never ends.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The reading thread's stack, which parses nested YAML.
 const STACK_BYTES: usize = 2 << 20;
@@ -39,10 +39,10 @@ const STACK_BYTES: usize = 2 << 20;
 /// over a restart too. Only the same one, empty, means that there are none.
 pub struct StaticDir {
     path: PathBuf,
-    bell: Arc<Bell>,
+    waker: Arc<Waker>,
     orders: Option<mpsc::Sender<Order>>,
     readings: tokio::sync::mpsc::Receiver<(Arc<Loaded>, Vec<Answer>)>,
-    pulse: Arc<Pulse>,
+    read_clock: Arc<ReadClock>,
     /// What was read last, or remembered.
     latest: Arc<Loaded>,
     /// What [`Self::next`] answered last.
@@ -92,13 +92,13 @@ struct Order {
 
 /// Since when the thread has been reading.
 #[derive(Debug)]
-struct Pulse {
+struct ReadClock {
     start: Instant,
     /// In milliseconds from the start, and at least 1; 0 while it waits.
     since_ms: AtomicU64,
 }
 
-impl Pulse {
+impl ReadClock {
     fn new() -> Self {
         Self { start: Instant::now(), since_ms: AtomicU64::new(0) }
     }
@@ -127,15 +127,15 @@ impl StaticDir {
     ///
     /// The error is that there is no thread or no descriptor for it.
     pub fn start(path: PathBuf, run_dir: &Path) -> io::Result<Self> {
-        let bell = Arc::new(Bell::new()?);
-        let reader = Reader::new(path.clone(), Watcher::new(Arc::clone(&bell)), Kept::open(run_dir));
+        let waker = Arc::new(Waker::new()?);
+        let reader = Reader::new(path.clone(), Watcher::new(Arc::clone(&waker)), Kept::open(run_dir));
         let latest = Arc::clone(reader.loaded());
-        Self::spawn(path, bell, latest, reader, PATIENCE)
+        Self::spawn(path, waker, latest, reader, TIMEOUT)
     }
 
     fn spawn(
         path: PathBuf,
-        bell: Arc<Bell>,
+        waker: Arc<Waker>,
         latest: Arc<Loaded>,
         reader: impl Read + 'static,
         patience: Duration,
@@ -143,15 +143,15 @@ impl StaticDir {
         let (orders, asked) = mpsc::channel();
         // One is enough: a loop that is late is not to have more to do.
         let (sender, readings) = tokio::sync::mpsc::channel(1);
-        let pulse = Arc::new(Pulse::new());
-        let beat = Arc::clone(&pulse);
+        let read_clock = Arc::new(ReadClock::new());
+        let beat = Arc::clone(&read_clock);
         thread::Builder::new()
             .name(String::from("manifests"))
             .stack_size(STACK_BYTES)
             .spawn(move || run(reader, &asked, &sender, &beat))?;
         let check_at = tokio::time::Instant::now() + patience;
         let orders = Some(orders);
-        Ok(Self { path, bell, orders, readings, pulse, latest, reported: None, patience, check_at })
+        Ok(Self { path, waker, orders, readings, read_clock, latest, reported: None, patience, check_at })
     }
 
     /// What the directory holds: at once the first time, then whenever pods or errors are others than before, or who asked
@@ -190,7 +190,7 @@ impl StaticDir {
     /// Whether the directory does not answer.
     #[must_use]
     pub fn is_stuck(&self) -> bool {
-        self.pulse.busy().is_some_and(|busy| busy >= self.patience)
+        self.read_clock.busy().is_some_and(|busy| busy >= self.patience)
     }
 
     /// Has the directory read at once; with `is_accepted` whatever stands at its path counts, also another one, an empty one
@@ -199,7 +199,7 @@ impl StaticDir {
         if let Some(orders) = &self.orders {
             // It ends after us.
             drop(orders.send(Order { is_accepted, answer }));
-            self.bell.ring();
+            self.waker.wake();
         }
     }
 }
@@ -208,7 +208,7 @@ impl Drop for StaticDir {
     /// It is not waited for: it may hang.
     fn drop(&mut self) {
         self.orders = None;
-        self.bell.ring();
+        self.waker.wake();
     }
 }
 
@@ -216,7 +216,7 @@ fn run(
     mut reader: impl Read,
     orders: &mpsc::Receiver<Order>,
     readings: &tokio::sync::mpsc::Sender<(Arc<Loaded>, Vec<Answer>)>,
-    pulse: &Pulse,
+    read_clock: &ReadClock,
 ) {
     let mut due = Instant::now();
     loop {
@@ -233,9 +233,9 @@ fn run(
             }
         }
         if is_asked || Instant::now() >= due {
-            pulse.begin();
+            read_clock.begin();
             let loaded = reader.read(is_accepted);
-            pulse.end();
+            read_clock.end();
             due = Instant::now() + reader.rest();
             if readings.blocking_send((loaded, answers)).is_err() {
                 return;

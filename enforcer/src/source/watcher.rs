@@ -1,31 +1,31 @@
-//! Waits for changes of a folder, or of where it should be, and for a bell.
+//! Waits for changes of a folder, or of where it should be, and for a waker.
 
 use std::{io, path::Path, sync::Arc, time::Instant};
 
 use inotify::{Inotify, WatchDescriptor, WatchMask};
 use rustix::io::Errno;
 
-use crate::bell::Bell;
+use crate::waker::Waker;
 
 /// Who waits on a thread of its own.
 #[derive(Debug)]
 pub(super) struct Watcher {
     inotify: Option<Inotify>,
     current: Option<WatchDescriptor>,
-    bell: Arc<Bell>,
+    waker: Arc<Waker>,
 }
 
 impl Watcher {
-    /// Without inotify it waits for the bell alone.
-    pub(super) fn new(bell: Arc<Bell>) -> Self {
-        Self { inotify: Inotify::init().ok(), current: None, bell }
+    /// Without inotify it waits for the waker alone.
+    pub(super) fn new(waker: Arc<Waker>) -> Self {
+        Self { inotify: Inotify::init().ok(), current: None, waker }
     }
 
-    /// Waits until something changes or the bell rings, at the longest until `due`. Answers whether something changed. It
+    /// Waits until something changes or the waker rings, at the longest until `due`. Answers whether something changed. It
     /// may come back early.
     pub(super) fn wait(&mut self, due: Instant) -> io::Result<bool> {
         let left = due.saturating_duration_since(Instant::now());
-        self.bell.wait_beside(self.inotify.as_ref(), Some(left))?;
+        self.waker.wait_beside(self.inotify.as_ref(), Some(left))?;
         Ok(self.drain())
     }
 

@@ -54,8 +54,8 @@ fn program(name: &str) -> Option<PathBuf> {
 fn promtool(arguments: &[&str]) {
     let Some(promtool) = program("promtool") else { return };
     let output = Command::new(promtool).args(arguments).current_dir(root()).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {told}");
+    let reported = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {reported}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ const POD: &str =
     "apiVersion: v1\nkind: Pod\nmetadata: {name: web, namespace: shop}\nspec: {containers: [{name: app}]}\n";
 
 #[test]
-fn the_observe_socket_tells_what_has_happened() {
+fn the_observe_socket_reports_what_has_happened() {
     let daemon = Daemon::start("");
     let answer = daemon.get("/metrics");
     assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
@@ -82,8 +82,8 @@ fn an_address_that_is_taken_keeps_nobody_from_starting() {
     let daemon = Daemon::start(&format!("metricsListen: {}\n", listener.local_addr().unwrap()));
     let page = wait_for("it to be told", || {
         let page = Page::of(body(&daemon.get("/metrics")));
-        let is_told = page.find(r#"enforcer_degraded{reason="metricsListen"}"#).next().is_some();
-        is_told.then_some(page)
+        let is_reported = page.find(r#"enforcer_degraded{reason="metricsListen"}"#).next().is_some();
+        is_reported.then_some(page)
     });
     assert_eq!(page.get(r#"enforcer_degraded{reason="metricsListen"}"#), 1.0);
 }

@@ -240,7 +240,7 @@ impl Case {
 
     fn compare_ranking(&self, planned: &Plan, pods: &[Pod], found: &mut Differences) {
         let mut order: Vec<usize> = (0..pods.len()).collect();
-        rank::by_memory(&mut order, |place| rank::MemoryStanding {
+        rank::by_memory(&mut order, |place| rank::MemoryRankKey {
             usage_bytes: self.usages[*place].and_then(|usage| u64::try_from(usage).ok()),
             request_bytes: planned.pods[*place].ranking_request_bytes,
             priority: planned.pods[*place].eviction_priority,

@@ -129,8 +129,8 @@ fn what_a_daemon_that_was_killed_did_not_come_to_is_in_the_state_directory() {
         let printed = log.scene.raw(&["-o", "jsonl", "events"]);
         assert!(log.is_whole(&printed.out), "{printed:?}");
         assert_eq!(printed.status, 0);
-        let told = format!("{why}: the rest is what {} holds\n", log.scene.path("state").display());
-        assert_eq!(printed.err, told);
+        let reported = format!("{why}: the rest is what {} holds\n", log.scene.path("state").display());
+        assert_eq!(printed.err, reported);
     }
     // Nothing was printed: all of it is there.
     let log = Log::new();
@@ -155,18 +155,18 @@ fn what_cannot_go_on_is_printed_once_and_fails() {
     };
     for number in 0..4 {
         let log = Log::new();
-        let [(verb, answer, told)] = &cases(&log)[number..=number] else { panic!() };
+        let [(verb, answer, reported)] = &cases(&log)[number..=number] else { panic!() };
         log.answer(vec![answer.clone()]);
         let printed = log.scene.raw(&[&["-o", "jsonl"], *verb].concat());
         assert_eq!(printed.out.lines().collect::<Vec<_>>(), log.lines[..2], "{verb:?}");
         assert_eq!(printed.status, 69, "{verb:?}: {printed:?}");
-        assert!(printed.err.contains(told) && printed.err.lines().count() == 1, "{}", printed.err);
+        assert!(printed.err.contains(reported) && printed.err.lines().count() == 1, "{}", printed.err);
     }
 }
 
 /// With the daemon as without it.
 #[test]
-fn an_old_cursor_is_told_what_is_lost_and_what_to_do() {
+fn an_old_cursor_is_reported_what_is_lost_and_what_to_do() {
     let log = Log::new();
     let gone = |lost: u64| {
         let body = format!("{{\"error\":\"x\",\"oldest\":\"a:1\",\"newest\":\"a:9\",\"lost\":{lost}}}");
@@ -227,7 +227,7 @@ fn a_daemon_that_listens_and_says_nothing_is_not_waited_for() {
 
 /// Whoever has read enough is no failure, and a full disk is one.
 #[test]
-fn a_reader_that_goes_away_is_told_nothing() {
+fn a_reader_that_goes_away_is_reported_nothing() {
     let log = Log::new();
     let verb = || {
         let mut verb = Command::new(env!("CARGO_BIN_EXE_enforcer"));

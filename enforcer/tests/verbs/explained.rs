@@ -9,9 +9,9 @@ use crate::{
     journal::{FIRST, SECOND, Told, about, cleared, crossed, decided, eviction, oom, with},
 };
 
-fn why(told: &[Told], arguments: &[&str]) -> String {
+fn why(reported: &[Told], arguments: &[&str]) -> String {
     let scene = Scene::new();
-    scene.remember(told);
+    scene.remember(reported);
     scene.run(&[&["why"], arguments].concat()).whole()
 }
 
@@ -58,8 +58,9 @@ fn every_way_to_name_it_leads_to_the_same() {
 
 /// Each scene's screen.
 fn screens(scenes: &[(&str, &[Told], &str)]) -> String {
-    let screen =
-        |(name, told, what): &(&str, &[Told], &str)| format!("===== {name}\n{}\n", why(told, &[what]));
+    let screen = |(name, reported, what): &(&str, &[Told], &str)| {
+        format!("===== {name}\n{}\n", why(reported, &[what]))
+    };
     scenes.iter().map(screen).collect()
 }
 
@@ -87,13 +88,13 @@ fn one_that_failed_says_why_and_who_came_then() {
         "message": "it was killed and still holds processes after its deadline",
     });
     let then = json!({"evictionId": SECOND, "victim": {"namespace": "default", "name": "cache"}});
-    let told = [
+    let reported = [
         crossed(),
         otherwise(&alone),
         (EventType::EvictionFailed, HOG, about(FIRST, &failed)),
         (EventType::EvictionDecided, Some("default/cache"), with(decided(), &then)),
     ];
-    insta::assert_snapshot!(why(&told, &[FIRST]));
+    insta::assert_snapshot!(why(&reported, &[FIRST]));
 }
 
 #[test]
@@ -144,8 +145,8 @@ fn what_is_not_kept_is_not_made_up() {
 fn that_nobody_was_evicted_has_its_reason() {
     let message = "memory is short and no pod may be evicted";
     let nobody = json!({"signal": "memory.available", "reason": "noCandidate", "message": message});
-    let told = [crossed(), (EventType::EvictionSuppressed, None, nobody), cleared()];
-    insta::assert_snapshot!(why(&told, &[]));
+    let reported = [crossed(), (EventType::EvictionSuppressed, None, nobody), cleared()];
+    insta::assert_snapshot!(why(&reported, &[]));
 }
 
 #[test]
@@ -199,15 +200,15 @@ fn every_limit_of_the_kernels_killer_has_its_words() {
             (EventType::OomAverted, Some("default/p"), with(incident, &json!({"cause": "ownEviction"}))),
         ),
     ];
-    let mut told = String::new();
+    let mut reported = String::new();
     for (name, event) in scenes {
-        told.push_str(&format!("===== {name}\n{}\n", why(&[event], &[SECOND])));
+        reported.push_str(&format!("===== {name}\n{}\n", why(&[event], &[SECOND])));
     }
-    insta::assert_snapshot!(told);
+    insta::assert_snapshot!(reported);
 }
 
 #[test]
-fn whoever_mistypes_is_told_what_is_near_and_what_to_do() {
+fn whoever_mistypes_is_reported_what_is_near_and_what_to_do() {
     let mut events = eviction();
     events.push((
         EventType::EvictionDecided,
@@ -221,7 +222,7 @@ fn whoever_mistypes_is_told_what_is_near_and_what_to_do() {
     ));
     let scene = Scene::new();
     scene.remember(&events);
-    let mut told = String::new();
+    let mut reported = String::new();
     for what in [
         "default/hgo",
         "nobody-like-this",
@@ -232,15 +233,15 @@ fn whoever_mistypes_is_told_what_is_near_and_what_to_do() {
     ] {
         let printed = scene.run(&["why", what]);
         assert!(printed.out.is_empty() && printed.status != 0, "{printed:?}");
-        told.push_str(&format!("$ enforcer why {what}\n{}", printed.whole()));
+        reported.push_str(&format!("$ enforcer why {what}\n{}", printed.whole()));
     }
-    told.push_str(&scene.run(&["--live", "why"]).whole());
-    told.push_str(&scene.run(&["events", "--type", "eviction.decidde"]).whole());
-    told.push_str(&Scene::new().run(&["why"]).whole());
+    reported.push_str(&scene.run(&["--live", "why"]).whole());
+    reported.push_str(&scene.run(&["events", "--type", "eviction.decidde"]).whole());
+    reported.push_str(&Scene::new().run(&["why"]).whole());
     let calm = Scene::new();
     calm.remember(&eviction()[..2]);
-    told.push_str(&calm.run(&["why"]).whole());
-    insta::assert_snapshot!(told);
+    reported.push_str(&calm.run(&["why"]).whole());
+    insta::assert_snapshot!(reported);
 }
 
 #[test]

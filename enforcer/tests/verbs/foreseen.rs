@@ -74,15 +74,15 @@ fn pause() -> Value {
 }
 
 #[test]
-fn who_is_next_is_told_key_by_key() {
+fn who_is_next_is_reported_key_by_key() {
     let scene = Scene::new();
     scene.answer(answers(&ranking(), &headroom(), "enforce", &json!([])));
-    let mut told = scene.run(&["next"]).whole();
-    told.push_str(&scene.run(&["next", "-n", "1"]).whole());
+    let mut reported = scene.run(&["next"]).whole();
+    reported.push_str(&scene.run(&["next", "-n", "1"]).whole());
     let pids = Scene::new();
     let ranked = json!({"signal": "pid.available", "order": [row(1, "forks", 0, 1, 0, Some("onlyCandidate"))], "excluded": []});
     pids.answer(answers(&ranked, &headroom(), "enforce", &pause()));
-    told.push_str(&pids.run(&["next", "--signal", "pid.available"]).whole());
+    reported.push_str(&pids.run(&["next", "--signal", "pid.available"]).whole());
     let nobody = Scene::new();
     nobody.answer(answers(
         &json!({"signal": "memory.available", "order": [], "excluded": []}),
@@ -90,14 +90,14 @@ fn who_is_next_is_told_key_by_key() {
         "dry-run",
         &json!([]),
     ));
-    told.push_str(&nobody.run(&["next"]).whole());
-    insta::assert_snapshot!(told);
+    reported.push_str(&nobody.run(&["next"]).whole());
+    insta::assert_snapshot!(reported);
     let json: Value = serde_json::from_str(&scene.run(&["-o", "json", "next"]).out).unwrap();
     assert_eq!(json, ranking());
 }
 
 #[test]
-fn what_is_left_before_each_threshold_is_told() {
+fn what_is_left_before_each_threshold_is_reported() {
     let scene = Scene::new();
     scene.answer(answers(&ranking(), &headroom(), "enforce", &json!([])));
     insta::assert_snapshot!(scene.run(&["headroom"]).whole());
@@ -108,9 +108,9 @@ fn what_is_left_before_each_threshold_is_told() {
 #[test]
 fn without_a_daemon_they_say_what_to_do() {
     let scene = Scene::new();
-    let mut told = String::new();
+    let mut reported = String::new();
     for arguments in [&["next"][..], &["headroom"], &["next", "--signal", "memory.availabel"]] {
-        told.push_str(&scene.run(arguments).whole());
+        reported.push_str(&scene.run(arguments).whole());
     }
-    insta::assert_snapshot!(told);
+    insta::assert_snapshot!(reported);
 }

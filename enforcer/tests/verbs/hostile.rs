@@ -40,13 +40,13 @@ fn hostile(value: Value) -> Value {
 }
 
 #[test]
-fn in_every_event_and_whatever_tells_of_it() {
+fn in_every_event_and_whatever_reports_of_it() {
     let scene = Scene::new();
     let subject: &'static str = Box::leak(format!("{HOSTILE}/{HOSTILE}").into_boxed_str());
     let harm = |(kind, pod, data): Told| (kind, pod.map(|_| subject), hostile(data));
-    let mut told: Vec<_> = eviction().into_iter().chain(oom()).map(harm).collect();
+    let mut reported: Vec<_> = eviction().into_iter().chain(oom()).map(harm).collect();
     let every = EventType::ALL.iter().filter(|kind| **kind != EventType::EvictionDecided);
-    told.extend(every.map(|kind| {
+    reported.extend(every.map(|kind| {
         (
             *kind,
             Some(subject),
@@ -54,8 +54,8 @@ fn in_every_event_and_whatever_tells_of_it() {
         {"file": HOSTILE, "new": HOSTILE}]}),
         )
     }));
-    let count = told.len();
-    scene.remember(&told);
+    let count = reported.len();
+    scene.remember(&reported);
     for what in [FIRST, SECOND, "latest", HOSTILE] {
         let printed = scene.run(&["why", what]);
         printed.tame();
@@ -155,11 +155,11 @@ fn in_whatever_the_daemon_answers() {
 
 #[test]
 fn in_what_came_of_an_order() {
-    let mut told = all_hostile();
-    let done = told.remove("done").unwrap();
-    told.insert("/v1/orders", done);
+    let mut reported = all_hostile();
+    let done = reported.remove("done").unwrap();
+    reported.insert("/v1/orders", done);
     let scene = Scene::new();
-    scene.answer(told);
+    scene.answer(reported);
     for arguments in [
         &["protect", "default/web", "--for", "1h", "--reason", "r"][..],
         &["pause", "--for", "1h", "--reason", "r"],

@@ -16,9 +16,9 @@ pub(crate) type Told = (EventType, Option<&'static str>, Value);
 
 impl Scene {
     /// Writes these into the state directory; the daemon is down then.
-    pub(crate) fn remember(&self, told: &[Told]) {
+    pub(crate) fn remember(&self, reported: &[Told]) {
         let (journal, _) = Journal::open("n1", "b1", &self.path("state"), &self.path("run")).unwrap();
-        for (kind, pod, data) in told {
+        for (kind, pod, data) in reported {
             let subject = pod.map_or(Subject::Node, |pod| {
                 let (namespace, name) = pod.split_once('/').unwrap();
                 Subject::Pod(PodName { namespace: namespace.into(), name: name.into() })

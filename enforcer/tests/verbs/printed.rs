@@ -37,15 +37,15 @@ fn each_event_is_a_line() {
     let scene = Scene::new();
     scene.remember(&eviction());
     scene.remember(&oom());
-    let mut told = lines(&scene, &["events"]);
+    let mut reported = lines(&scene, &["events"]);
     for arguments in [
         &["events", "--type", "eviction.signalled"][..],
         &["events", "--pod", "default/hog", "--type", "pressure.crossed"],
         &["events", "--type", "eviction.signaled"],
     ] {
-        told.push_str(&format!("$ {}\n{}", arguments.join(" "), lines(&scene, arguments)));
+        reported.push_str(&format!("$ {}\n{}", arguments.join(" "), lines(&scene, arguments)));
     }
-    insta::assert_snapshot!(told);
+    insta::assert_snapshot!(reported);
     let lines = scene.raw(&["-o", "jsonl", "events"]).out;
     let sequences: Vec<u64> = lines
         .lines()
@@ -65,35 +65,35 @@ fn orders_and_what_came_of_them() {
         "until": "2026-01-31T12:10:00Z", "leftMs": 59_000});
     let scene = Scene::new();
     scene.answer(answers(&ranking(), &headroom(), "enforce", &json!([protect, pause])));
-    let mut told = String::new();
+    let mut reported = String::new();
     for arguments in
         [&["protect", "--list"][..], &["pause", "--list"], &["evict", "default/web"], &["protect"]]
     {
-        told.push_str(&format!("$ {}\n{}", arguments.join(" "), scene.run(arguments).whole()));
+        reported.push_str(&format!("$ {}\n{}", arguments.join(" "), scene.run(arguments).whole()));
     }
     let done = json!({"message": "default/billing is not evicted until 2026-01-31T13:00:00Z", "order": protect,
         "durable": true, "evictionId": null, "dryRun": false});
     let asked = Scene::new();
     asked.answer(Answers::from([("/v1/orders", done.to_string().into_bytes())]));
     let arguments = ["protect", "default/billing", "--for", "1h", "--reason", "month's end"];
-    told.push_str(&format!("$ {}\n{}", arguments.join(" "), asked.run(&arguments).whole()));
-    insta::assert_snapshot!(told);
+    reported.push_str(&format!("$ {}\n{}", arguments.join(" "), asked.run(&arguments).whole()));
+    insta::assert_snapshot!(reported);
 }
 
 #[test]
 fn a_configuration_is_judged_as_a_whole() {
     let scene = Scene::new();
-    let mut told = scene.run(&["config", "check"]).whole();
+    let mut reported = scene.run(&["config", "check"]).whole();
     let wrong = "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\nmode: enforced\n\
                  evictionHard: {memory.availabel: 100Mi, memory.available: 120%}\nevictionSoft: {memory.available: 1Gi}\n\
                  breaker: {maxKills: -1}\nstaticPodpath: /pods\n";
     fs::write(scene.path("config.yaml"), wrong).unwrap();
-    told.push_str(&scene.run(&["config", "check"]).whole());
+    reported.push_str(&scene.run(&["config", "check"]).whole());
     fs::write(scene.path("config.yaml"), "mode: [\n").unwrap();
-    told.push_str(&scene.run(&["config", "check"]).whole());
+    reported.push_str(&scene.run(&["config", "check"]).whole());
     fs::remove_file(scene.path("config.yaml")).unwrap();
-    told.push_str(&scene.run(&["config", "check"]).whole());
-    insta::assert_snapshot!(told);
+    reported.push_str(&scene.run(&["config", "check"]).whole());
+    insta::assert_snapshot!(reported);
 }
 
 #[test]
@@ -115,14 +115,15 @@ fn pods_in_files_are_ranked() {
     fs::write(scene.path("stats.json"), stats.to_string()).unwrap();
     let (pods, stats) = (scene.path("pods"), scene.path("stats.json"));
     let (pods, stats) = (pods.to_str().unwrap(), stats.to_str().unwrap());
-    let mut told = scene.run(&["rank", "-f", pods, "--stats", stats]).whole();
-    told.push_str(&scene.run(&["rank", "-f", pods, "--stats", stats, "--signal", "pid.available"]).whole());
-    told.push_str(&scene.run(&["rank", "-f", pods]).whole());
-    insta::assert_snapshot!(told);
+    let mut reported = scene.run(&["rank", "-f", pods, "--stats", stats]).whole();
+    reported
+        .push_str(&scene.run(&["rank", "-f", pods, "--stats", stats, "--signal", "pid.available"]).whole());
+    reported.push_str(&scene.run(&["rank", "-f", pods]).whole());
+    insta::assert_snapshot!(reported);
 }
 
 #[test]
-fn what_this_host_offers_and_what_is_lost_is_told() {
+fn what_this_host_offers_and_what_is_lost_is_reported() {
     let facility = |name: &str, state: &str| {
         json!({"name": name, "state": state, "found": "as it is found", "uses": "what is made of it",
             "lost": if state == "full" { Value::Null } else { json!("what is lost by that") },
@@ -136,12 +137,12 @@ fn what_this_host_offers_and_what_is_lost_is_told() {
          "verifierTail": "0: (b7) r0 = 0\nR1 invalid mem access", "lost": "the limit that was hit"}]});
     let doctor = json!({"facilities": facilities, "programs": programs});
     let scene = Scene::new();
-    let mut told = answers(&ranking(), &headroom(), "enforce", &json!([]));
-    told.insert("/v1/doctor", doctor.to_string().into_bytes());
-    scene.answer(told);
-    let mut told = scene.run(&["doctor"]).whole();
-    told.push_str(&scene.run(&["doctor", "-v"]).whole());
-    insta::assert_snapshot!(told);
+    let mut reported = answers(&ranking(), &headroom(), "enforce", &json!([]));
+    reported.insert("/v1/doctor", doctor.to_string().into_bytes());
+    scene.answer(reported);
+    let mut reported = scene.run(&["doctor"]).whole();
+    reported.push_str(&scene.run(&["doctor", "-v"]).whole());
+    insta::assert_snapshot!(reported);
 }
 
 /// One decision, between two candidates.
@@ -217,20 +218,20 @@ fn a_decision_is_run_again_as_it_was_and_otherwise() {
     let text = fs::read_to_string(scene.path("config.yaml")).unwrap().replace("observe", "enforce");
     fs::write(&otherwise, format!("{text}evictionHard: {{memory.available: 198Mi}}\n")).unwrap();
     let unknown = Ulid::from_parts(1_700_000_000_000, 7).to_string();
-    let mut told = String::new();
+    let mut reported = String::new();
     for arguments in [
         &["replay", file][..],
         &["replay", file, "--config", otherwise.to_str().unwrap()],
         &["replay", &unknown],
         &["replay", "latest"],
     ] {
-        told.push_str(&scene.run(arguments).whole());
+        reported.push_str(&scene.run(arguments).whole());
     }
-    insta::assert_snapshot!(told);
+    insta::assert_snapshot!(reported);
 }
 
 #[test]
-fn what_would_be_if_is_told_of_the_daemon_that_runs() {
+fn what_would_be_if_is_reported_of_the_daemon_that_runs() {
     let scene = Scene::new();
     let usage = |id: u64, mib: u64| {
         json!({"cgroupId": id, "statsMissing": false, "currentBytes": mib * MIB, "workingSetBytes": mib * MIB,
@@ -240,7 +241,7 @@ fn what_would_be_if_is_told_of_the_daemon_that_runs() {
         ("/v1/recording", recording()),
         ("/v1/usages", json!([usage(7, 1_250), usage(8, 500)]).to_string().into_bytes()),
     ]));
-    let mut told = String::new();
+    let mut reported = String::new();
     for arguments in [
         &["what-if", "--threshold", "1900Mi"][..],
         &["what-if", "--threshold", "7Gi"],
@@ -249,7 +250,7 @@ fn what_would_be_if_is_told_of_the_daemon_that_runs() {
         &["what-if", "--add", "2Gi", "--pod", "wbe"],
         &["what-if"],
     ] {
-        told.push_str(&format!("$ {}\n{}", arguments.join(" "), scene.run(arguments).whole()));
+        reported.push_str(&format!("$ {}\n{}", arguments.join(" "), scene.run(arguments).whole()));
     }
-    insta::assert_snapshot!(told);
+    insta::assert_snapshot!(reported);
 }

@@ -22,7 +22,7 @@ use thread_priority::{
 use crate::{
     cost,
     house::House,
-    scene::{PATIENCE, SLICE, THRESHOLD_BYTES},
+    scene::{SLICE, THRESHOLD_BYTES, TIMEOUT},
     workload::Work,
 };
 
@@ -121,14 +121,14 @@ impl Running {
         let start = Instant::now();
         let mut before_ms = None;
         loop {
-            let told = || fs::read_to_string(PathBuf::from(CONFIGS).join("log")).unwrap_or_default();
-            self.check().with_context(told)?;
+            let reported = || fs::read_to_string(PathBuf::from(CONFIGS).join("log")).unwrap_or_default();
+            self.check().with_context(reported)?;
             let now_ms = cost::cpu_ms(pid)?;
             if before_ms.is_some_and(|before_ms| now_ms - before_ms < RESTING_MS) {
                 return Ok(());
             }
             before_ms = Some(now_ms);
-            ensure!(start.elapsed() < PATIENCE, "the contender does not come to rest");
+            ensure!(start.elapsed() < TIMEOUT, "the contender does not come to rest");
             thread::sleep(Duration::from_millis(500));
         }
     }
@@ -269,8 +269,8 @@ fn written(name: &str, text: &str) -> anyhow::Result<String> {
 fn systemctl(arguments: &[&str]) -> anyhow::Result<String> {
     let output = Command::new("systemctl").args(arguments).stdin(Stdio::null()).output();
     let output = output.context("cannot run systemctl: the guest's init must be systemd")?;
-    let told = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "systemctl {}: {}: {told}", arguments.join(" "), output.status);
+    let reported = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "systemctl {}: {}: {reported}", arguments.join(" "), output.status);
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 

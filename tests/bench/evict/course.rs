@@ -26,7 +26,7 @@ use crate::{
     cost,
     holder::Holder,
     house::House,
-    scene::{self, MIB, PATIENCE, THRESHOLD_BYTES},
+    scene::{self, MIB, THRESHOLD_BYTES, TIMEOUT},
     workload::{Spec, WITNESS, Work, Workload},
 };
 
@@ -60,7 +60,7 @@ pub(crate) fn run(contender: Contender, workload: Workload, number: usize) -> an
     let available_bytes = rest(&mut running)?;
     let mut running = contender.start_at_rest(House::anon_bytes()?, available_bytes, running)?;
     rest(&mut running)?;
-    let (seen, told) = measure(&house, &work, &mut held, &mut running, (contender, workload, number))?;
+    let (seen, reported) = measure(&house, &work, &mut held, &mut running, (contender, workload, number))?;
     let facts = Facts {
         threshold_bytes: THRESHOLD_BYTES,
         pods: &seen.pods,
@@ -70,7 +70,7 @@ pub(crate) fn run(contender: Contender, workload: Workload, number: usize) -> an
         samples: &seen.samples,
         events: &seen.events,
     };
-    let outcome = reckon(&facts, told);
+    let outcome = reckon(&facts, reported);
     drop(running);
     drop(held);
     house.close()?;
@@ -103,7 +103,7 @@ fn rest(running: &mut Running) -> anyhow::Result<u64> {
             return Ok(available_bytes);
         }
         ensure!(
-            start.elapsed() < PATIENCE,
+            start.elapsed() < TIMEOUT,
             "{} MiB are available before the work begins",
             available_bytes / MIB
         );
@@ -131,7 +131,7 @@ fn measure(
         growing.push((spec.name, Process::new(house.start(spec, Stdio::null())?)));
     }
     for (name, process) in &mut growing {
-        process.wait_until_stopped(PATIENCE).with_context(|| format!("the pod {name}"))?;
+        process.wait_until_stopped(TIMEOUT).with_context(|| format!("the pod {name}"))?;
     }
     let kills_before = cost::kernel_kills()?;
     let cpu_before_ms = running.pid().map(cost::cpu_ms).transpose()?;
@@ -167,7 +167,7 @@ fn measure(
     };
     let pods = work.pods.iter().map(pod).collect::<anyhow::Result<Vec<_>>>()?;
     let journalled_us = house.journalled_us(&pods)?;
-    let told = Told {
+    let reported = Told {
         contender: contender.to_string(),
         workload: workload.to_string(),
         run: number,
@@ -177,7 +177,7 @@ fn measure(
         cpu_ms: cpu_before_ms.zip(cpu_ms).map(|(before, after)| after - before),
         resident_bytes,
     };
-    Ok((Seen { pods, began_us, samples, events }, told))
+    Ok((Seen { pods, began_us, samples, events }, reported))
 }
 
 /// Watches until it is over: those have died who should, one who should not, or the time has passed.
@@ -207,7 +207,7 @@ fn watch(work: &Work, folders: &[PathBuf]) -> anyhow::Result<()> {
                 None
             };
         }
-        if over_at.is_some_and(|over_at| now >= over_at) || start.elapsed() >= PATIENCE {
+        if over_at.is_some_and(|over_at| now >= over_at) || start.elapsed() >= TIMEOUT {
             return Ok(());
         }
         thread::sleep(Duration::from_millis(20));

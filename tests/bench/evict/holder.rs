@@ -12,7 +12,7 @@ use anyhow::{Context as _, ensure};
 use enforcer_tests::process::Process;
 use serde_json::Value;
 
-use crate::scene::PATIENCE;
+use crate::scene::TIMEOUT;
 
 /// A process of `workload hold`, ended when this is dropped.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl Holder {
         let start = Instant::now();
         while self.reports.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
             ensure!(self.process.lives()?, "a pod has ended before the work began");
-            ensure!(start.elapsed() < PATIENCE, "a pod is not ready after {PATIENCE:?}");
+            ensure!(start.elapsed() < TIMEOUT, "a pod is not ready after {TIMEOUT:?}");
             thread::sleep(Duration::from_millis(20));
         }
         Ok(())
@@ -78,7 +78,7 @@ impl Holder {
     pub(crate) fn wait_for_a_report_after(&mut self, moment: Instant) -> anyhow::Result<()> {
         let start = Instant::now();
         while self.longest_stall_ms_since(moment).is_none() && self.process.lives()? {
-            ensure!(start.elapsed() < PATIENCE, "the Guaranteed pod tells nothing within {PATIENCE:?}");
+            ensure!(start.elapsed() < TIMEOUT, "the Guaranteed pod tells nothing within {TIMEOUT:?}");
             thread::sleep(Duration::from_millis(20));
         }
         Ok(())
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_tells_the_latest_stall() {
+    fn a_line_reports_the_latest_stall() {
         let line = r#"{"workload":"hold","state":"running","longestStallUs":9,"recentStallUs":7}"#;
         assert_eq!(stall_us(line), Some(7));
         assert_eq!(stall_us("workload: cannot"), None);

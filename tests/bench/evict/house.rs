@@ -13,7 +13,7 @@ use enforcer_tests::{cgroup::ROOT, contest::reckon::Pod, daemon::Daemon, kernel,
 use jiff::Timestamp;
 
 use crate::{
-    scene::{MIB, PATIENCE, SLICE, THRESHOLD_BYTES},
+    scene::{MIB, SLICE, THRESHOLD_BYTES, TIMEOUT},
     tree::{CONTROLLERS, Tree},
     workload::Spec,
 };
@@ -66,13 +66,13 @@ impl House {
     /// When the daemon's log had the signal to which of the pods, in microseconds of `CLOCK_MONOTONIC`.
     pub(crate) fn journalled_us(&self, pods: &[Pod]) -> anyhow::Result<Vec<(String, u64)>> {
         let Some(daemon) = &self.daemon else { return Ok(Vec::new()) };
-        let told = daemon.verb(&["-o", "jsonl", "events", "--type", "eviction.signalled"]).output()?;
-        ensure!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+        let reported = daemon.verb(&["-o", "jsonl", "events", "--type", "eviction.signalled"]).output()?;
+        ensure!(reported.status.success(), "{}", String::from_utf8_lossy(&reported.stderr));
         // The log goes by the other clock.
         let (real_us, now_us) = (Timestamp::now().as_microsecond(), now_us()?);
         let ahead_us = u64::try_from(real_us)?.checked_sub(now_us).context("the clock is not set")?;
         let mut journalled_us = Vec::new();
-        for line in String::from_utf8(told.stdout)?.lines() {
+        for line in String::from_utf8(reported.stdout)?.lines() {
             let event: serde_json::Value = serde_json::from_str(line)?;
             let time: Timestamp = event["time"].as_str().context("an event without its time")?.parse()?;
             let time_us = u64::try_from(time.as_microsecond())?.saturating_sub(ahead_us);
@@ -100,7 +100,7 @@ impl House {
         for Spec { name, .. } in pods {
             let path = self.folder(name)?;
             while !path.is_dir() {
-                ensure!(start.elapsed() < PATIENCE, "the daemon makes no {}", path.display());
+                ensure!(start.elapsed() < TIMEOUT, "the daemon makes no {}", path.display());
                 thread::sleep(Duration::from_millis(20));
             }
         }

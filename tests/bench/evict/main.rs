@@ -103,7 +103,7 @@ fn run(runs: u16, tries: u16, contenders: &[Contender], workloads: &[Workload]) 
                 // Each comes first in turn, so that what changes with time changes for all.
                 let Some(contender) = contenders.get((turn + run - 1) % contenders.len()) else { continue };
                 match seen(*contender, *workload, run, tries) {
-                    Ok(outcome) => tell(&outcome)?,
+                    Ok(outcome) => emit(&outcome)?,
                     // One that could not be measured leaves the others to be measured, and is told.
                     Err(error) => {
                         failed += 1;
@@ -132,7 +132,7 @@ fn seen(contender: Contender, workload: Workload, run: usize, tries: u16) -> any
     bail!("no try was allowed")
 }
 
-fn tell(outcome: &Outcome) -> anyhow::Result<()> {
+fn emit(outcome: &Outcome) -> anyhow::Result<()> {
     println!("{}", serde_json::to_string(outcome)?);
     io::stdout().flush()?;
     let ms = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"));

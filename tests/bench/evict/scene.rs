@@ -20,7 +20,7 @@ pub(crate) const RUN_UP_BYTES: u64 = 150 * MIB;
 pub(crate) const SLICE: &str = "bench.slice";
 
 /// Emulated guests are slow.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// How much to hold so that about the run-up is what is left above the threshold.
 pub(crate) fn ballast_bytes() -> anyhow::Result<u64> {
@@ -44,6 +44,6 @@ pub(crate) fn available_at_rest_bytes(check: &mut dyn FnMut() -> anyhow::Result<
             return Ok(now_bytes);
         }
         before_bytes = now_bytes;
-        ensure!(start.elapsed() < PATIENCE, "what is available does not come to rest");
+        ensure!(start.elapsed() < TIMEOUT, "what is available does not come to rest");
     }
 }

@@ -16,7 +16,7 @@ use anyhow::{Context as _, ensure};
 use enforcer_tests::cgroup::ROOT;
 use serde::Deserialize;
 
-use crate::scene::{PATIENCE, SLICE};
+use crate::scene::{SLICE, TIMEOUT};
 
 /// The shell joins the cgroup and takes the score before it becomes the program.
 const ENTER: &str =
@@ -123,7 +123,7 @@ impl Tree {
                 Ok(()) => return Ok(()),
                 // Until the last one has gone.
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                    ensure!(start.elapsed() < PATIENCE, "{} stays: {error}", top.display());
+                    ensure!(start.elapsed() < TIMEOUT, "{} stays: {error}", top.display());
                     thread::sleep(Duration::from_millis(20));
                 }
                 Err(error) => return Err(error).with_context(|| format!("cannot remove {}", top.display())),

@@ -38,7 +38,7 @@ const BAR_PERCENT: f64 = 0.05;
 /// After what costs the daemon something, so that it is at rest again.
 const REST: Duration = Duration::from_secs(20);
 /// The longest that the last of the changes may take to be done.
-const PATIENCE: Duration = Duration::from_mins(5);
+const TIMEOUT: Duration = Duration::from_mins(5);
 
 /// Measures what a converged daemon writes, and what processor time it takes.
 #[derive(Debug, Parser)]
@@ -87,14 +87,14 @@ fn bench(args: &Args) -> anyhow::Result<bool> {
 
     let writes = Writes::record()?;
     // To ask for events costs the daemon something: before and after, and not meanwhile.
-    let told_before = told(&daemon)?;
+    let reported_before = reported(&daemon)?;
     thread::sleep(REST);
     let threads_before = threads(daemon.pid())?;
     let before = Figures::of(&own, &daemon, &writes)?;
     thread::sleep(Duration::from_secs(args.seconds.into()));
     let after = Figures::of(&own, &daemon, &writes)?;
     let threads_after = threads(daemon.pid())?;
-    let told_after = told(&daemon)?;
+    let reported_after = reported(&daemon)?;
     check(&writes, &own)?;
     let differences = planned.differences(&[])?;
     ensure!(differences.is_empty(), "it is not converged:\n{}", differences.join("\n"));
@@ -106,8 +106,14 @@ fn bench(args: &Args) -> anyhow::Result<bool> {
     );
     println!("writes to cgroup files, whoever made them    {:>10}", since.cgroup_writes);
     println!("writes to oom_score_adj, whoever made them   {:>10}", since.score_writes);
-    println!("limits.applied told                          {:>10}", told_after.applied - told_before.applied);
-    println!("events told                                  {:>10}", told_after.events - told_before.events);
+    println!(
+        "limits.applied told                          {:>10}",
+        reported_after.applied - reported_before.applied
+    );
+    println!(
+        "events told                                  {:>10}",
+        reported_after.events - reported_before.events
+    );
     println!("write(2) and its like by the daemon          {:>10}", since.write_calls);
     println!("read(2) and its like by the daemon           {:>10}", since.read_calls);
     println!("resident memory of the daemon                {:>10.1} MiB", mib(daemon.resident_bytes()?));
@@ -206,7 +212,7 @@ fn settle(own: &Cgroup) -> anyhow::Result<()> {
             return Ok(());
         }
         before_us = used_us;
-        ensure!(start.elapsed() < PATIENCE, "the daemon does not come to rest: {used_us} us in {pause:?}");
+        ensure!(start.elapsed() < TIMEOUT, "the daemon does not come to rest: {used_us} us in {pause:?}");
     }
 }
 
@@ -289,14 +295,14 @@ struct Told {
     applied: u64,
 }
 
-fn told(daemon: &Daemon) -> anyhow::Result<Told> {
+fn reported(daemon: &Daemon) -> anyhow::Result<Told> {
     let output = daemon.verb(&["-o", "jsonl", "events"]).output()?;
     ensure!(output.status.success(), "enforcer events: {}", String::from_utf8_lossy(&output.stderr));
-    let mut told = Told::default();
+    let mut reported = Told::default();
     for line in output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
         let event: Value = serde_json::from_slice(line).context("an event is no JSON")?;
-        told.events += 1;
-        told.applied += u64::from(event["type"] == "dev.enforcer.limits.applied");
+        reported.events += 1;
+        reported.applied += u64::from(event["type"] == "dev.enforcer.limits.applied");
     }
-    Ok(told)
+    Ok(reported)
 }

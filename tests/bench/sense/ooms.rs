@@ -99,7 +99,7 @@ fn print(tally: Tally) -> anyhow::Result<bool> {
     let Tally {
         started,
         killed,
-        told,
+        reported,
         right,
         wrong,
         reconstructed,
@@ -111,10 +111,10 @@ fn print(tally: Tally) -> anyhow::Result<bool> {
     } = tally;
     latencies_ms.sort_by(f64::total_cmp);
     dated_ms.sort_by(f64::total_cmp);
-    let lost = killed.saturating_sub(told);
+    let lost = killed.saturating_sub(reported);
     let p99_ms = rank(&latencies_ms, 99);
     println!(
-        "{started:>7} {killed:>7} {told:>7} {right:>7} {wrong:>6} {reconstructed:>6} {lost:>6} {logged:>8} {:>7.1} {:>9.2} {p99_ms:>9.2} {:>9.2}",
+        "{started:>7} {killed:>7} {reported:>7} {right:>7} {wrong:>6} {reconstructed:>6} {lost:>6} {logged:>8} {:>7.1} {:>9.2} {p99_ms:>9.2} {:>9.2}",
         took.as_secs_f64(),
         rank(&latencies_ms, 50),
         rank(&latencies_ms, 100),
@@ -127,5 +127,5 @@ fn print(tally: Tally) -> anyhow::Result<bool> {
         rank(&dated_ms, 50),
         rank(&dated_ms, 99)
     );
-    Ok(right == killed && told == killed && wrong == 0 && (!is_single || p99_ms <= BAR_MS))
+    Ok(right == killed && reported == killed && wrong == 0 && (!is_single || p99_ms <= BAR_MS))
 }

@@ -34,7 +34,7 @@ const STATISTICS: &str = "/proc/sys/kernel/bpf_stats_enabled";
 /// A program that the daemon always attaches.
 const OURS: &str = "process_exit";
 /// How long the kernel may take to attach or free programs.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it is left alone after a change.
 const SETTLE: Duration = Duration::from_secs(3);
 
@@ -209,7 +209,7 @@ fn switch(daemon: Option<Daemon>, is_with: bool) -> anyhow::Result<Option<Daemon
     let begin = Instant::now();
     while ours()?.iter().any(|program| program.name_as_str() == Some(OURS)) != is_with {
         let wrong = if is_with { "not attached" } else { "still attached" };
-        ensure!(begin.elapsed() < PATIENCE, "the programs are {wrong}");
+        ensure!(begin.elapsed() < TIMEOUT, "the programs are {wrong}");
         thread::sleep(Duration::from_millis(100));
     }
     // Both ways alike: a daemon's first seconds are not idle, and neither is a kernel that frees what it left.

@@ -28,7 +28,7 @@ const LOAD: &str = "workload";
 /// The kernel's thread behind a PSI trigger.
 const PSI: &str = "psimon";
 /// Emulated guests are slow.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// A trigger fires at most once in a window, which is as long as this.
 const WINDOW: Duration = Duration::from_millis(500);
 /// Of how many rounds one fills the whole node, which takes seconds.
@@ -98,7 +98,7 @@ fn breach(times: &mut Times) -> anyhow::Result<()> {
     // The trigger is the last to tell.
     let begin = Instant::now();
     while reflex::ran_by(&trace.seen()?, PSI, 0).is_none() {
-        ensure!(begin.elapsed() < PATIENCE, "the trigger did not fire within {PATIENCE:?}");
+        ensure!(begin.elapsed() < TIMEOUT, "the trigger did not fire within {TIMEOUT:?}");
         thread::sleep(WINDOW / 2);
     }
     // It sleeps at its limit, and would for minutes.

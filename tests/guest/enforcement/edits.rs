@@ -8,7 +8,7 @@ use enforcer_tests::{
     plan::{Planned, folder as cgroup_folder, pids_below},
     process::Process,
     stream::{Stream, is},
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 
 use super::{folder, join, read, settings_of};
@@ -196,11 +196,11 @@ fn an_edit_of_a_running_pod_leaves_nothing_of_it_behind() {
     let mut beside = join(&cgroup_folder(&kubepods("burstable/podnested/app")), "exec sleep 1000");
     wait_until_in(&beside, &kubepods("burstable/podnested/app"));
     said(&daemon, &["evict", "default/nested", "--reason", "a test"]);
-    beside.wait_for_end(PATIENCE).unwrap();
+    beside.wait_for_end(TIMEOUT).unwrap();
     let mut nested = processes.pop().unwrap();
-    nested.wait_for_end(PATIENCE).unwrap();
+    nested.wait_for_end(TIMEOUT).unwrap();
     wait_until_gone(&kubepods("besteffort/podnested"));
-    stream.wait_for("its end", PATIENCE, |event| is(event, "degraded.left") && is_of_nested(event)).unwrap();
+    stream.wait_for("its end", TIMEOUT, |event| is(event, "degraded.left") && is_of_nested(event)).unwrap();
 
     // Killed in the middle of it all, the daemon finds by its marks what is to be moved.
     drop(stream);
@@ -226,11 +226,11 @@ fn an_edit_of_a_running_pod_leaves_nothing_of_it_behind() {
 
 /// What is reported of the edits: the class that changed, the move, and why a container with cgroups of its own stays.
 fn check_reports(daemon: &Daemon, stream: &mut Stream) {
-    let changed = stream.wait_for_pod("pod.changed", "default/rises", PATIENCE).unwrap();
+    let changed = stream.wait_for_pod("pod.changed", "default/rises", TIMEOUT).unwrap();
     let classes = (&changed["data"]["oldQosClass"], &changed["data"]["qosClass"]);
     assert_eq!(classes, (&"BestEffort".into(), &"Burstable".into()), "{changed}");
     let moved = stream
-        .wait_for("the move", PATIENCE, |event| {
+        .wait_for("the move", TIMEOUT, |event| {
             is(event, "limits.applied")
                 && event["subject"] == "default/rises"
                 && event["data"]["reason"] == "moved"
@@ -239,7 +239,7 @@ fn check_reports(daemon: &Daemon, stream: &mut Stream) {
     assert_eq!(moved["data"]["processes"], 2, "{moved}");
     assert_eq!(moved["data"]["files"][0]["old"], kubepods("besteffort/podrises/app"), "{moved}");
     stream
-        .wait_for("why it stays", PATIENCE, |event| is(event, "degraded.entered") && is_of_nested(event))
+        .wait_for("why it stays", TIMEOUT, |event| is(event, "degraded.entered") && is_of_nested(event))
         .unwrap();
     let planned = said(daemon, &["plan", "--live"]);
     let step = format!(

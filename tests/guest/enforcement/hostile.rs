@@ -17,7 +17,7 @@ use enforcer_tests::{
     process::Process,
     rounds::Rounds,
     stream::{Stream, is},
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 
@@ -48,19 +48,19 @@ fn wait_for_relief(stream: &mut Stream, words: &[&str]) {
 }
 
 fn wait_for_word(stream: &mut Stream, kind: &str, words: &[&str]) {
-    let told = |event: &serde_json::Value| {
+    let reported = |event: &serde_json::Value| {
         is(event, kind)
             && event["data"]["message"]
                 .as_str()
-                .is_some_and(|told| words.iter().all(|word| told.contains(word)))
+                .is_some_and(|reported| words.iter().all(|word| reported.contains(word)))
     };
-    stream.wait_for(&format!("{kind} with {words:?}"), PATIENCE, told).unwrap();
+    stream.wait_for(&format!("{kind} with {words:?}"), TIMEOUT, reported).unwrap();
 }
 
 /// Whether a pod serves: what is planned for it stands, and a process comes in.
 fn assert_serves(daemon: &Daemon, name: &str) {
     let mut process = Process::new(daemon.exec(&format!("default/{name}"), &["true"]).unwrap());
-    let status = process.wait_for_end(PATIENCE).unwrap_or_else(|error| panic!("{name}: {error:#}"));
+    let status = process.wait_for_end(TIMEOUT).unwrap_or_else(|error| panic!("{name}: {error:#}"));
     assert!(status.success(), "{name}: {status}");
 }
 
@@ -134,7 +134,7 @@ fn cgroups_that_vanish_while_they_are_written_stop_nobody() {
 }
 
 #[guest_test(daemon)]
-fn processes_in_a_pods_own_cgroup_are_told_and_the_pod_is_served_once_they_are_gone() {
+fn processes_in_a_pods_own_cgroup_are_reported_and_the_pod_is_served_once_they_are_gone() {
     let scene = Scene::open("busy", "");
     let mut stream = scene.daemon.follow().unwrap();
     place(&scene.daemon, "first", LIMITED);
@@ -161,7 +161,7 @@ fn processes_in_a_pods_own_cgroup_are_told_and_the_pod_is_served_once_they_are_g
 
 /// A file system that takes no writes: each kind of trouble is told, and nothing is forgotten when it ends.
 #[guest_test(daemon)]
-fn a_cgroup_file_system_that_is_read_only_is_told_and_taken_up_when_it_is_writable() {
+fn a_cgroup_file_system_that_is_read_only_is_reported_and_taken_up_when_it_is_writable() {
     let name = "readonly";
     let _root = Cgroup::create(name).unwrap();
     // In a mount namespace of the daemon's own nobody else is disturbed.
@@ -189,7 +189,7 @@ fn a_cgroup_file_system_that_is_read_only_is_told_and_taken_up_when_it_is_writab
 
 /// One file that may not be written costs that file.
 #[guest_test(daemon)]
-fn a_file_that_may_not_be_written_is_told_and_the_others_are() {
+fn a_file_that_may_not_be_written_is_reported_and_the_others_are() {
     let name = "denied";
     let scene = Scene::open(name, "");
     place(&scene.daemon, "web", LIMITED);
@@ -243,14 +243,14 @@ fn a_frozen_class_holds_up_nobody_else() {
     wait_until("its freezing", || read(&burstable.join("podbelow/app/cgroup.events")).contains("frozen 1"));
     assert!(waiting.lives().unwrap());
     fs::write(burstable.join("cgroup.freeze"), "0").unwrap();
-    waiting.wait_for_end(PATIENCE).unwrap();
+    waiting.wait_for_end(TIMEOUT).unwrap();
     wait_for_relief(&mut stream, &["/frozen/kubepods/burstable", "frozen"]);
     scene.daemon.stop().unwrap();
 }
 
 /// Cgroups that no pod names are told of, and neither written to, nor emptied, nor removed, nor are their processes scored.
 #[guest_test(daemon)]
-fn strays_foreign_and_threaded_cgroups_are_told_and_left_alone() {
+fn strays_foreign_and_threaded_cgroups_are_reported_and_left_alone() {
     let scene = Scene::open("strangers", "");
     let mut stream = scene.daemon.follow().unwrap();
     place(&scene.daemon, "web", LIMITED);
@@ -276,12 +276,13 @@ fn strays_foreign_and_threaded_cgroups_are_told_and_left_alone() {
         // Whatever happens makes the daemon look.
         place(&scene.daemon, &format!("another{number}"), LIMITED);
         let shown = name.replace('\u{1b}', "");
-        let told = |event: &serde_json::Value| {
-            let told = event["data"]["message"].as_str().unwrap_or_default().replace('\u{1b}', "");
+        let reported = |event: &serde_json::Value| {
+            let reported = event["data"]["message"].as_str().unwrap_or_default().replace('\u{1b}', "");
             is(event, "degraded.entered")
-                && (told.contains(&shown) || told.contains(name.trim_start_matches("burstable/\u{1b}")))
+                && (reported.contains(&shown)
+                    || reported.contains(name.trim_start_matches("burstable/\u{1b}")))
         };
-        stream.wait_for(&format!("a word of {name:?}"), PATIENCE, told).unwrap();
+        stream.wait_for(&format!("a word of {name:?}"), TIMEOUT, reported).unwrap();
     }
     let strangers = names.map(|name| format!("/strangers/kubepods/{name}"));
     let strangers: Vec<&str> = strangers.iter().map(String::as_str).collect();

@@ -7,7 +7,7 @@ use enforcer_tests::{
     kernel,
     plan::Planned,
     process::Process,
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 
 use super::{Scene, join, read, start_time};
@@ -52,8 +52,8 @@ fn a_container_over_its_limit_dies_alone() {
     wait_until("the bystander", || !read(&app.join("cgroup.procs")).is_empty());
     let spike = ["workload", "spike", "--size", "256Mi"];
     let mut hog = Process::new(scene.daemon.exec("default/victim/app", &spike).unwrap());
-    hog.wait_for_end(PATIENCE).unwrap();
-    bystander.wait_for_end(PATIENCE).unwrap();
+    hog.wait_for_end(TIMEOUT).unwrap();
+    bystander.wait_for_end(TIMEOUT).unwrap();
     assert_eq!(events(&scene, "burstable/podvictim/app", "memory.events", "oom_group_kill"), 1);
     assert_eq!(events(&scene, "burstable/podvictim/log", "memory.events", "oom_kill"), 0);
     for process in &mut others {
@@ -80,7 +80,7 @@ fn who_may_swap_swaps_its_part_and_no_more() {
     place(&scene, &[("swaps", requesting)]);
     assert_eq!(scene.read("burstable/podswaps/app/memory.swap.max"), "0");
     let mut over = Process::new(scene.daemon.exec("default/swaps", &hold("160Mi")).unwrap());
-    over.wait_for_end(PATIENCE).unwrap();
+    over.wait_for_end(TIMEOUT).unwrap();
     assert_eq!(current(&scene), 0);
     scene.daemon.stop().unwrap();
 
@@ -101,7 +101,7 @@ fn who_may_swap_swaps_its_part_and_no_more() {
     assert!(current(&scene) <= limit_bytes);
     drop(over);
     let mut far_over = Process::new(scene.daemon.exec("default/swaps", &hold("256Mi")).unwrap());
-    far_over.wait_for_end(PATIENCE).unwrap();
+    far_over.wait_for_end(TIMEOUT).unwrap();
     assert_eq!(events(&scene, "burstable/podswaps/app", "memory.events", "oom_group_kill"), 1);
     scene.daemon.stop().unwrap();
 }
@@ -123,8 +123,8 @@ fn huge_pages_end_at_the_limit() {
             scene.daemon.verb(&["exec", target, "--", "fallocate", "-l", bytes]).arg(path).output().unwrap();
         (taken.status.success(), String::from_utf8_lossy(&taken.stderr).into_owned())
     };
-    let (taken, told) = take("default/two", "a", "4194304");
-    assert!(taken, "two pages: {told}");
+    let (taken, reported) = take("default/two", "a", "4194304");
+    assert!(taken, "two pages: {reported}");
     assert_eq!(scene.read("burstable/podtwo/app/hugetlb.2MB.current"), "4194304");
     let (taken, _) = take("default/two", "b", "2097152");
     assert!(!taken, "a third page");
@@ -161,8 +161,8 @@ fn forks_fail_at_the_pods_limit_and_nobody_elses_do() {
         (side.status.code(), String::from_utf8_lossy(&side.stderr).into_owned())
     };
     assert_eq!(side("exit 3").0, Some(3));
-    let (status, told) = side("(exit 0); exit 0");
-    assert!(status != Some(0) && told.contains("fork"), "{status:?}: {told}");
+    let (status, reported) = side("(exit 0); exit 0");
+    assert!(status != Some(0) && reported.contains("fork"), "{status:?}: {reported}");
     let mut free = fork("default/free/app", "10");
     wait_until("the other's processes", || current("free") == "11");
     assert!(full.lives().unwrap() && free.lives().unwrap());
@@ -201,7 +201,7 @@ fn an_edited_manifest_touches_no_process_and_a_removed_pod_goes_when_it_is_empty
     }
     scene.daemon.remove_manifest("web.yaml").unwrap();
     let mut stream = scene.daemon.follow().unwrap();
-    stream.wait_for_pod("pod.removed", "default/web", PATIENCE).unwrap();
+    stream.wait_for_pod("pod.removed", "default/web", TIMEOUT).unwrap();
     // The daemon goes over everything again when another comes.
     let add = |name: &str| {
         scene.daemon.manifest(&format!("{name}.yaml"), &self::pod(name, &app("{}"))).unwrap();

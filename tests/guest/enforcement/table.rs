@@ -77,7 +77,7 @@ fn populate(planned: &Planned) -> Vec<Process> {
 fn assert_differences_are_seen(planned: &Planned) {
     let of = |what: &str| -> Vec<String> {
         let differences = planned.differences(&[]).unwrap();
-        differences.into_iter().filter(|told| told.contains(what)).collect()
+        differences.into_iter().filter(|reported| reported.contains(what)).collect()
     };
     let pod = format!("/{NAME}/kubepods/podg1");
     let folder = plan::folder(&pod);
@@ -90,8 +90,8 @@ fn assert_differences_are_seen(planned: &Planned) {
     ] {
         let held = read(&folder.join(file));
         fs::write(folder.join(file), value).unwrap();
-        let told = of(&format!("{pod}/{file} holds \"{value}\""));
-        assert_eq!(told.len(), 1, "{file}: {told:?}");
+        let reported = of(&format!("{pod}/{file} holds \"{value}\""));
+        assert_eq!(reported.len(), 1, "{file}: {reported:?}");
         fs::write(folder.join(file), held).unwrap();
     }
     let stray = plan::folder(&format!("/{NAME}/kubepods/burstable/podx"));

@@ -12,7 +12,7 @@ use enforcer_tests::{
     kernel,
     process::Process,
     stream::is,
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -100,7 +100,7 @@ fn exec_of_besteffort_is_refused_under_memory_pressure() {
     let settings = "evictionHard: {memory.available: 1900Mi}\nevictWithinRequest: false";
     let scene = Scene::open("pressure", settings);
     let mut stream = scene.daemon.follow().unwrap();
-    stream.wait_for("the crossing", PATIENCE, |event| is(event, "threshold.crossed")).unwrap();
+    stream.wait_for("the crossing", TIMEOUT, |event| is(event, "threshold.crossed")).unwrap();
     scene.daemon.manifest("besteffort.yaml", &pod("besteffort", "{}")).unwrap();
     scene
         .daemon
@@ -110,16 +110,16 @@ fn exec_of_besteffort_is_refused_under_memory_pressure() {
         let output = exec(&scene.daemon, target).arg("true").output().unwrap();
         (output.status.code(), text(&output.stderr))
     };
-    let rejected = stream.wait_for_pod("pod.rejected", "default/besteffort", PATIENCE).unwrap();
+    let rejected = stream.wait_for_pod("pod.rejected", "default/besteffort", TIMEOUT).unwrap();
     assert_eq!(rejected["data"]["reason"], "Evicted", "{rejected}");
     let message = rejected["data"]["message"].as_str().unwrap();
     assert_eq!(message, "The node had condition: [MemoryPressure]. ");
-    let (status, told) = refused("default/besteffort");
-    assert_eq!(status, Some(77), "{told}");
-    assert!(told.contains("Evicted: The node had condition: [MemoryPressure]. "), "{told}");
+    let (status, reported) = refused("default/besteffort");
+    assert_eq!(status, Some(77), "{reported}");
+    assert!(reported.contains("Evicted: The node had condition: [MemoryPressure]. "), "{reported}");
     scene.daemon.wait_until_decided("default/burstable").unwrap();
-    let (status, told) = refused("default/burstable");
-    assert_eq!(status, Some(0), "{told}");
+    let (status, reported) = refused("default/burstable");
+    assert_eq!(status, Some(0), "{reported}");
     scene.daemon.stop().unwrap();
 }
 
@@ -143,10 +143,10 @@ fn exec_into_a_running_besteffort_pod_is_refused_while_pressure_lasts() {
     // Nobody may be evicted for it: the besteffort pod has no process, and the other is critical.
     let hold = ["workload", "hold", "--size", "400Mi"];
     let hog = Process::new(scene.daemon.exec("default/critical", &hold).unwrap());
-    stream.wait_for("the crossing", PATIENCE, |event| is(event, "threshold.crossed")).unwrap();
+    stream.wait_for("the crossing", TIMEOUT, |event| is(event, "threshold.crossed")).unwrap();
     wait_until("the refusal", || status().status.code() == Some(77));
-    let told = text(&status().stderr);
-    assert!(told.contains("he node had condition: [MemoryPressure]. "), "{told}");
+    let reported = text(&status().stderr);
+    assert!(reported.contains("he node had condition: [MemoryPressure]. "), "{reported}");
     drop(hog);
     wait_until("the end of the pressure", || status().status.success());
     scene.daemon.stop().unwrap();
@@ -179,7 +179,7 @@ fn a_dry_run_under_real_pressure_decides_and_kills_nobody() {
     );
     let daemon = Daemon::start(&folder(name), &settings).unwrap();
     let mut stream = daemon.follow().unwrap();
-    let decided = stream.wait_for_pod("eviction.decided", "default/hog", PATIENCE).unwrap();
+    let decided = stream.wait_for_pod("eviction.decided", "default/hog", TIMEOUT).unwrap();
     assert_eq!(decided["data"]["dryRun"], true, "{decided}");
     stream.drain(Duration::from_secs(3));
     // The journal holds the earlier daemon's events as well.

@@ -1,6 +1,6 @@
 //! The pods' own share of the node runs short, and not the node.
 
-use enforcer_tests::{kernel, wait::PATIENCE};
+use enforcer_tests::{kernel, wait::TIMEOUT};
 
 use super::{MIB, Scene};
 
@@ -24,7 +24,7 @@ fn pods_are_evicted_before_they_reach_what_they_may_have_together() {
     let observed_bytes = data["observedBytes"].as_u64().unwrap();
     assert!(observed_bytes < 150 * MIB, "{decided}");
     scene.wait("eviction.completed", "hog");
-    hog.wait_for_end(PATIENCE).unwrap();
+    hog.wait_for_end(TIMEOUT).unwrap();
     assert!(kernel::meminfo_bytes("MemAvailable").unwrap() > 600 * MIB, "the node was short as well");
     assert!(within.lives().unwrap());
     scene.wait_for_end_of_shortage();

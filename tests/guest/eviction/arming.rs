@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use enforcer_tests::{stream::is, wait::PATIENCE};
+use enforcer_tests::{stream::is, wait::TIMEOUT};
 use serde_json::Value;
 
 use super::{MIB, Scene, THRESHOLD_BYTES, at_rest_bytes};
@@ -31,7 +31,7 @@ fn a_threshold_that_is_crossed_when_it_is_loaded_kills_nobody_until_it_is_armed(
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     };
     reload(&scene, &[]);
-    scene.stream.wait_for("that it is not armed", PATIENCE, is_unarmed).unwrap();
+    scene.stream.wait_for("that it is not armed", TIMEOUT, is_unarmed).unwrap();
     let decided = scene.wait("eviction.decided", "hog");
     assert_eq!(decided["data"]["dryRun"], true, "{decided}");
     assert_eq!(decided["data"]["unarmed"], true, "{decided}");
@@ -40,9 +40,9 @@ fn a_threshold_that_is_crossed_when_it_is_loaded_kills_nobody_until_it_is_armed(
     drop(scene);
     let mut scene = Scene::open_with(NAME, &typo);
     // The journal has the first one, too.
-    let first = scene.stream.wait_for("the first", PATIENCE, is_unarmed).unwrap()["sequence"].clone();
+    let first = scene.stream.wait_for("the first", TIMEOUT, is_unarmed).unwrap()["sequence"].clone();
     let again = |event: &Value| is_unarmed(event) && event["sequence"] != first;
-    scene.stream.wait_for("that it is not armed still", PATIENCE, again).unwrap();
+    scene.stream.wait_for("that it is not armed still", TIMEOUT, again).unwrap();
     scene.catch_up();
     assert!(hog.lives().unwrap() && modest.lives().unwrap());
     assert_eq!(scene.stream.of("eviction.signalled").count(), 0);
@@ -50,9 +50,9 @@ fn a_threshold_that_is_crossed_when_it_is_loaded_kills_nobody_until_it_is_armed(
     // Armed by order it evicts.
     reload(&scene, &["--arm"]);
     let armed = |event: &Value| is(event, "degraded.left") && event["data"]["what"] == "unarmed";
-    scene.stream.wait_for("that it is armed", PATIENCE, armed).unwrap();
+    scene.stream.wait_for("that it is armed", TIMEOUT, armed).unwrap();
     scene.wait("eviction.signalled", "hog");
-    hog.wait_for_end(PATIENCE).unwrap();
+    hog.wait_for_end(TIMEOUT).unwrap();
     scene.wait_for_end_of_shortage();
     assert!(modest.lives().unwrap());
     drop(modest);

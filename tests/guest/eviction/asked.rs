@@ -16,7 +16,7 @@ fn names(rows: &Value) -> Vec<&str> {
 
 /// Another threshold, and another usage: both on the pods as they are.
 #[guest_test(daemon)]
-fn what_if_foresees_the_order_that_next_tells() {
+fn what_if_foresees_the_order_that_next_reports() {
     let scene = Scene::open("eviction-asked");
     let low = scene.hold("low", -10, "", "", "64Mi");
     let large = scene.hold("large", 10, "", "", "300Mi");

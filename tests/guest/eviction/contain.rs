@@ -5,7 +5,7 @@ use std::fs;
 use enforcer_tests::{
     process::Process,
     stream::is,
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 use serde_json::Value;
 
@@ -19,7 +19,7 @@ struct Held {
     victim: Process,
     _filler: Process,
     _grower: Process,
-    told: Value,
+    reported: Value,
 }
 
 impl Held {
@@ -31,13 +31,13 @@ impl Held {
         scene.manifest("grower", 0, "memory: 16Mi", "");
         let ramp = ["workload", "ramp", "--no-catch-up", "--rate", "30Mi", "--to", "450Mi"];
         let grower = Process::new(scene.daemon.exec("default/grower", &ramp).unwrap());
-        let told = scene
+        let reported = scene
             .stream
-            .wait_for("a pod that is held back", PATIENCE, |event| {
+            .wait_for("a pod that is held back", TIMEOUT, |event| {
                 is(event, "eviction.contained") && event["data"]["state"] == "contained"
             })
             .unwrap();
-        Self { victim, _filler: filler, _grower: grower, told }
+        Self { victim, _filler: filler, _grower: grower, reported }
     }
 }
 
@@ -45,23 +45,23 @@ impl Held {
 fn it_is_held_back_while_the_victim_takes_its_time_and_let_go_of_when_it_is_gone() {
     let mut scene = Scene::open_with("eviction-contain", SETTINGS);
     let mut held = Held::begin(&mut scene);
-    let (told, data) = (&held.told, &held.told["data"]);
-    assert_eq!(told["subject"], "default/grower", "{told}");
-    assert_eq!(data["cause"], "grace", "{told}");
+    let (reported, data) = (&held.reported, &held.reported["data"]);
+    assert_eq!(reported["subject"], "default/grower", "{reported}");
+    assert_eq!(data["cause"], "grace", "{reported}");
     let (usage, high) = (data["usageBytes"].as_u64().unwrap(), data["memoryHighBytes"].as_u64().unwrap());
-    assert_eq!(high, usage / 10 * 9 + usage % 10 * 9 / 10, "{told}");
+    assert_eq!(high, usage / 10 * 9 + usage % 10 * 9 / 10, "{reported}");
     assert_eq!(scene.number("grower", "memory.high"), Some(high / 4_096 * 4_096));
 
     let folder = scene.folder("victim");
     fs::write(folder.join("cgroup.kill"), "1").unwrap();
-    held.victim.wait_for_end(PATIENCE).unwrap();
+    held.victim.wait_for_end(TIMEOUT).unwrap();
     let released = scene
         .stream
-        .wait_for("its release", PATIENCE, |event| {
+        .wait_for("its release", TIMEOUT, |event| {
             is(event, "eviction.contained") && event["data"]["state"] == "released"
         })
         .unwrap();
-    assert_eq!(released["data"]["evictionId"], held.told["data"]["evictionId"]);
+    assert_eq!(released["data"]["evictionId"], held.reported["data"]["evictionId"]);
     assert!(released["data"]["heldMs"].as_f64().unwrap() > 0.0, "{released}");
     wait_until("the value before", || scene.file("grower", "memory.high").is_none_or(|high| high == "max"));
     // The daemon wrote it itself: that is no drift.
@@ -90,7 +90,7 @@ fn a_daemon_that_is_killed_meanwhile_leaves_no_pod_held_back_after_the_next_star
     wait_until("the value before", || high() == "max");
     let interrupted =
         |event: &Value| is(event, "limits.restored") && event["data"]["reason"] == "interrupted";
-    let restored = scene.stream.wait_for("word of it", PATIENCE, interrupted).unwrap();
+    let restored = scene.stream.wait_for("word of it", TIMEOUT, interrupted).unwrap();
     assert_eq!(restored["data"]["files"][0]["file"], "memory.high");
     scene.clear(&["victim", "filler", "grower"]);
     scene.daemon.stop().unwrap();

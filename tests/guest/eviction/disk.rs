@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use enforcer_tests::{stream::is, wait::PATIENCE};
+use enforcer_tests::{stream::is, wait::TIMEOUT};
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use serde_json::Value;
 
@@ -48,13 +48,13 @@ fn in_kernel_log(of: &str) -> usize {
 
 fn entered(scene: &mut Scene) -> Value {
     let journals = |event: &Value| is(event, "degraded.entered") && event["data"]["what"] == "journal";
-    scene.stream.wait_for("the disk's trouble", PATIENCE, journals).unwrap()
+    scene.stream.wait_for("the disk's trouble", TIMEOUT, journals).unwrap()
 }
 
 /// Waits until the disk takes everything again.
 fn left(scene: &mut Scene) {
     let journals = |event: &Value| is(event, "degraded.left") && event["data"]["what"] == "journal";
-    let left = scene.stream.wait_for("the end of it", PATIENCE, journals).unwrap();
+    let left = scene.stream.wait_for("the end of it", TIMEOUT, journals).unwrap();
     assert_eq!(left["data"]["lostEvents"], 0, "{left}");
 }
 
@@ -71,7 +71,7 @@ fn evict(scene: &mut Scene) -> Value {
     let mut hog = scene.ramp("hog", "200Mi", LEFT_BYTES);
     let signalled = scene.wait("eviction.signalled", "hog");
     scene.wait("eviction.completed", "hog");
-    hog.wait_for_end(PATIENCE).unwrap();
+    hog.wait_for_end(TIMEOUT).unwrap();
     drop(filler);
     signalled
 }
@@ -82,8 +82,8 @@ fn that_is_full_hinders_no_hard_eviction_and_gets_the_events_once_there_is_room(
     let state = State::mount(name);
     let ballast = state.fill();
     let mut scene = Scene::open_with(name, SETTINGS);
-    let told = entered(&mut scene);
-    assert!(told["data"]["message"].as_str().unwrap().contains("No space left on device"), "{told}");
+    let reported = entered(&mut scene);
+    assert!(reported["data"]["message"].as_str().unwrap().contains("No space left on device"), "{reported}");
     assert_eq!(in_kernel_log(name), 1, "one line, however often it is tried");
     let signalled = evict(&mut scene);
     assert_eq!(in_kernel_log(signalled["data"]["evictionId"].as_str().unwrap()), 1);
@@ -113,8 +113,8 @@ fn that_is_read_only_from_the_start_hinders_no_hard_eviction_and_is_read_from() 
 
     mount_remount(&state.0, MountFlags::RDONLY, "").unwrap();
     let mut scene = Scene::open_with(name, SETTINGS);
-    let told = entered(&mut scene);
-    assert!(told["data"]["message"].as_str().unwrap().contains("Read-only file system"), "{told}");
+    let reported = entered(&mut scene);
+    assert!(reported["data"]["message"].as_str().unwrap().contains("Read-only file system"), "{reported}");
     assert_eq!(in_kernel_log(name), 1);
     let signalled = evict(&mut scene);
     assert_eq!(in_kernel_log(signalled["data"]["evictionId"].as_str().unwrap()), 1);

@@ -9,7 +9,7 @@ use enforcer_tests::{
     host::PidMax,
     process::Process,
     stream::is,
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
@@ -185,7 +185,7 @@ fn what_cannot_be_had_keeps_nobody_from_being_evicted() {
         let decided = scene.wait("eviction.decided", &hog);
         scene.wait("eviction.completed", &hog);
         ask(&scene.daemon, want);
-        victim.wait_for_end(PATIENCE).unwrap();
+        victim.wait_for_end(TIMEOUT).unwrap();
         assert!(calm.lives().unwrap() && filler.lives().unwrap(), "{want:?}: {decided}");
 
         drop(relief);
@@ -220,7 +220,7 @@ fn killed_for_its_own_memory(cgroup: &Cgroup, scene: Scene) {
         is(event, "oom.incident")
             && victims.is_some_and(|all| all.iter().any(|one| one["comm"] == "enforcer"))
     };
-    scene.stream.wait_for("its own kill", PATIENCE, is_own).unwrap();
+    scene.stream.wait_for("its own kill", TIMEOUT, is_own).unwrap();
     scene.catch_up();
     let after = scene.daemon.events().unwrap();
     assert_eq!(after[..before.len()], before[..]);

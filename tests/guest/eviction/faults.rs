@@ -17,7 +17,7 @@ use enforcer_tests::{
     process::Process,
     random::Random,
     rounds::Rounds,
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 use rustix::{
     mount::{MountFlags, UnmountFlags, mount, unmount},
@@ -289,7 +289,7 @@ fn whatever_fails_the_right_pod_goes_and_no_event_is_lost() {
 
         let failing = around.begin(fault);
         fs::write(&go, "").unwrap();
-        hog.wait_for_end(PATIENCE).unwrap();
+        hog.wait_for_end(TIMEOUT).unwrap();
         for (name, process) in [("shop", &mut shop), ("cache", &mut cache), ("filler", &mut filler)] {
             assert!(process.lives().unwrap(), "round {round}, {fault:?}: {name} died");
         }

@@ -40,11 +40,11 @@ fn who_is_next_is_evicted_next_and_why_says_so() {
     let memory = headroom["signals"].as_array().unwrap().iter();
     let memory = memory.clone().find(|signal| signal["signal"] == "memory.available").unwrap();
     let available = kernel::meminfo_bytes("MemAvailable").unwrap();
-    let told = memory["availableBytes"].as_u64().unwrap();
-    assert!(told.abs_diff(available) < 64 * MIB, "{available}: {headroom}");
+    let reported = memory["availableBytes"].as_u64().unwrap();
+    assert!(reported.abs_diff(available) < 64 * MIB, "{available}: {headroom}");
     let threshold = &memory["thresholds"][0];
     assert_eq!(threshold["thresholdBytes"], THRESHOLD_BYTES, "{headroom}");
-    assert_eq!(threshold["headroomBytes"], told - THRESHOLD_BYTES, "{headroom}");
+    assert_eq!(threshold["headroomBytes"], reported - THRESHOLD_BYTES, "{headroom}");
     let slices = headroom["slices"].as_array().unwrap();
     let names: Vec<_> = slices.iter().map(|slice| slice["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["kubepods", "burstable", "besteffort"], "{headroom}");

@@ -11,7 +11,7 @@ use enforcer_tests::{
     kernel,
     process::Process,
     stream::is,
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -89,7 +89,7 @@ impl Scene {
                 && event["subject"] == "default/hog"
                 && event["data"]["sent"] == "SIGKILL"
         };
-        self.stream.wait_for("the kill", PATIENCE, killed).unwrap()
+        self.stream.wait_for("the kill", TIMEOUT, killed).unwrap()
     }
 }
 
@@ -105,12 +105,12 @@ fn it_runs_apart_and_with_all_it_has_to_know_before_the_kill() {
     let decided = scene.wait("eviction.decided", "hog");
     assert!(decided["data"]["hook"]["allowedMs"].as_u64().unwrap() <= 30_000, "{decided}");
     let signalled = scene.killed();
-    let told = &signalled["data"]["hook"];
-    assert_eq!((&told["outcome"], &told["exitStatus"]), (&"exited".into(), &0.into()), "{signalled}");
-    assert_eq!(told["output"], "done\n", "{signalled}");
-    assert!(told["ranMs"].as_f64().unwrap() > 0.0, "{signalled}");
+    let reported = &signalled["data"]["hook"];
+    assert_eq!((&reported["outcome"], &reported["exitStatus"]), (&"exited".into(), &0.into()), "{signalled}");
+    assert_eq!(reported["output"], "done\n", "{signalled}");
+    assert!(reported["ranMs"].as_f64().unwrap() > 0.0, "{signalled}");
     scene.wait("eviction.completed", "hog");
-    hog.wait_for_end(PATIENCE).unwrap();
+    hog.wait_for_end(TIMEOUT).unwrap();
     let environment = hook.left("told").unwrap();
     let id = decided["data"]["evictionId"].as_str().unwrap();
     for line in [
@@ -120,7 +120,7 @@ fn it_runs_apart_and_with_all_it_has_to_know_before_the_kill() {
         String::from("ENFORCER_POD=hog"),
         String::from("ENFORCER_DRY_RUN=false"),
     ] {
-        assert!(environment.lines().any(|told| told == line), "no {line} in {environment}");
+        assert!(environment.lines().any(|reported| reported == line), "no {line} in {environment}");
     }
     assert_eq!(hook.left("args").unwrap(), "one\ntwo 2\n");
     assert!(hook.left("events").unwrap().contains("populated 1"), "it ran after the kill");
@@ -146,7 +146,7 @@ fn one_that_hangs_is_ended_at_its_deadline_with_all_that_it_started_and_the_kill
     let (mut filler, mut hog) = scene.creep();
     let signalled = scene.killed();
     assert_eq!(signalled["data"]["hook"]["outcome"], "timedOut", "{signalled}");
-    hog.wait_for_end(PATIENCE).unwrap();
+    hog.wait_for_end(TIMEOUT).unwrap();
     scene.wait("eviction.completed", "hog");
     let (main, escaped) = (hook.process("main"), hook.process("escaped"));
     wait_until("the end of the hook", || !main.exists() && !escaped.exists());
@@ -190,14 +190,14 @@ fn what_others_may_write_to_is_refused_at_the_start_and_at_a_reload_and_is_not_r
     let daemon = Pid::from_raw(i32::try_from(scene.daemon.pid()).unwrap()).unwrap();
     kill_process(daemon, Signal::HUP).unwrap();
     let rejected = |event: &Value| is(event, "config.rejected");
-    let rejected = scene.stream.wait_for("the refusal", PATIENCE, rejected).unwrap();
+    let rejected = scene.stream.wait_for("the refusal", TIMEOUT, rejected).unwrap();
     assert!(rejected.to_string().contains("preKillHook.path"), "{rejected}");
 
     let (mut filler, mut hog) = scene.creep();
     let signalled = scene.killed();
     assert_eq!(signalled["data"]["hook"]["outcome"], "unsafe", "{signalled}");
     scene.wait("eviction.completed", "hog");
-    hog.wait_for_end(PATIENCE).unwrap();
+    hog.wait_for_end(TIMEOUT).unwrap();
     assert_eq!(hook.left("ran"), None);
     assert!(filler.lives().unwrap());
     drop(filler);
@@ -225,7 +225,7 @@ fn where_memory_goes_too_fast_it_is_cut_short_or_not_begun() {
         assert!(signalled["data"]["hook"].is_object(), "{signalled}");
     }
     scene.wait("eviction.completed", "hog");
-    hog.wait_for_end(PATIENCE).unwrap();
+    hog.wait_for_end(TIMEOUT).unwrap();
     assert!(plan["skipped"] != "noTime" || hook.left("ran").is_none(), "{decided}");
     assert_eq!(
         kernel::vmstat("oom_kill").unwrap(),

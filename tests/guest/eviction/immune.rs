@@ -1,6 +1,6 @@
 //! What a pod does to itself does not save it.
 
-use enforcer_tests::wait::PATIENCE;
+use enforcer_tests::wait::TIMEOUT;
 
 use super::{LEFT_BYTES, Scene, THRESHOLD_BYTES, to_leave};
 
@@ -19,7 +19,7 @@ fn a_pod_whose_process_has_a_score_of_minus_1000_is_evicted() {
     let mut scene = Scene::open_with("eviction-immune", settings);
     let mut filler = scene.fill(&to_leave(u64::midpoint(THRESHOLD_BYTES, LEFT_BYTES)));
     scene.wait("eviction.completed", NAME);
-    immune.wait_for_end(PATIENCE).unwrap();
+    immune.wait_for_end(TIMEOUT).unwrap();
     assert!(filler.lives().unwrap());
     drop(filler);
     scene.clear(&[NAME, "filler"]);

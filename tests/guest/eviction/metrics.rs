@@ -1,6 +1,6 @@
 //! What the metrics count is what the events tell.
 
-use enforcer_tests::wait::{PATIENCE, wait_until};
+use enforcer_tests::wait::{TIMEOUT, wait_until};
 
 use super::{LEFT_BYTES, MIB, Scene, THRESHOLD_BYTES, to_leave};
 
@@ -14,7 +14,7 @@ fn an_eviction_moves_its_counters_and_no_others() {
     wait_until("the only one there is to be named", || scene.daemon.get("/metrics").unwrap().contains(next));
     let mut hog = scene.ramp("hog", "200Mi", LEFT_BYTES);
     let completed = scene.wait("eviction.completed", "hog");
-    hog.wait_for_end(PATIENCE).unwrap();
+    hog.wait_for_end(TIMEOUT).unwrap();
     // The gauges show what is so then.
     scene.wait_for_end_of_shortage();
     let answer = scene.daemon.get("/metrics").unwrap();

@@ -2,7 +2,7 @@
 
 use enforcer_tests::{
     stream::is,
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 
 use super::{MIB, Scene, THRESHOLD_BYTES, to_leave};
@@ -16,13 +16,13 @@ fn a_pod_whose_class_has_changed_is_evicted_for_what_it_held_before() {
     let moved = |event: &serde_json::Value| {
         is(event, "limits.applied") && event["subject"] == "default/hog" && event["data"]["reason"] == "moved"
     };
-    scene.stream.wait_for("the move", PATIENCE, moved).unwrap();
+    scene.stream.wait_for("the move", TIMEOUT, moved).unwrap();
     let mut calm = scene.hold("calm", 0, "", "", "100Mi");
     // The one that fills the node stays within its request.
     let mut filler = scene.fill(&to_leave(THRESHOLD_BYTES - 80 * MIB));
     let decided = scene.wait("eviction.decided", "hog");
     scene.wait("eviction.completed", "hog");
-    hog.wait_for_end(PATIENCE).unwrap();
+    hog.wait_for_end(TIMEOUT).unwrap();
     let victim = &decided["data"]["victim"];
     assert_eq!(victim["qosClass"], "Burstable", "{decided}");
     assert!(victim["usageBytes"].as_u64().unwrap() >= 440 * MIB, "{decided}");

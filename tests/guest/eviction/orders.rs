@@ -6,7 +6,7 @@ use enforcer_tests::{
     kernel,
     process::Process,
     stream::is,
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 use serde_json::Value;
 
@@ -60,8 +60,8 @@ fn a_protected_pod_is_spared_and_the_next_is_taken_also_after_a_restart() {
     let mut scene = Scene::open(NAME);
     let mut hog = scene.hold("hog", 0, "", "", "450Mi");
     scene.ordered(&["protect", "default/hog", "--for", "1h", "--reason", "a migration"]);
-    let told = scene.wait("degraded.entered", "hog");
-    assert_eq!(told["data"]["reason"], "a migration", "{told}");
+    let reported = scene.wait("degraded.entered", "hog");
+    assert_eq!(reported["data"]["reason"], "a migration", "{reported}");
     for round in ["first", "second"] {
         let mut next = scene.hold(round, 0, "", "", "150Mi");
         // Whoever fills the node stays within its request.
@@ -69,7 +69,7 @@ fn a_protected_pod_is_spared_and_the_next_is_taken_also_after_a_restart() {
         let mut filler = scene.fill_by(&filling, &to_leave(THRESHOLD_BYTES - 80 * MIB));
         let decided = scene.wait("eviction.decided", round);
         scene.wait("eviction.completed", round);
-        next.wait_for_end(PATIENCE).unwrap();
+        next.wait_for_end(TIMEOUT).unwrap();
         let excluded = decided["data"]["excluded"].as_array().unwrap();
         assert!(
             excluded.iter().any(|pod| pod["name"] == "hog" && pod["reason"] == "protected"),
@@ -89,7 +89,7 @@ fn a_protected_pod_is_spared_and_the_next_is_taken_also_after_a_restart() {
     let next = scene.hold("third", 0, "", "", "150Mi");
     let filler = scene.fill_by("filler-third", &to_leave(THRESHOLD_BYTES - 80 * MIB));
     scene.wait("eviction.completed", "hog");
-    hog.wait_for_end(PATIENCE).unwrap();
+    hog.wait_for_end(TIMEOUT).unwrap();
     drop((next, filler));
     scene.clear(&["third", "filler-third", "hog"]);
     scene.daemon.stop().unwrap();
@@ -113,17 +113,17 @@ fn while_paused_decisions_are_reported_and_carried_out_only_after_it() {
     drop(scene);
     let mut scene = Scene::open_with(NAME, settings);
     let resumed = |event: &Value| is(event, "degraded.entered") && event["data"]["resumed"] == true;
-    scene.stream.wait_for("the pause", PATIENCE, resumed).unwrap();
+    scene.stream.wait_for("the pause", TIMEOUT, resumed).unwrap();
     let first = paused["data"]["evictionId"].clone();
     let again = |event: &Value| is(event, "eviction.decided") && event["data"]["evictionId"] != first;
-    scene.stream.wait_for("a decision after the restart", PATIENCE, again).unwrap();
+    scene.stream.wait_for("a decision after the restart", TIMEOUT, again).unwrap();
     // An order that is given again starts its time again.
     scene.ordered(&["pause", "--for", "1s", "--reason", "it is nearly done"]);
     let expired = |event: &Value| is(event, "degraded.left") && event["data"]["what"] == "pause";
-    let expired = scene.stream.wait_for("the end of the pause", PATIENCE, expired).unwrap();
+    let expired = scene.stream.wait_for("the end of the pause", TIMEOUT, expired).unwrap();
     assert_eq!(expired["data"]["cause"], "expired", "{expired}");
     scene.wait("eviction.completed", "hog");
-    hog.wait_for_end(PATIENCE).unwrap();
+    hog.wait_for_end(TIMEOUT).unwrap();
     let decided = decided_about(&scene, "default/hog");
     let (last, before) = decided.split_last().unwrap();
     assert_eq!(last["data"]["dryRun"], false);
@@ -189,7 +189,7 @@ fn a_pod_is_evicted_by_order_with_its_grace_and_what_is_spared_is_not() {
 
     scene.ordered(&evict);
     let completed = scene.wait("eviction.completed", "web");
-    web.wait_for_end(PATIENCE).unwrap();
+    web.wait_for_end(TIMEOUT).unwrap();
     let decided = scene.wait("eviction.decided", "web");
     assert_eq!(decided["data"]["operator"]["reason"], "it hangs", "{decided}");
     assert_eq!(
@@ -230,7 +230,7 @@ fn an_eviction_by_order_that_the_daemon_did_not_finish_is_reported_and_can_be_or
     assert_eq!(failed["data"]["reason"], "interrupted", "{failed}");
     assert!(web.lives().unwrap());
     scene.ordered(&evict);
-    web.wait_for_end(PATIENCE).unwrap();
+    web.wait_for_end(TIMEOUT).unwrap();
     scene.wait("eviction.completed", "web");
     scene.clear(&["web"]);
     scene.daemon.stop().unwrap();

@@ -1,6 +1,6 @@
 //! Process ids run short.
 
-use enforcer_tests::{host::PidMax, stream::is, wait::PATIENCE};
+use enforcer_tests::{host::PidMax, stream::is, wait::TIMEOUT};
 
 use super::Scene;
 
@@ -24,7 +24,7 @@ fn a_fork_bomb_of_small_processes_goes_and_not_the_large_pod() {
     let next = data["ranking"][1]["processCount"].as_u64().unwrap();
     assert!(most > 400 && next < 100, "{decided}");
     scene.wait("eviction.completed", "bomb");
-    bomb.wait_for_end(PATIENCE).unwrap();
+    bomb.wait_for_end(TIMEOUT).unwrap();
     scene.wait_for_end_of_shortage();
     assert_eq!(scene.stream.of("eviction.decided").count(), 1);
     assert!(large.lives().unwrap() && few.lives().unwrap());
@@ -39,7 +39,7 @@ fn pid_pressure_keeps_all_but_critical_pods_out() {
     let _bound = PidMax::set(1_500).unwrap();
     // It is crossed from the start, and so not armed: no pod is evicted for it.
     let mut scene = Scene::open_with("eviction-pid-pressure", "evictionHard: {pid.available: \"1499\"}");
-    scene.stream.wait_for("the crossing", PATIENCE, |event| is(event, "threshold.crossed")).unwrap();
+    scene.stream.wait_for("the crossing", TIMEOUT, |event| is(event, "threshold.crossed")).unwrap();
     let request = "cpu: 10m, memory: 16Mi";
     scene.manifest("critical", 2_000_000_000, request, "");
     scene.manifest("burstable", 0, request, "");

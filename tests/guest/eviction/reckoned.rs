@@ -1,5 +1,5 @@
 //! `memory.available` by the kubelet's reckoning: what a victim held is seen to be back once it is.
-use enforcer_tests::{kernel, rounds::Rounds, wait::PATIENCE};
+use enforcer_tests::{kernel, rounds::Rounds, wait::TIMEOUT};
 
 use super::{MIB, Scene, to_leave};
 
@@ -24,7 +24,7 @@ fn a_shortage_by_the_kubelets_reckoning_costs_one_pod_each_time() {
         let mut filler = scene.fill(&size);
         let mut hog = scene.ramp("hog", "300Mi", LEFT_BYTES);
         scene.wait("eviction.completed", "hog");
-        hog.wait_for_end(PATIENCE).unwrap();
+        hog.wait_for_end(TIMEOUT).unwrap();
         // Until the root cgroup's memory.stat, which is up to two seconds behind, shows what the hog gave back.
         scene.wait_for_end_of_shortage();
 

@@ -1,6 +1,6 @@
 //! How much is fetched, and from whom not.
 
-use enforcer_tests::{stream::is, wait::PATIENCE};
+use enforcer_tests::{stream::is, wait::TIMEOUT};
 use serde_json::Value;
 
 use super::{MIB, Scene, to_leave};
@@ -17,7 +17,7 @@ fn the_minimum_reclaim_is_fetched_and_pods_within_their_requests_are_spared() {
     let mut filler = scene.fill(&to_leave(120 * MIB));
     for (name, process) in [("first", &mut first), ("second", &mut second)] {
         scene.wait("eviction.completed", name);
-        process.wait_for_end(PATIENCE).unwrap();
+        process.wait_for_end(TIMEOUT).unwrap();
     }
     let of_second = scene.stream.of("eviction.decided").find(|event| event["subject"] == "default/second");
     let data = &of_second.unwrap()["data"];
@@ -26,7 +26,7 @@ fn the_minimum_reclaim_is_fetched_and_pods_within_their_requests_are_spared() {
 
     let mut more = scene.fill_by("more", &to_leave(120 * MIB));
     let spared = |event: &Value| is(event, "eviction.suppressed") && event["data"]["reason"] == "noCandidate";
-    scene.stream.wait_for("that nobody is evicted", PATIENCE, spared).unwrap();
+    scene.stream.wait_for("that nobody is evicted", TIMEOUT, spared).unwrap();
     scene.catch_up();
     assert_eq!(scene.stream.of("eviction.decided").count(), 2);
     assert!(filler.lives().unwrap() && more.lives().unwrap());

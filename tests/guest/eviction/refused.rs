@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 use enforcer_tests::{
     cgroup::ROOT,
     stream::is,
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 
 use super::Scene;
@@ -30,7 +30,7 @@ fn one_that_holds_the_daemon_is_no_candidate_until_it_does_not() {
             let data = &event["data"];
             is(event, kind) && data["what"] == "candidate" && data["place"] == "default/host"
         };
-        let event = scene.stream.wait_for(kind, PATIENCE, of_it).unwrap();
+        let event = scene.stream.wait_for(kind, TIMEOUT, of_it).unwrap();
         assert!(event["data"]["message"].as_str().unwrap().contains("it holds this daemon"), "{event}");
         if kind == "degraded.entered" {
             wait_until("its leaving the ranking", || !ranked(&scene));

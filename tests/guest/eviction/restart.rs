@@ -8,7 +8,7 @@ use enforcer_tests::{
     random::Random,
     rounds::Rounds,
     stream::is,
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 use serde_json::Value;
 
@@ -36,7 +36,7 @@ fn a_crash_loop_evicts_no_more_than_the_breaker_allows() {
             scene.wait("eviction.signalled", &name);
             // Dropping it is SIGKILL.
             drop(scene);
-            hog.wait_for_end(PATIENCE).unwrap();
+            hog.wait_for_end(TIMEOUT).unwrap();
             // What both held comes back little by little, and under pressure the next would not be let in.
             wait_until("room for the next", || {
                 kernel::meminfo_bytes("MemAvailable").unwrap() > THRESHOLD_BYTES + 100 * MIB
@@ -45,7 +45,7 @@ fn a_crash_loop_evicts_no_more_than_the_breaker_allows() {
         }
         let open =
             |event: &Value| is(event, "eviction.suppressed") && event["data"]["reason"] == "breakerOpen";
-        scene.stream.wait_for("the breaker", PATIENCE, open).unwrap();
+        scene.stream.wait_for("the breaker", TIMEOUT, open).unwrap();
         assert!(hog.lives().unwrap());
         drop(hog);
         assert!(filler.take().unwrap().lives().unwrap());
@@ -70,7 +70,7 @@ fn what_is_left_of_a_pod_that_was_asked_to_end_is_a_candidate_of_the_next_daemon
     assert_eq!(failed["data"]["reason"], "interrupted", "{failed}");
     assert!(stubborn.lives().unwrap());
     let again = |event: &Value| is(event, "eviction.decided") && event["data"]["evictedBefore"] == 1;
-    let again = scene.stream.wait_for("the next decision", PATIENCE, again).unwrap();
+    let again = scene.stream.wait_for("the next decision", TIMEOUT, again).unwrap();
     assert_eq!(again["subject"], "default/stubborn", "{again}");
     // The threshold is crossed when it is loaded, and was armed before.
     assert_eq!(again["data"]["dryRun"], false, "{again}");
@@ -89,7 +89,7 @@ fn a_pod_whose_manifest_has_gone_is_evicted_as_long_as_it_runs() {
     assert!(deleted.lives().unwrap());
     let mut filler = scene.fill(&to_leave(THRESHOLD_BYTES - 80 * MIB));
     scene.wait("eviction.completed", "deleted");
-    deleted.wait_for_end(PATIENCE).unwrap();
+    deleted.wait_for_end(TIMEOUT).unwrap();
     assert!(filler.lives().unwrap());
     drop(filler);
     scene.clear(&["filler"]);
@@ -139,7 +139,7 @@ fn a_start_while_the_predecessor_is_dying_evicts_the_right_pod() {
         println!("round {round}: ready {armed:?} after the end of the predecessor; {attached}");
         scene.stream = scene.daemon.follow().unwrap();
         scene.wait("eviction.decided", &name);
-        hog.wait_for_end(PATIENCE).unwrap();
+        hog.wait_for_end(TIMEOUT).unwrap();
         wait_until("room for the next", || {
             kernel::meminfo_bytes("MemAvailable").unwrap() > THRESHOLD_BYTES + 100 * MIB
         });

@@ -71,8 +71,8 @@ fn a_hog_that_comes_back_at_once_is_evicted_each_time_and_the_breaker_stays_clos
                 || is(event, "eviction.decided") && event["subject"] != "default/hog"
         });
         if of_others || !filler.lives().unwrap() {
-            let told: Vec<_> = before_it.iter().chain(&scene.stream.seen).map(Value::to_string).collect();
-            panic!("round {round}, and the one before:\n{}", told.join("\n"));
+            let reported: Vec<_> = before_it.iter().chain(&scene.stream.seen).map(Value::to_string).collect();
+            panic!("round {round}, and the one before:\n{}", reported.join("\n"));
         }
         before_it = std::mem::take(&mut scene.stream.seen);
         rounds.note(&scene.daemon).unwrap();

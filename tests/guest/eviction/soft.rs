@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use enforcer_tests::{
     process::Process,
     stream::is,
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 
 use super::{MIB, Scene, to_leave};
@@ -22,7 +22,7 @@ fn who_heeds_sigterm_ends_by_itself_and_is_not_killed() {
     assert_eq!(decided["data"]["hard"], false, "{decided}");
     assert_eq!(decided["data"]["graceMs"], 30_000, "{decided}");
     let completed = scene.wait("eviction.completed", "polite");
-    assert_eq!(polite.wait_for_end(PATIENCE).unwrap().code(), Some(0), "it was to end by itself");
+    assert_eq!(polite.wait_for_end(TIMEOUT).unwrap().code(), Some(0), "it was to end by itself");
     let sent: Vec<_> = scene.stream.of("eviction.signalled").map(|event| &event["data"]["sent"]).collect();
     assert_eq!(sent, ["SIGTERM"], "{completed}");
     assert!(completed["data"]["freedBytes"].as_u64().unwrap() + 16 * MIB >= 300 * MIB, "{completed}");
@@ -45,14 +45,14 @@ fn the_hard_threshold_cuts_the_grace_short() {
     let grower = Process::new(scene.daemon.exec("default/grower", &ramp).unwrap());
     let killed = scene
         .stream
-        .wait_for("the kill", PATIENCE, |event| {
+        .wait_for("the kill", TIMEOUT, |event| {
             is(event, "eviction.signalled") && event["data"]["sent"] == "SIGKILL"
         })
         .unwrap();
     assert_eq!(killed["subject"], "default/stubborn", "{killed}");
     assert_eq!(killed["data"]["killedBecause"], "hardThreshold", "{killed}");
     scene.wait("eviction.completed", "stubborn");
-    stubborn.wait_for_end(PATIENCE).unwrap();
+    stubborn.wait_for_end(TIMEOUT).unwrap();
     drop((filler, grower));
     scene.clear(&["stubborn", "filler", "grower"]);
     scene.daemon.stop().unwrap();
@@ -78,7 +78,7 @@ fn memory_pressure_keeps_besteffort_out_until_its_transition_period_has_passed()
         exec.status.success()
     };
     let filler = scene.fill(&to_leave(450 * MIB));
-    scene.stream.wait_for("the crossing", PATIENCE, |event| is(event, "threshold.crossed")).unwrap();
+    scene.stream.wait_for("the crossing", TIMEOUT, |event| is(event, "threshold.crossed")).unwrap();
     scene.manifest("during", 0, "", "");
     let rejected = scene.wait("pod.rejected", "during");
     assert_eq!(rejected["data"]["reason"], "Evicted", "{rejected}");

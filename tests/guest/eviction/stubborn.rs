@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use enforcer_tests::wait::{PATIENCE, wait_until};
+use enforcer_tests::wait::{TIMEOUT, wait_until};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use super::{MIB, Scene, THRESHOLD_BYTES, to_leave};
@@ -54,10 +54,10 @@ fn a_victim_that_does_not_die_is_reported_and_passed_over() {
     let ranking = decided["data"]["ranking"].as_array().unwrap();
     assert!(ranking.iter().all(|pod| pod["name"] != "stuck"), "{decided}");
     scene.wait("eviction.completed", "other");
-    other.wait_for_end(PATIENCE).unwrap();
+    other.wait_for_end(TIMEOUT).unwrap();
     assert!(filler.lives().unwrap());
     drop(freezer);
-    stuck.wait_for_end(PATIENCE).unwrap();
+    stuck.wait_for_end(TIMEOUT).unwrap();
     drop(filler);
     scene.clear(&["stuck", "other", "filler"]);
     scene.daemon.stop().unwrap();
@@ -74,7 +74,7 @@ fn a_frozen_victim_dies_as_others_do() {
     let mut filler = scene.fill(&to_leave(THRESHOLD_BYTES - 50 * MIB));
     let decided = scene.wait("eviction.decided", "frozen");
     scene.wait("eviction.completed", "frozen");
-    frozen.wait_for_end(PATIENCE).unwrap();
+    frozen.wait_for_end(TIMEOUT).unwrap();
     assert!(filler.lives().unwrap(), "{decided}");
     drop(filler);
     scene.clear(&["frozen", "filler"]);

@@ -5,7 +5,7 @@ use std::{fs, path::Path, process::Command};
 use enforcer_tests::{
     process::Process,
     stream::is,
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 use serde_json::Value;
 
@@ -56,13 +56,13 @@ fn what_a_tmpfs_holds_is_reported_and_costs_no_pod_within_its_request() {
     let is_shared = |event: &Value| event["data"]["what"] == "sharedMemory";
     let entered = scene
         .stream
-        .wait_for("shared memory", PATIENCE, |event| is(event, "degraded.entered") && is_shared(event))
+        .wait_for("shared memory", TIMEOUT, |event| is(event, "degraded.entered") && is_shared(event))
         .unwrap();
     let decided = scene.wait("eviction.decided", "writer");
-    writer.wait_for_end(PATIENCE).unwrap();
+    writer.wait_for_end(TIMEOUT).unwrap();
     scene
         .stream
-        .wait_for("that nobody is left", PATIENCE, |event| {
+        .wait_for("that nobody is left", TIMEOUT, |event| {
             is(event, "eviction.suppressed") && event["data"]["reason"] == "noCandidate"
         })
         .unwrap();

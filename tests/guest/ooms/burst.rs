@@ -18,7 +18,7 @@ const PODS: usize = 8;
 const CONTAINERS: usize = 5;
 
 #[guest_test(kernel)]
-fn of_forty_containers_is_told_in_full() {
+fn of_forty_containers_is_reported_in_full() {
     let mut scene = Scene::open("burst", "singleProcessOOMKill: true");
     let names: Vec<String> = (0..CONTAINERS).map(|number| format!("c{number}")).collect();
     // With all of them at their limits at once, and charges ahead, it could be the pod's that is hit: one more, in which
@@ -52,18 +52,18 @@ fn of_forty_containers_is_told_in_full() {
         hog.killed();
         assert_eq!(counters(cgroup)["oomKill"], 1, "{cgroup}");
     }
-    let mut told: BTreeMap<String, Value> = BTreeMap::new();
+    let mut reported: BTreeMap<String, Value> = BTreeMap::new();
     for pod in 0..PODS {
         for _ in &names {
             let incident = scene.incident(&format!("default/b{pod}"));
             let cgroup = incident["victims"][0]["cgroup"].as_str().unwrap().to_owned();
-            assert_eq!(told.insert(cgroup, incident), None, "told twice");
+            assert_eq!(reported.insert(cgroup, incident), None, "told twice");
         }
     }
     for (cgroup, hog) in &running {
         let mut parts = cgroup.rsplit('/');
         let (container, pod) = (parts.next().unwrap(), parts.next().unwrap().trim_start_matches("pod"));
-        let incident = &told[cgroup];
+        let incident = &reported[cgroup];
         let mut victim = place(pod, container, cgroup);
         victim["comm"] = json!("tail");
         assert_holds(
@@ -86,7 +86,7 @@ fn of_forty_containers_is_told_in_full() {
     }
     // The witness that others rely on; the kernel limits the rate of these lines.
     let logged = log.victims().unwrap();
-    println!("told: {} of {}; by the kernel's log: {}", told.len(), running.len(), logged.len());
+    println!("told: {} of {}; by the kernel's log: {}", reported.len(), running.len(), logged.len());
     assert!((1..=running.len()).contains(&logged.len()), "{logged:?}");
     assert!(logged.iter().all(|cgroup| running.contains_key(cgroup)), "{logged:?}");
     scene.close(0);

@@ -89,7 +89,7 @@ fn whose_init_goes_down_with_it() {
     let command = ["unshare", "-p", "-f", "workload", "spike", "--size", "128Mi"];
     let mut outside = scene.run("default/web/app", &command);
     let incident = scene.incident("default/web");
-    outside.process.wait_for_end(enforcer_tests::wait::PATIENCE).unwrap();
+    outside.process.wait_for_end(enforcer_tests::wait::TIMEOUT).unwrap();
     assert_holds(
         &incident,
         &json!({

@@ -10,7 +10,7 @@ use std::{
 use enforcer_tests::{
     kernel,
     process::Process,
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 use rustix::{
     io::Errno,
@@ -88,7 +88,7 @@ impl Unthrottled {
         let (end, over) = mpsc::channel();
         let ended = thread::spawn(move || {
             // Whoever has it has gone, or nothing has come of it.
-            let _gone = over.recv_timeout(PATIENCE);
+            let _gone = over.recv_timeout(TIMEOUT);
             for (path, value) in before.iter().rev() {
                 fs::write(path, value.trim()).unwrap();
             }
@@ -176,7 +176,7 @@ fn by_our_own_eviction_is_no_kill() {
     let size = (400 * MIB).to_string();
     let hog = Command::new("workload").args(["spike", "--size", &size]).stdout(Stdio::null()).spawn();
     let hog = Process::new(hog.unwrap());
-    scene.stream.wait_for_pod("eviction.decided", "default/prey", PATIENCE).unwrap();
+    scene.stream.wait_for_pod("eviction.decided", "default/prey", TIMEOUT).unwrap();
     wait_until("the signal", || {
         let pending = fs::read_to_string(format!("/proc/{}/status", prey[1].pid())).unwrap();
         let pending = pending

@@ -47,9 +47,9 @@ fn whole_container(name: &str, processes: usize, limit: &str, spike: &str) {
     );
     assert_eq!(incident["counters"]["oomGroupKill"], 1);
     let killed = incident["counters"]["oomKill"].as_u64().unwrap();
-    let told = u64::try_from(processes).unwrap();
+    let reported = u64::try_from(processes).unwrap();
     // The kernel counts the first one twice.
-    assert!((told..=told + 1).contains(&killed), "{killed} of {told}");
+    assert!((reported..=reported + 1).contains(&killed), "{killed} of {reported}");
     scene.close(0);
 }
 

@@ -13,7 +13,7 @@ use enforcer_tests::{
     plan::{Planned, folder},
     process::Process,
     stream::{Stream, is},
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 use serde_json::{Value, json};
 
@@ -93,15 +93,15 @@ impl Scene {
         };
         // In the order in which they began: a later one can be over first.
         let begun = |event: &Value| is(event, "oom.detected") && fresh(event);
-        let id = self.stream.wait_for(what, PATIENCE, begun).unwrap()["data"]["incidentId"].clone();
+        let id = self.stream.wait_for(what, TIMEOUT, begun).unwrap()["data"]["incidentId"].clone();
         let id = id.as_str().unwrap().to_owned();
         let closes = |event: &Value| is(event, "oom.incident") && event["data"]["incidentId"] == id.as_str();
-        let incident = self.stream.wait_for(what, PATIENCE, closes).unwrap()["data"].clone();
+        let incident = self.stream.wait_for(what, TIMEOUT, closes).unwrap()["data"].clone();
         let of_it = |event: &&Value| event["data"]["incidentId"] == id.as_str();
         let detected: Vec<_> = self.stream.of("oom.detected").filter(of_it).collect();
         assert_eq!(detected.len(), 1, "{:#?}", self.stream.seen);
-        let told: Vec<_> = self.stream.of("oom.incident").filter(of_it).collect();
-        assert_eq!(told.len(), 1, "{:#?}", self.stream.seen);
+        let reported: Vec<_> = self.stream.of("oom.incident").filter(of_it).collect();
+        assert_eq!(reported.len(), 1, "{:#?}", self.stream.seen);
         agree(&detected[0]["data"], &incident);
         self.looked_at.push(id);
         incident
@@ -109,7 +109,7 @@ impl Scene {
 
     /// The event of a mark that was no kill, about that pod.
     pub(super) fn averted(&mut self, subject: &str) -> Value {
-        self.stream.wait_for_pod("oom.averted", subject, PATIENCE).unwrap()["data"].clone()
+        self.stream.wait_for_pod("oom.averted", subject, TIMEOUT).unwrap()["data"].clone()
     }
 
     /// Asserts that no kill was told but those looked at, none averted but so many, nothing lost; and stops the daemon.
@@ -188,7 +188,7 @@ impl Running {
     /// Waits for its end by a SIGKILL.
     pub(super) fn killed(&mut self) {
         use std::os::unix::process::ExitStatusExt as _;
-        let status = self.process.wait_for_end(PATIENCE).unwrap();
+        let status = self.process.wait_for_end(TIMEOUT).unwrap();
         assert_eq!(status.signal(), Some(9), "{status}");
     }
 
@@ -197,8 +197,8 @@ impl Running {
     #[track_caller]
     pub(super) fn assert_is(&self, victim: &Value) {
         assert_eq!(victim["pid"], self.pid(), "{victim:#}");
-        let told_ms = victim["startTimeMs"].as_u64().unwrap();
-        assert_eq!(told_ms / 10, self.start_time_ms / 10, "{victim:#}");
+        let reported_ms = victim["startTimeMs"].as_u64().unwrap();
+        assert_eq!(reported_ms / 10, self.start_time_ms / 10, "{victim:#}");
     }
 }
 

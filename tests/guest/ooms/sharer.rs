@@ -10,13 +10,13 @@ const CGROUP: &str = "/kubepods/burstable/podshared/app";
 
 /// The kernel kills both, and marks and counts but one of them.
 #[guest_test(kernel)]
-fn dies_with_the_victim_and_is_told() {
+fn dies_with_the_victim_and_is_reported() {
     let (mut scene, incident, parent) = at_the_limit("sharer", "singleProcessOOMKill: true");
-    let told = victims(&incident);
-    assert_eq!(told.len(), 2, "parent and child: {incident:#}");
-    assert!(told.contains(&parent), "{told:?} without the parent {parent}");
+    let reported = victims(&incident);
+    assert_eq!(reported.len(), 2, "parent and child: {incident:#}");
+    assert!(reported.contains(&parent), "{reported:?} without the parent {parent}");
     let child = incident["trigger"]["pid"].as_u64().unwrap();
-    assert!(told.contains(&child) && child != parent, "the child hits the limit: {incident:#}");
+    assert!(reported.contains(&child) && child != parent, "the child hits the limit: {incident:#}");
     let whose = place("shared", "app", CGROUP);
     assert_holds(
         &incident,
@@ -39,7 +39,7 @@ fn dies_with_the_victim_and_is_told() {
         .filter(|victim| !victim["sharesMemoryWith"].is_null())
         .collect();
     assert_eq!(sharers.len(), 1, "one was marked, and one dies for sharing its memory: {incident:#}");
-    let marked = told.iter().find(|pid| sharers[0]["pid"] != **pid).unwrap();
+    let marked = reported.iter().find(|pid| sharers[0]["pid"] != **pid).unwrap();
     assert_eq!(sharers[0]["sharesMemoryWith"], *marked, "{incident:#}");
     assert_eq!(
         kills(CGROUP),
@@ -52,13 +52,13 @@ fn dies_with_the_victim_and_is_told() {
 
 /// Killed as a group, each is a victim in its own right, or dies as a sharer of the other; told once in any case.
 #[guest_test(kernel)]
-fn is_told_once_where_the_group_dies() {
+fn is_reported_once_where_the_group_dies() {
     let (scene, incident, parent) = at_the_limit("sharer-group", "");
-    let mut told = victims(&incident);
-    let all = told.len();
-    told.dedup();
-    assert_eq!((all, told.len()), (2, 2), "{incident:#}");
-    assert!(told.contains(&parent), "{incident:#}");
+    let mut reported = victims(&incident);
+    let all = reported.len();
+    reported.dedup();
+    assert_eq!((all, reported.len()), (2, 2), "{incident:#}");
+    assert!(reported.contains(&parent), "{incident:#}");
     assert_holds(
         &incident,
         &json!({"scope": "container", "limitOwner": CGROUP, "reconciled": true, "counters": kills(CGROUP)}),

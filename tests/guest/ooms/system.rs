@@ -10,7 +10,7 @@ use std::{
 use enforcer_tests::{
     cgroup::{Cgroup, ROOT},
     process::Process,
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 use serde_json::{Value, json};
 
@@ -59,7 +59,7 @@ fn spares_who_is_exempt() {
     );
     drop(exempt.process);
     scene.close(0);
-    drop((bystander.process.wait_for_end(PATIENCE), group));
+    drop((bystander.process.wait_for_end(TIMEOUT), group));
 }
 
 /// The kernel takes any bytes as names, but for slash and line break in a cgroup's.
@@ -85,7 +85,7 @@ fn names_that_are_meant_to_do_harm_break_no_line_and_reach_no_terminal() {
             .unwrap(),
     );
     let incident = scene.incident_of_no_pod();
-    hog.wait_for_end(PATIENCE).unwrap();
+    hog.wait_for_end(TIMEOUT).unwrap();
     fs::remove_dir(&group).unwrap();
     fs::remove_file(&program).unwrap();
     assert_eq!((&incident["scope"], victims(&incident)), (&json!("system"), vec![u64::from(hog.id())]));
@@ -100,8 +100,8 @@ fn names_that_are_meant_to_do_harm_break_no_line_and_reach_no_terminal() {
     };
     let lines = printed(&["-o", "jsonl", "events", "--type", "oom.incident"]);
     assert_eq!(lines.lines().count(), 1, "{lines:?}");
-    let told: Value = serde_json::from_str(&lines).unwrap();
-    assert_eq!(told["data"], incident);
+    let reported: Value = serde_json::from_str(&lines).unwrap();
+    assert_eq!(reported["data"], incident);
     for arguments in [&["events"][..], &["-v", "events"], &["why", "latest"]] {
         let shown = printed(arguments);
         let harms = |char: &char| char.is_control() && *char != '\n' || *char == '\u{202e}';

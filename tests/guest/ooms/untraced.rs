@@ -1,7 +1,7 @@
 //! Kills of which no record came: what the kernel counted is told all the same.
 use std::{path::Path, thread};
 
-use enforcer_tests::{cgroup::Cgroup, daemon::Daemon, stream::is, wait::PATIENCE};
+use enforcer_tests::{cgroup::Cgroup, daemon::Daemon, stream::is, wait::TIMEOUT};
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use serde_json::json;
 
@@ -28,7 +28,7 @@ fn where_no_program_can_be_loaded() {
     let said = |what: &'static str| {
         move |event: &serde_json::Value| is(event, "degraded.entered") && event["data"]["what"] == what
     };
-    scene.stream.wait_for("the lack of eBPF", PATIENCE, said("ebpf")).unwrap();
+    scene.stream.wait_for("the lack of eBPF", TIMEOUT, said("ebpf")).unwrap();
     scene.pod("web", &[("app", "32Mi"), ("log", "32Mi")]);
     let cgroup = "/kubepods/burstable/podweb/app";
     for before in [0, 1] {

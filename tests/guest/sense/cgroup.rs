@@ -9,7 +9,7 @@ use std::{
 };
 
 use enforcer::model::CgroupId;
-use enforcer_tests::wait::PATIENCE;
+use enforcer_tests::wait::TIMEOUT;
 
 const MOUNT: &str = "/sys/fs/cgroup";
 
@@ -83,7 +83,7 @@ impl Drop for Cgroup {
     fn drop(&mut self) {
         // The tests' own assertions say what matters; here it is only cleaned up, and a busy cgroup is waited for.
         drop(fs::write(self.path.join("cgroup.kill"), "1"));
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while fs::remove_dir(&self.path).is_err() && self.path.exists() && Instant::now() < end {
             thread::sleep(Duration::from_millis(10));
         }

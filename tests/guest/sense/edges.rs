@@ -10,7 +10,7 @@ use std::{
 use enforcer::sense::{
     Edge, EdgeKind, EdgeSource, MemoryEvents, Pressure, PsiError, Readiness, SourceState, Trigger,
 };
-use enforcer_tests::{cgroup::Cgroup, daemon::Daemon, load::Load, reflex, trace::Trace, wait::PATIENCE};
+use enforcer_tests::{cgroup::Cgroup, daemon::Daemon, load::Load, reflex, trace::Trace, wait::TIMEOUT};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{Mode, OFlags},
@@ -36,7 +36,7 @@ fn events(cgroup: &Cgroup) -> MemoryEvents {
 fn next(source: &mut impl EdgeSource) -> (Vec<EdgeKind>, SourceState) {
     let ready = {
         let mut ready = [PollFd::from_borrowed_fd(source.fd(), PollFlags::PRI)];
-        let patience = Timespec { tv_sec: PATIENCE.as_secs().try_into().unwrap(), tv_nsec: 0 };
+        let patience = Timespec { tv_sec: TIMEOUT.as_secs().try_into().unwrap(), tv_nsec: 0 };
         assert_eq!(poll(&mut ready, Some(&patience)), Ok(1), "nothing comes");
         let [ready] = ready;
         ready.revents()
@@ -64,12 +64,12 @@ fn stalls_in_a_cgroup_fire_its_trigger_and_its_end_ends_it() {
     let begin = Instant::now();
     // One more may have been due before.
     while next(&mut trigger).1 == SourceState::Live {
-        assert!(begin.elapsed() < PATIENCE);
+        assert!(begin.elapsed() < TIMEOUT);
     }
 }
 
 #[guest_test(kernel)]
-fn breaches_of_both_limits_are_told_apart_and_their_end_ends_it() {
+fn breaches_of_both_limits_are_reported_apart_and_their_end_ends_it() {
     let parent = Cgroup::create("limits").unwrap();
     let mut counters = events(&parent);
     let high = Cgroup::create("limits/high").unwrap();
@@ -90,7 +90,7 @@ fn breaches_of_both_limits_are_told_apart_and_their_end_ends_it() {
     drop(parent);
     let begin = Instant::now();
     while next(&mut counters).1 == SourceState::Live {
-        assert!(begin.elapsed() < PATIENCE);
+        assert!(begin.elapsed() < TIMEOUT);
     }
 }
 
@@ -119,17 +119,17 @@ fn without_the_capability_the_window_is_one_that_the_kernel_takes() {
         let asked = [Trigger::early(500), Trigger::early(2_000)].map(ask);
         (asked, armed(Trigger::wishes(Some(false))), armed(Trigger::wishes(None)))
     });
-    let ([short, long], told, untold) = poor.join().unwrap();
+    let ([short, long], reported, unreported) = poor.join().unwrap();
     println!("without CAP_SYS_RESOURCE: 500 ms {short:?}, 2 s {long:?}");
     assert!(short.is_err(), "a short window needs the capability");
     match long {
         Ok(()) => {
-            assert_eq!(told, Ok(Trigger::early(2_000)));
-            assert_eq!(untold, Ok(Trigger::early(2_000)), "it falls back where facts are not known");
+            assert_eq!(reported, Ok(Trigger::early(2_000)));
+            assert_eq!(unreported, Ok(Trigger::early(2_000)), "it falls back where facts are not known");
         }
         Err(errno) => {
-            assert_eq!(told, Err(errno.into()));
-            assert_eq!(untold, Err(errno.into()));
+            assert_eq!(reported, Err(errno.into()));
+            assert_eq!(unreported, Err(errno.into()));
         }
     }
 }
@@ -165,7 +165,7 @@ fn kubepods_may_come_after_the_start_and_go_and_come_again() {
         // It is told of the new cgroup, and arms.
         let begin = Instant::now();
         while !breach_wakes() {
-            assert!(begin.elapsed() < PATIENCE * 2, "round {round}: never woken\n{}", daemon.log());
+            assert!(begin.elapsed() < TIMEOUT * 2, "round {round}: never woken\n{}", daemon.log());
         }
         let path = cgroup.path().to_owned();
         drop(cgroup);

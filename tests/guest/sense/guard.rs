@@ -12,7 +12,7 @@ use enforcer::{
 };
 use tokio::{runtime::Runtime, time::timeout};
 
-use super::{PATIENCE, cgroup::Cgroup, tracer};
+use super::{TIMEOUT, cgroup::Cgroup, tracer};
 
 /// How long nothing must come until it is believed that nothing does.
 const SILENCE: Duration = Duration::from_millis(500);
@@ -52,14 +52,14 @@ impl Watch {
     }
 
     fn score(&mut self) -> WrongScore {
-        match self.within(PATIENCE) {
+        match self.within(TIMEOUT) {
             Some(GuardEvent::Score(score)) => score,
             other => panic!("{other:?} and no wrong score; {:?}", self.guard.counts()),
         }
     }
 
     fn written(&mut self) -> ForeignWrite {
-        match self.within(PATIENCE) {
+        match self.within(TIMEOUT) {
             Some(GuardEvent::Written(write)) => write,
             other => panic!("{other:?} and no write; {:?}", self.guard.counts()),
         }
@@ -84,7 +84,7 @@ fn balanced(counts: KindCounts) -> bool {
 }
 
 #[guest_test(kernel)]
-fn a_process_that_comes_forks_and_executes_is_told_until_its_score_is_right() {
+fn a_process_that_comes_forks_and_executes_is_reported_until_its_score_is_right() {
     let container = Cgroup::root("guard-comes");
     let id = container.id();
     let mut watch = Watch::scores(&[(&container, 500)]);
@@ -124,7 +124,7 @@ fn a_process_that_comes_forks_and_executes_is_told_until_its_score_is_right() {
 }
 
 #[guest_test(kernel)]
-fn a_score_that_somebody_else_writes_is_told_with_the_writer() {
+fn a_score_that_somebody_else_writes_is_reported_with_the_writer() {
     let container = Cgroup::root("guard-written");
     let inner = container.child("inner");
     // The right score from the start on: only the write is wrong.
@@ -147,7 +147,7 @@ fn a_score_that_somebody_else_writes_is_told_with_the_writer() {
 }
 
 #[guest_test(kernel)]
-fn right_scores_and_others_processes_tell_nothing() {
+fn right_scores_and_others_processes_emit_nothing() {
     let (container, other) = (Cgroup::root("guard-right"), Cgroup::root("guard-other"));
     let mut watch = Watch::scores(&[(&container, 0)]);
     for cgroup in [&container, &other] {
@@ -166,7 +166,7 @@ fn right_scores_and_others_processes_tell_nothing() {
 }
 
 #[guest_test(kernel)]
-fn a_foreign_write_is_told_with_file_and_writer() {
+fn a_foreign_write_is_reported_with_file_and_writer() {
     let (kept, other) = (Cgroup::root("guard-file"), Cgroup::root("guard-file-other"));
     let id = kept.id();
     let kept = [kept];
@@ -207,7 +207,7 @@ fn one_cgroup_that_is_written_to_without_end_is_held_back_and_hides_nobody() {
     let depth = || fs::read_to_string("/sys/fs/cgroup/guard-flood/cgroup.max.depth").unwrap();
     let (mut overruns, mut of_quiet, mut last_seen) = (0, 0, String::new());
     let mut take_one = |watch: &mut Watch| {
-        match watch.within(PATIENCE) {
+        match watch.within(TIMEOUT) {
             Some(GuardEvent::Written(write)) if write.cgroup == ids[1] => of_quiet += 1,
             Some(GuardEvent::Written(_)) => last_seen = depth(),
             Some(GuardEvent::Overrun { cgroup, of }) => {
@@ -250,7 +250,7 @@ fn one_cgroup_that_is_written_to_without_end_is_held_back_and_hides_nobody() {
 }
 
 #[guest_test(kernel)]
-fn what_the_ring_has_no_room_for_is_counted_and_told_together() {
+fn what_the_ring_has_no_room_for_is_counted_and_reported_together() {
     // Nobody reads while more is told than the ring holds: 16 cgroups use up their credit of 64 records each.
     let cgroups: Vec<_> = (0..16).map(|i| Cgroup::root(&format!("guard-many{i}"))).collect();
     let ids: BTreeSet<CgroupId> = cgroups.iter().map(Cgroup::id).collect();
@@ -262,21 +262,21 @@ fn what_the_ring_has_no_room_for_is_counted_and_told_together() {
     assert_eq!((before.seen, before.held), (1024, 0));
     assert!(before.dropped > 0, "{before:?}");
     // What is told and what is lost is all that there was.
-    let (mut told, mut lost) = (0, 0);
-    while told + lost < before.seen {
-        match watch.within(PATIENCE) {
+    let (mut reported, mut lost) = (0, 0);
+    while reported + lost < before.seen {
+        match watch.within(TIMEOUT) {
             Some(GuardEvent::Lost(count)) => lost += count,
-            Some(GuardEvent::Written(_)) => told += 1,
+            Some(GuardEvent::Written(_)) => reported += 1,
             // Whoever used all its credit is looked at.
             Some(GuardEvent::Overrun { .. }) => {}
-            other => panic!("{other:?} after {told} told and {lost} lost"),
+            other => panic!("{other:?} after {reported} told and {lost} lost"),
         }
     }
     watch.drain();
     let counts = watch.guard.counts().unwrap().writes;
     println!("{counts:?}");
     assert!(balanced(counts), "{counts:?}");
-    assert_eq!((told, lost), (counts.delivered, counts.dropped));
+    assert_eq!((reported, lost), (counts.delivered, counts.dropped));
     // Everybody has credit again.
     assert!(
         shell("cd /sys/fs/cgroup; for c in guard-many*; do echo 9 > $c/cgroup.max.depth; done")
@@ -284,9 +284,9 @@ fn what_the_ring_has_no_room_for_is_counted_and_told_together() {
             .unwrap()
             .success()
     );
-    let mut told = BTreeSet::new();
-    while told.len() < ids.len() {
-        told.insert(watch.written().cgroup);
+    let mut reported = BTreeSet::new();
+    while reported.len() < ids.len() {
+        reported.insert(watch.written().cgroup);
     }
-    assert_eq!(told, ids);
+    assert_eq!(reported, ids);
 }

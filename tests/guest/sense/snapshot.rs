@@ -26,7 +26,7 @@ fn snapshots() -> Snapshots {
 }
 
 #[guest_test(kernel)]
-fn tells_what_the_files_say() {
+fn reports_what_the_files_say() {
     let pod = Cgroup::create("snapshot").unwrap();
     // It sleeps, and what it holds stays as it is.
     let mut load = Load::start(&pod, &["hold", "--size", "16Mi", "--touch-every", "60s"]).unwrap();
@@ -43,16 +43,16 @@ fn tells_what_the_files_say() {
     let [above, within] = snapshot.cgroups[..] else { panic!() };
 
     let current: u64 = pod.read("memory.current").unwrap().parse().unwrap();
-    let near = |told: u64, file: u64| assert!(told.abs_diff(file) < MIB, "{told} {file}");
+    let near = |reported: u64, file: u64| assert!(reported.abs_diff(file) < MIB, "{reported} {file}");
     near(above.current_bytes.unwrap(), current);
     let split = above.split.unwrap();
-    for (told, key) in [
+    for (reported, key) in [
         (split.anon_bytes, "anon"),
         (split.file_bytes, "file"),
         (split.inactive_file_bytes, "inactive_file"),
         (split.shmem_bytes, "shmem"),
     ] {
-        near(told, pod.number("memory.stat", key).unwrap());
+        near(reported, pod.number("memory.stat", key).unwrap());
     }
     assert!(split.anon_bytes > 15 * MIB, "{split:?}");
     assert_eq!(within.split, Err(Missing::Unread));
@@ -67,15 +67,15 @@ fn tells_what_the_files_say() {
     };
     assert_eq!(above.events, Ok(counts));
     // It only grows.
-    let told_us = above.pressure.unwrap().some.total_us;
+    let reported_us = above.pressure.unwrap().some.total_us;
     assert!(
-        (stalled_before_us..=stalled_after_us).contains(&told_us),
-        "{told_us} is not within {stalled_before_us} to {stalled_after_us}"
+        (stalled_before_us..=stalled_after_us).contains(&reported_us),
+        "{reported_us} is not within {stalled_before_us} to {stalled_after_us}"
     );
 
     let memory = snapshot.node.memory.unwrap();
     assert_eq!(memory.total_bytes, kernel::meminfo_bytes("MemTotal").unwrap());
-    let far = |told: u64, file: u64| assert!(told.abs_diff(file) < 64 * MIB, "{told} {file}");
+    let far = |reported: u64, file: u64| assert!(reported.abs_diff(file) < 64 * MIB, "{reported} {file}");
     far(memory.available_bytes, kernel::meminfo_bytes("MemAvailable").unwrap());
     assert!(snapshot.node.pressure.is_ok());
     let zones = &snapshot.node.zones;
@@ -124,15 +124,15 @@ fn the_kubelets_reckoning_is_of_the_root_cgroup() {
         String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
     };
     let total = kernel::meminfo_bytes("MemTotal").unwrap();
-    let mut told = || available.read().unwrap().available_bytes;
-    let mut agree = || wait_until("agreement", || told().abs_diff(total - working_set()) < 8 * MIB);
+    let mut reported = || available.read().unwrap().available_bytes;
+    let mut agree = || wait_until("agreement", || reported().abs_diff(total - working_set()) < 8 * MIB);
     agree();
     // Page cache in use counts as used: by the kernel's own estimate it would not.
     let file = Path::new("/tmp/in-use");
     let before = total - working_set();
     fs::write(file, vec![1; 64 << 20]).unwrap();
     agree();
-    let after = told();
+    let after = reported();
     assert!(before.saturating_sub(after) > 48 * MIB, "{before} {after}");
     fs::remove_file(file).unwrap();
 }

@@ -18,7 +18,7 @@ use enforcer_tests::{
 };
 use tokio::{runtime::Runtime, time::timeout};
 
-use super::{PATIENCE, tracer};
+use super::{TIMEOUT, tracer};
 
 /// How long nothing must come until it is believed that nothing does.
 const SILENCE: Duration = Duration::from_millis(500);
@@ -40,7 +40,7 @@ impl Watch {
     }
 
     /// One that tells stalls of that length, or as much within a second; each cgroup once.
-    fn telling(stall_ns: u64, budget_ns: u64) -> Self {
+    fn reporting(stall_ns: u64, budget_ns: u64) -> Self {
         let mut choice = tracer::choice();
         choice.stall_limits.stall_ns = stall_ns;
         choice.stall_limits.budget_ns = budget_ns;
@@ -298,7 +298,7 @@ fn a_stall_belongs_to_the_cgroup_that_it_began_in() {
     let mut watch = Watch::start();
     let (from, to) = (Cgroup::create("stalls-from").unwrap(), Cgroup::create("stalls-to").unwrap());
     let mut load = sleeper(&from);
-    let stall = watch.within(PATIENCE).expect("it does not sleep");
+    let stall = watch.within(TIMEOUT).expect("it does not sleep");
     assert_eq!((stall.cgroup, stall.kind), (id(&from), StallKind::MemoryHigh), "{stall:?}");
     // The longest sleeps are of two seconds: the next one is under way.
     wait_until("its next sleep", || {
@@ -319,10 +319,10 @@ fn a_stall_belongs_to_the_cgroup_that_it_began_in() {
 #[guest_test(kernel)]
 fn one_long_stall_is_one_record_and_the_rest_is_counted_as_held() {
     let _swap = Swap::on(64 << 20).unwrap();
-    let mut watch = Watch::telling(1_000, NEVER_NS);
+    let mut watch = Watch::reporting(1_000, NEVER_NS);
     let cgroup = Cgroup::create("stalls-long").unwrap();
     let mut load = thrash(&cgroup);
-    let record = watch.within(PATIENCE).expect("no record");
+    let record = watch.within(TIMEOUT).expect("no record");
     assert_eq!((record.cgroup, record.limit), (id(&cgroup), Some(id(&cgroup))));
     assert_eq!((record.kind, record.pid), (StallKind::MemcgReclaim, load.pid()));
     assert_eq!(record.comm, LOAD);
@@ -341,12 +341,12 @@ fn one_long_stall_is_one_record_and_the_rest_is_counted_as_held() {
 }
 
 #[guest_test(kernel)]
-fn many_short_stalls_are_told_when_their_budget_is_used_up() {
+fn many_short_stalls_are_reported_when_their_budget_is_used_up() {
     let _swap = Swap::on(64 << 20).unwrap();
-    let mut watch = Watch::telling(NEVER_NS, 20_000_000);
+    let mut watch = Watch::reporting(NEVER_NS, 20_000_000);
     let cgroup = Cgroup::create("stalls-budget").unwrap();
     let mut load = thrash(&cgroup);
-    let record = watch.within(PATIENCE).expect("no record");
+    let record = watch.within(TIMEOUT).expect("no record");
     assert_eq!((record.cgroup, record.kind), (id(&cgroup), StallKind::MemcgReclaim));
     assert!(record.window_ns >= 20_000_000, "{record:?}");
     assert!(

@@ -51,10 +51,10 @@ fn without_a_bus_enforcing_is_refused() {
     assert_eq!(enforcer(&["config", "check"]), (Some(0), String::new()));
     end_the_bus();
     for verb in [&["run"][..], &["config", "check"]] {
-        let (status, told) = enforcer(verb);
-        assert_eq!(status, Some(64), "{told}");
-        assert!(told.contains("cgroupDriver: systemd needs systemd"), "{told}");
-        assert!(told.contains("the system bus does not answer"), "{told}");
+        let (status, reported) = enforcer(verb);
+        assert_eq!(status, Some(64), "{reported}");
+        assert!(reported.contains("cgroupDriver: systemd needs systemd"), "{reported}");
+        assert!(reported.contains("the system bus does not answer"), "{reported}");
     }
     bus("start");
     assert_eq!(enforcer(&["config", "check"]), (Some(0), String::new()));
@@ -74,10 +74,10 @@ fn a_daemon_outlives_the_bus() {
     let mut stream = scene.daemon.follow().unwrap();
     scene.daemon.manifest("two.yaml", &pod("two", "{limits: {cpu: 200m, memory: 64Mi}}")).unwrap();
     stream
-        .wait_for("word of it", enforcer_tests::wait::PATIENCE, |event| {
+        .wait_for("word of it", enforcer_tests::wait::TIMEOUT, |event| {
             event["data"]["message"]
                 .as_str()
-                .is_some_and(|told| told.contains("cannot reach systemd on the system bus"))
+                .is_some_and(|reported| reported.contains("cannot reach systemd on the system bus"))
         })
         .unwrap();
     let two = scene.slice("podtwo");

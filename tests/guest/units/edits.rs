@@ -3,7 +3,7 @@
 use enforcer_tests::{
     cgroup::Cgroup,
     daemon::Daemon,
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 
 use super::{Scene, cgroup_of, folder, pod, read, settings_of, wait_until_in};
@@ -50,7 +50,7 @@ fn what_runs_in_a_slice_of_another_class_or_driver_is_limited_there() {
     }
     let evicted = daemon.verb(&["evict", "default/web", "--reason", "a test"]).output().unwrap();
     assert!(evicted.status.success(), "{}", String::from_utf8_lossy(&evicted.stderr));
-    first.wait_for_end(PATIENCE).unwrap();
+    first.wait_for_end(TIMEOUT).unwrap();
     daemon.stop().unwrap();
     drop(slice_guard);
 }

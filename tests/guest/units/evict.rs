@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use enforcer_tests::{
     stream::is,
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 
 use super::{Scene, pod, text, wait_until_in};
@@ -21,10 +21,10 @@ fn an_evicted_pods_units_go_and_it_is_let_in_no_more() {
     let mut hog = scene
         .exec("default/hog", &["workload", "ramp", "--no-catch-up", "--rate", "100Mi", "--to", "1800Mi"]);
 
-    let decided = stream.wait_for_pod("eviction.decided", "default/hog", PATIENCE).unwrap();
+    let decided = stream.wait_for_pod("eviction.decided", "default/hog", TIMEOUT).unwrap();
     assert_eq!(decided["data"]["dryRun"], false, "{decided}");
-    let completed = stream.wait_for_pod("eviction.completed", "default/hog", PATIENCE).unwrap();
-    hog.wait_for_end(PATIENCE).unwrap();
+    let completed = stream.wait_for_pod("eviction.completed", "default/hog", TIMEOUT).unwrap();
+    hog.wait_for_end(TIMEOUT).unwrap();
     let slice = scene.slice("burstable-podhog");
     wait_until("the end of the evicted pod's slice", || !slice.exists());
     assert!(calm.lives().unwrap(), "{completed}");
@@ -46,8 +46,8 @@ fn a_kernel_kill_names_the_container_of_a_scope() {
     scene.daemon.manifest("small.yaml", &pod("small", "{limits: {cpu: 500m, memory: 32Mi}}")).unwrap();
     for _ in 0..2 {
         let mut spike = scene.exec("default/small", &["workload", "spike", "--size", "256Mi"]);
-        spike.wait_for_end(PATIENCE).unwrap();
-        let incident = stream.wait_for("the kill", PATIENCE, |event| is(event, "oom.incident")).unwrap();
+        spike.wait_for_end(TIMEOUT).unwrap();
+        let incident = stream.wait_for("the kill", TIMEOUT, |event| is(event, "oom.incident")).unwrap();
         assert_eq!(incident["subject"], "default/small", "{incident}");
         let victim = &incident["data"]["victims"][0];
         assert_eq!((&victim["pod"], &victim["container"]), (&"small".into(), &"app".into()), "{incident}");

@@ -83,11 +83,11 @@ fn the_journal_finds_an_event_by_its_id_with_its_fields() {
 
     // Every event of the log is there.
     let output = scene.daemon.verb(&["-o", "jsonl", "events"]).output().unwrap();
-    let told: Vec<String> = text(&output.stdout)
+    let reported: Vec<String> = text(&output.stdout)
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap()["sequence"].as_str().unwrap().to_owned())
         .collect();
-    assert!(told.len() > 3, "{told:?}");
+    assert!(reported.len() > 3, "{reported:?}");
     let source = scene.daemon.pid().to_string();
     let in_journal = || -> BTreeSet<String> {
         let of_daemon = entries(&["SYSLOG_IDENTIFIER=enforcer", &format!("_PID={source}")]);
@@ -95,7 +95,7 @@ fn the_journal_finds_an_event_by_its_id_with_its_fields() {
     };
     wait_until("all events in the journal", || {
         let present = in_journal();
-        told.iter().all(|sequence| present.contains(sequence))
+        reported.iter().all(|sequence| present.contains(sequence))
     });
 
     // And the catalogue says what they mean.

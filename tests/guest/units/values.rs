@@ -12,7 +12,7 @@ use enforcer_tests::{
     plan::{self, Planned},
     process::Process,
     rounds::Rounds,
-    wait::{PATIENCE, wait_until},
+    wait::{TIMEOUT, wait_until},
 };
 
 use super::{Scene, folder, pod, read, reload, settings_of, shown, text, wait_until_in};
@@ -184,8 +184,8 @@ fn a_changed_manifest_changes_units_and_no_processes() {
     let mut stream = scene.daemon.follow().unwrap();
     plan("memory: 24Mi");
     stream
-        .wait_for("word of it", PATIENCE, |event| {
-            event["data"]["message"].as_str().is_some_and(|told| told.contains("memory.max"))
+        .wait_for("word of it", TIMEOUT, |event| {
+            event["data"]["message"].as_str().is_some_and(|reported| reported.contains("memory.max"))
         })
         .unwrap();
     for unit in UNITS {
@@ -220,7 +220,7 @@ fn a_foreign_write_and_a_foreign_property_are_put_right() {
 
 /// A service that a pod adopts has its values as properties, and has its own back when the pod goes.
 #[guest_test(systemd)]
-fn an_adopted_service_is_told_to_systemd_too() {
+fn an_adopted_service_is_reported_to_systemd_too() {
     let scene = Scene::open("adopts", "");
     let unit = "batch@one.service";
     fs::create_dir_all("/run/systemd/system").unwrap();

@@ -12,7 +12,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 use crate::{memory, report::Clock};
 
 /// How long the main thread may take to end.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Takes memory at once, from a thread whose main thread is a zombie by then.
 pub(crate) fn spike(clock: Clock, bytes: u64) -> anyhow::Result<()> {
@@ -54,7 +54,7 @@ fn wait_for_the_zombie() -> anyhow::Result<()> {
         if state(&text) == Some('Z') {
             return Ok(());
         }
-        ensure!(begin.elapsed() < PATIENCE, "the main thread lives after {PATIENCE:?}: {text}");
+        ensure!(begin.elapsed() < TIMEOUT, "the main thread lives after {TIMEOUT:?}: {text}");
         thread::sleep(Duration::from_millis(1));
     }
 }

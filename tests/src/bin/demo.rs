@@ -23,7 +23,7 @@ use serde_json::Value;
 
 const THRESHOLD: &str = "200Mi";
 /// Emulated guests are slow.
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// What a pod is to be.
 struct Part {
@@ -65,7 +65,7 @@ fn play() -> anyhow::Result<()> {
     println!("1. The node runs out of memory; evictionHard is memory.available<{THRESHOLD}.\n");
     let killed_before = kernel::vmstat("oom_kill")?;
     let mut actors = cast(&daemon, &mut stream)?;
-    let completed = stream.wait_for("eviction.completed", PATIENCE, |event| {
+    let completed = stream.wait_for("eviction.completed", TIMEOUT, |event| {
         enforcer_tests::stream::is(event, "eviction.completed")
     })?;
     stream.drain(Duration::from_secs(3));
@@ -85,7 +85,7 @@ fn play() -> anyhow::Result<()> {
     )?;
     let mut log = daemon.exec("default/web/log", &["workload", "hold", "--size", "8Mi"])?;
     let mut app = daemon.exec("default/web/app", &["workload", "spike", "--size", "256Mi"])?;
-    let incident = stream.wait_for_pod("oom.incident", "default/web", PATIENCE)?;
+    let incident = stream.wait_for_pod("oom.incident", "default/web", TIMEOUT)?;
     stream.drain(Duration::from_millis(500));
 
     println!("\nWhat became of them\n");
@@ -161,7 +161,7 @@ fn cast(daemon: &Daemon, stream: &mut Stream) -> anyhow::Result<Vec<Actor>> {
             &pod(name, 0, &[Container { name: "app", requests, limits }]),
         )?;
         let process = daemon.exec(&format!("default/{name}"), command)?;
-        stream.wait_for_pod("limits.applied", &format!("default/{name}"), PATIENCE)?;
+        stream.wait_for_pod("limits.applied", &format!("default/{name}"), TIMEOUT)?;
         actors.push(Actor { name, role, process, dies });
         thread::sleep(Duration::from_millis(1_500));
     }

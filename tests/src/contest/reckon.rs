@@ -99,7 +99,7 @@ struct Hit<'a> {
 
 /// Makes the figures.
 #[must_use]
-pub fn reckon(facts: &Facts<'_>, told: Told) -> Outcome {
+pub fn reckon(facts: &Facts<'_>, reported: Told) -> Outcome {
     let Facts { threshold_bytes, pods, expected, any_order, began_us, samples, events } = *facts;
     let samples = from(samples, began_us);
     let hits = hits(facts);
@@ -131,9 +131,9 @@ pub fn reckon(facts: &Facts<'_>, told: Told) -> Outcome {
     let count = |need: Need| around.iter().filter(|around| around.need(threshold_bytes) == need).count();
     let uncertain_signals = count(Need::Unknown);
     Outcome {
-        contender: told.contender,
-        workload: told.workload,
-        run: told.run,
+        contender: reported.contender,
+        workload: reported.workload,
+        run: reported.run,
         threshold_bytes,
         expected: expected.iter().map(|pod| (*pod).to_owned()).collect(),
         died: died.iter().map(|pod| name(*pod).to_owned()).collect(),
@@ -150,13 +150,13 @@ pub fn reckon(facts: &Facts<'_>, told: Told) -> Outcome {
         signals: hits.len(),
         kernel_kills: kernel_kills.clone().count(),
         kernel_kills_spared: kernel_kills.filter(|hit| !expected.contains(&name(hit.pod))).count(),
-        kernel_kills_counted: told.kernel_kills_counted,
+        kernel_kills_counted: reported.kernel_kills_counted,
         lowest_bytes: samples.iter().map(|sample| sample.available_bytes).min().unwrap_or(0),
         rate_bytes: crossed_us.and_then(|crossed_us| rate(samples, pods, crossed_us)),
-        journal_ms: journal_ms(&firsts, &told.journalled_us, pods),
-        stall_ms: told.stall_ms,
-        cpu_ms: told.cpu_ms,
-        resident_bytes: told.resident_bytes,
+        journal_ms: journal_ms(&firsts, &reported.journalled_us, pods),
+        stall_ms: reported.stall_ms,
+        cpu_ms: reported.cpu_ms,
+        resident_bytes: reported.resident_bytes,
         watched_ms: samples.last().map_or(0.0, |last| ms(began_us, last.time_us)),
         looks: samples.len(),
         late_looks,

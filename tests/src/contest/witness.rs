@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn each_tracepoint_is_read() {
-        let told = events(&[
+        let reported = events(&[
             seen("signal_generate", "sig=9 errno=0 code=0 comm=a pid=1 grp=1 pid=13 grp=1 res=0"),
             seen("mark_victim", "pid=14 comm=pid=3 total-vm=4kB anon-rss=5kB"),
             seen("mark_victim", "pid=15"),
@@ -138,7 +138,7 @@ mod tests {
             seen("cgroup_notify_populated", "root=1 id=5 level=3 path=/bench.slice/kubepods/pod val=1"),
             seen("sched_switch", "prev_comm=a"),
         ]);
-        let what: Vec<_> = told.into_iter().map(|event| event.what).collect();
+        let what: Vec<_> = reported.into_iter().map(|event| event.what).collect();
         assert_eq!(
             what,
             [

@@ -26,8 +26,8 @@ pub(crate) fn measure(places: &Places, machine: &MachineArgs, args: &[OsString])
 
 fn native_rate(programs: &Programs) -> anyhow::Result<String> {
     let path = |name| build::program(programs, name);
-    let told =
+    let reported =
         run::text(Command::new(path(BENCH)?).arg("--rate-only").arg("--workload").arg(path("workload")?))?;
-    let rate: u64 = told.trim_end().parse().with_context(|| format!("{BENCH} said {told:?}"))?;
+    let rate: u64 = reported.trim_end().parse().with_context(|| format!("{BENCH} said {reported:?}"))?;
     Ok(rate.to_string())
 }

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// A guest on KVM has printed its last line long before.
-const PATIENCE: Duration = Duration::from_secs(8);
+const TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Answers the remembered choice, or tries KVM: `/dev/kvm` may exist and still not run a stock kernel.
 pub(crate) fn choose(places: &Places, qemu: &Qemu, kernel: &Kernel) -> anyhow::Result<(Accelerator, Work)> {
@@ -44,7 +44,7 @@ fn boots(qemu: &Qemu, kernel: &Kernel) -> anyhow::Result<bool> {
     let mut command = machine.command(qemu, console.path(), "", &[]);
     let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().context("cannot start QEMU")?;
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let mut booted = false;
     while !booted && Instant::now() < end {
         let ended = child.try_wait()?.is_some();

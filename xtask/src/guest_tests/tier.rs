@@ -64,7 +64,7 @@ mod tests {
     fn a_name_says_its_tier() {
         let parse = |name: &str| GuestTest::parse(name).map(|test| (test.tier, test.repeats));
         assert_eq!(parse("ooms::node::that_runs_out::kernel"), Some((Tier::Kernel, false)));
-        assert_eq!(parse("outlook::waves::daemon::repeats"), Some((Tier::Daemon, true)));
+        assert_eq!(parse("forecast::waves::daemon::repeats"), Some((Tier::Daemon, true)));
         assert_eq!(parse("units::exec::begins::systemd"), Some((Tier::Systemd, false)));
         for name in ["ooms::node::that_runs_out", "kernel", "a::repeats", "repeats", "a::kernel::daemons"] {
             assert_eq!(parse(name), None, "{name}");

@@ -95,7 +95,7 @@ fn what_is_as_planned_is_left_alone() {
 #[case::plan_changed(Some("500"), "500", Reason::PlanChanged)]
 #[case::drifted(Some("2000"), "500", Reason::Drifted)]
 #[case::both(Some("700"), "500", Reason::PlanChanged)]
-fn a_write_tells_its_reason(#[case] last: Option<&str>, #[case] held: &str, #[case] reason: Reason) {
+fn a_write_reports_its_reason(#[case] last: Option<&str>, #[case] held: &str, #[case] reason: Reason) {
     let plans = [plan("/k", &[("pids.max", "2000")])];
     let observed = snapshot(&[("/", cgroup(1, &[])), ("/k", cgroup(2, &[("pids.max", held)]))]);
     let mut ledger = Ledger::default();
@@ -145,16 +145,16 @@ fn memory_max_below_usage_is_withheld() {
 }
 
 #[test]
-fn what_the_kernel_lacks_is_told_and_not_tried() {
+fn what_the_kernel_lacks_is_reported_and_not_tried() {
     let plans = [plan("/k", &[("hugetlb.2MB.max", "0"), ("memory.swap.max", "0")])];
     let mut root = cgroup(1, &[]);
     root.available.remove(&Controller::Hugetlb);
     root.enabled.remove(&Controller::Hugetlb);
     let diff = run(&plans, &snapshot(&[("/", root), ("/k", cgroup(2, &[]))]), &Ledger::default());
     assert_eq!(diff.steps, []);
-    let told: Vec<String> = diff.missing.iter().map(ToString::to_string).collect();
+    let reported: Vec<String> = diff.missing.iter().map(ToString::to_string).collect();
     assert_eq!(
-        told,
+        reported,
         [
             "/k/hugetlb.2MB.max does not exist: the hugetlb controller is not available there",
             "/k/memory.swap.max does not exist: this kernel does not offer it",

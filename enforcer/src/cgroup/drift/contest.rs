@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_it_is_told_and_so_is_another_beginning() {
+    fn the_end_of_it_is_reported_and_so_is_another_beginning() {
         let (mut contest, mut now) = (Contest::default(), Instant::now());
         for _ in 0..3 {
             assert_eq!(contest.judge("79", 3, now), Verdict::Restore);

@@ -7,8 +7,8 @@ use std::{
 use super::Reconciler;
 use crate::{
     cgroup::{
-        Author, Correction, Drift, DriftAction, Permit, Reason, Report, ScoreError, Suspect, Sweep, Write,
-        drift::ROUNDS,
+        Author, Correction, Drift, DriftAction, Permit, Reason, Report, ScoreError, ScoreSuspect, Sweep,
+        Write, drift::ROUNDS,
     },
     model::{CgroupId, CgroupPath},
     policy::FileName,
@@ -26,7 +26,7 @@ pub struct ScoreSeen {
     /// The container's cgroup.
     pub container: CgroupId,
     /// The process; none if it cannot be named in our PID namespace, and its whole container has to be looked at.
-    pub suspect: Option<Suspect>,
+    pub suspect: Option<ScoreSuspect>,
     /// Whether somebody wrote the score; else the process is new in the container.
     pub is_written: bool,
 }
@@ -129,7 +129,7 @@ impl Reconciler {
     fn judge_score(
         &mut self,
         (container, path): (CgroupId, &CgroupPath),
-        suspect: Suspect,
+        suspect: ScoreSuspect,
         score: i16,
         permit: &Permit,
         report: &mut Report,
@@ -140,8 +140,9 @@ impl Reconciler {
         };
         let now = (self.clock)();
         let (planned, text) = (score.to_string(), found.to_string());
-        let (action, is_told) = self.drift.judge((path, container, &SCORE), (&planned, &text), ROUNDS, now);
-        if is_told {
+        let (action, is_reported) =
+            self.drift.judge((path, container, &SCORE), (&planned, &text), ROUNDS, now);
+        if is_reported {
             report.drifted.push(Drift {
                 path: path.clone(),
                 cgroup: container,

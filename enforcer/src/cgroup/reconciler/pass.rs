@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// What names the cgroups that are to have back what they held.
-const FORSAKEN: &str = "an earlier plan";
+const ORPHANED: &str = "an earlier plan";
 
 /// The ids of the cgroups that stand.
 type Ids = BTreeMap<CgroupPath, CgroupId>;
@@ -204,8 +204,8 @@ impl Reconciler {
                 (Some(id), Some(found)) if drifted => {
                     let rounds = self.driver.rounds(&write.file);
                     let file = (&write.path, *id, &write.file);
-                    let (action, is_told) = self.drift.judge(file, (&write.value, found), rounds, now);
-                    if is_told {
+                    let (action, is_reported) = self.drift.judge(file, (&write.value, found), rounds, now);
+                    if is_reported {
                         report.drifted.push(Drift {
                             path: write.path.clone(),
                             cgroup: *id,
@@ -416,7 +416,7 @@ impl Reconciler {
     }
 
     /// Keeps the cgroups of others that are planned no longer among the desired ones, until they have back what they held.
-    pub(super) fn keep_forsaken(&mut self, before: &Desired) {
+    pub(super) fn retain_orphans(&mut self, before: &Desired) {
         let recalled = self.recalled.iter().flatten().cloned();
         let known: BTreeSet<CgroupPath> = before.outside().cloned().chain(recalled).collect();
         let mut owed = BTreeSet::new();
@@ -427,7 +427,7 @@ impl Reconciler {
                 && (self.ledger.files(dir.id()).next().is_some() || is_marked())
             {
                 let plan = CgroupPlan { path: path.clone(), files: BTreeMap::new() };
-                let target = Target { plan, owner: None, named_by: Some(FORSAKEN), is_awaited: true };
+                let target = Target { plan, owner: None, named_by: Some(ORPHANED), is_awaited: true };
                 self.desired.targets.insert(path.clone(), target);
                 owed.insert(path);
             }

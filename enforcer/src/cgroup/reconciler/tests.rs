@@ -196,19 +196,19 @@ fn the_index_names_every_cgroup() {
 }
 
 #[test]
-fn without_a_permit_nothing_is_written_and_the_steps_are_told() {
+fn without_a_permit_nothing_is_written_and_the_steps_are_reported() {
     let mut fixture = Fixture::new(&["kubepods"]);
     let report = fixture.reconciler.reconcile(&plan("8192"), &[], None);
     assert!(report.written.is_empty() && report.created.is_empty());
-    let told: Vec<&Step> = report.planned.iter().filter(|step| matches!(step, Step::Create(_))).collect();
-    assert_eq!(told.len(), 2, "{:?}", report.planned);
+    let reported: Vec<&Step> = report.planned.iter().filter(|step| matches!(step, Step::Create(_))).collect();
+    assert_eq!(reported.len(), 2, "{:?}", report.planned);
     assert_eq!(fixture.read("kubepods/cpu.weight"), "100\n");
     assert!(!fixture.temp.path().join("kubepods/pod1").exists());
     assert!(fixture.reconciler.index().resolve(fixture.id("/kubepods")).is_some());
 }
 
 #[test]
-fn a_foreign_write_is_repaired_and_told_as_drift() {
+fn a_foreign_write_is_repaired_and_reported_as_drift() {
     let mut fixture = Fixture::new(TREE);
     drop(fixture.reconcile(&plan("8192")));
     fs::write(fixture.temp.path().join("kubepods/pod1/cpu.weight"), "1\n").unwrap();
@@ -221,7 +221,7 @@ fn a_foreign_write_is_repaired_and_told_as_drift() {
 }
 
 #[test]
-fn a_new_plan_is_told_as_such_and_a_dropped_value_given_back() {
+fn a_new_plan_is_reported_as_such_and_a_dropped_value_given_back() {
     let mut fixture = Fixture::new(TREE);
     drop(fixture.reconcile(&plan("8192")));
     let mut next = plan("4096");
@@ -249,12 +249,12 @@ fn a_limit_below_usage_waits() {
 }
 
 #[test]
-fn a_failure_is_told_once_and_then_marked_as_repeated() {
+fn a_failure_is_reported_once_and_then_marked_as_repeated() {
     let mut fixture = Fixture::new(&["kubepods"]);
     let first = fixture.reconcile(&plan("8192"));
     assert!(!first.failed.is_empty(), "cgroups without files refuse writes");
     assert!(first.failed.iter().all(|failure| !failure.repeated));
-    let told = first.failed.len();
+    let reported = first.failed.len();
     assert!(!fixture.reconciler.problems().is_empty());
     fs::create_dir_all(fixture.temp.path().join("kubepods/pod1/app")).unwrap();
     let soon = fixture.reconcile(&plan("8192"));
@@ -262,7 +262,7 @@ fn a_failure_is_told_once_and_then_marked_as_repeated() {
     fixture.wait(Duration::from_secs(1));
     let second = fixture.reconcile(&plan("8192"));
     assert!(second.failed.iter().all(|failure| failure.repeated), "{second:?}");
-    assert!(second.failed.len() <= told);
+    assert!(second.failed.len() <= reported);
 }
 
 #[test]
@@ -330,7 +330,7 @@ fn a_cgroup_that_was_made_anew_gets_its_values_and_a_new_name_in_the_index() {
 }
 
 #[test]
-fn strangers_are_told_and_never_touched() {
+fn strangers_are_reported_and_never_touched() {
     let mut fixture = Fixture::new(&["kubepods", "kubepods/pod1", "kubepods/pod1/app", "kubepods/other"]);
     fixture.empty("kubepods/other");
     for _ in 0..2 {
@@ -353,8 +353,8 @@ fn a_file_that_another_insists_on_is_written_back_later_after_three_rounds() {
             ..Changes::default()
         };
         let report = fixture.reconciler.look_at(&changes, Some(&fixture.permit));
-        let told: Vec<DriftAction> = report.drifted.iter().map(|drift| drift.action).collect();
-        (told, report.written.len(), fixture.read("kubepods/pod1/cpu.weight"))
+        let reported: Vec<DriftAction> = report.drifted.iter().map(|drift| drift.action).collect();
+        (reported, report.written.len(), fixture.read("kubepods/pod1/cpu.weight"))
     };
     for _ in 0..3 {
         assert_eq!(round(&mut fixture), (vec![DriftAction::Restored], 1, String::from("79")));
@@ -496,7 +496,7 @@ fn a_limit_that_cannot_be_reached_is_given_up_and_tried_again_later() {
 }
 
 #[test]
-fn what_is_frozen_is_told_for_as_long_as_it_is() {
+fn what_is_frozen_is_reported_for_as_long_as_it_is() {
     let mut fixture = Fixture::new(TREE);
     drop(fixture.reconcile(&plan("8192")));
     let app = CgroupPath::parse("/kubepods/pod1/app").unwrap();

@@ -11,7 +11,7 @@ use crate::{
 
 /// A process that was seen with a wrong score a moment ago.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Suspect {
+pub struct ScoreSuspect {
     /// Its id in our own PID namespace.
     pub pid: u32,
     /// When it started, in nanoseconds of `CLOCK_BOOTTIME`.
@@ -44,7 +44,7 @@ impl ScoreKeeper {
     pub fn correct(
         &mut self,
         path: &CgroupPath,
-        suspect: Suspect,
+        suspect: ScoreSuspect,
         score: i16,
         _permit: &Permit,
     ) -> Result<Correction, ScoreError> {
@@ -61,7 +61,12 @@ impl ScoreKeeper {
         }
     }
 
-    fn try_correct(&self, path: &CgroupPath, suspect: Suspect, score: i16) -> rustix::io::Result<Correction> {
+    fn try_correct(
+        &self,
+        path: &CgroupPath,
+        suspect: ScoreSuspect,
+        score: i16,
+    ) -> rustix::io::Result<Correction> {
         let (process, old) = match self.find(path, suspect, score)? {
             Ok(found) => found,
             Err(settled) => return Ok(settled),
@@ -77,7 +82,7 @@ impl ScoreKeeper {
     pub(in crate::cgroup) fn check(
         &self,
         path: &CgroupPath,
-        suspect: Suspect,
+        suspect: ScoreSuspect,
         score: i16,
     ) -> Result<Result<i16, Correction>, ScoreError> {
         let found = self.find(path, suspect, score).and_then(|found| match found {
@@ -100,7 +105,7 @@ impl ScoreKeeper {
     fn find(
         &self,
         path: &CgroupPath,
-        suspect: Suspect,
+        suspect: ScoreSuspect,
         score: i16,
     ) -> rustix::io::Result<Result<(Process, i16), Correction>> {
         let process = self.processes.get(suspect.pid)?;
@@ -117,7 +122,7 @@ impl ScoreKeeper {
 
     /// Leaves a process with the score that another wrote, until it has the right one or is gone. At most
     /// 1,024 of a container are left; one more is swept up as any other.
-    pub fn leave(&mut self, path: &CgroupPath, suspect: Suspect) {
+    pub fn leave(&mut self, path: &CgroupPath, suspect: ScoreSuspect) {
         const MAX_LEFT: usize = 1024;
         let Ok(start_ticks) = self.processes.get(suspect.pid).and_then(|process| process.start_ticks())
         else {
@@ -133,16 +138,16 @@ impl ScoreKeeper {
     }
 
     /// The processes of a container that were left with a score that another wrote; they are left no longer.
-    pub fn take_left(&mut self, path: &CgroupPath) -> Vec<Suspect> {
+    pub fn take_left(&mut self, path: &CgroupPath) -> Vec<ScoreSuspect> {
         self.seen.remove(path);
         let left = self.left.remove(path).unwrap_or_default();
-        let suspect = |(pid, start_ticks)| Suspect { pid, start_ns: Some(ns(start_ticks)) };
+        let suspect = |(pid, start_ticks)| ScoreSuspect { pid, start_ns: Some(ns(start_ticks)) };
         left.into_iter().map(suspect).collect()
     }
 
     /// Whether that process is left with a score that another wrote.
     #[must_use]
-    pub fn leaves(&self, path: &CgroupPath, suspect: Suspect) -> bool {
+    pub fn leaves(&self, path: &CgroupPath, suspect: ScoreSuspect) -> bool {
         let start = self.left.get(path).and_then(|left| left.get(&suspect.pid));
         start.is_some_and(|start| suspect.start_ns.is_none_or(|start_ns| ticks(start_ns) == *start))
     }
@@ -176,7 +181,7 @@ mod tests {
     fn only_a_process_of_the_container_gets_its_score() {
         let Some(path) = own_cgroup() else { return };
         let sleeper = Sleeper::start();
-        let suspect = Suspect { pid: sleeper.id(), start_ns: None };
+        let suspect = ScoreSuspect { pid: sleeper.id(), start_ns: None };
         let mut keeper = ScoreKeeper::new(Path::new("/proc")).unwrap();
         let permit = Permit::for_enforce_mode();
         let elsewhere = CgroupPath::parse("/no/such/container").unwrap();
@@ -188,7 +193,7 @@ mod tests {
         assert_eq!(set, Correction::Set { change, is_same: true });
         assert_eq!(sleeper.score(), "777");
         assert_eq!(keeper.correct(&path, suspect, 777, &permit).unwrap(), Correction::Settled);
-        let other = Suspect { start_ns: Some(1), ..suspect };
+        let other = ScoreSuspect { start_ns: Some(1), ..suspect };
         let set = keeper.correct(&path, other, 778, &permit).unwrap();
         assert!(matches!(set, Correction::Set { is_same: false, .. }), "{set:?}");
     }
@@ -196,7 +201,7 @@ mod tests {
     #[test]
     fn the_dead_are_settled() {
         let sleeper = Sleeper::start();
-        let suspect = Suspect { pid: sleeper.id(), start_ns: None };
+        let suspect = ScoreSuspect { pid: sleeper.id(), start_ns: None };
         drop(sleeper);
         let mut keeper = ScoreKeeper::new(Path::new("/proc")).unwrap();
         let correction = keeper.correct(&CgroupPath::root(), suspect, 5, &Permit::for_enforce_mode());

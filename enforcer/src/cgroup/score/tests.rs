@@ -123,12 +123,12 @@ fn who_is_left_is_not_swept_until_it_has_the_right_score() {
     };
     keeper.sweep(&root, &container, 900, &permit);
     write("950");
-    keeper.leave(&container, Suspect { pid: sleeper.id(), start_ns: Some(1) });
+    keeper.leave(&container, ScoreSuspect { pid: sleeper.id(), start_ns: Some(1) });
     assert!(!keeper.leaves_any(&container), "that was another process");
-    keeper.leave(&container, Suspect { pid: sleeper.id(), start_ns: None });
+    keeper.leave(&container, ScoreSuspect { pid: sleeper.id(), start_ns: None });
     assert!(keeper.leaves_any(&container));
-    assert!(keeper.leaves(&container, Suspect { pid: sleeper.id(), start_ns: None }));
-    assert!(!keeper.leaves(&container, Suspect { pid: sleeper.id(), start_ns: Some(1) }));
+    assert!(keeper.leaves(&container, ScoreSuspect { pid: sleeper.id(), start_ns: None }));
+    assert!(!keeper.leaves(&container, ScoreSuspect { pid: sleeper.id(), start_ns: Some(1) }));
     assert_eq!(full_sweep(&mut keeper), 0);
     assert_eq!(sleeper.score(), "950");
     write("900");

@@ -44,8 +44,8 @@ pub fn is_there() -> Result<(), Absent> {
     if env::var_os(BUS_VARIABLE).is_some() {
         return Ok(());
     }
-    let told = |error: io::Error| Absent::Bus { reason: error.to_string() };
-    UnixStream::connect(BUS).map(drop).map_err(told)
+    let reported = |error: io::Error| Absent::Bus { reason: error.to_string() };
+    UnixStream::connect(BUS).map(drop).map_err(reported)
 }
 
 /// systemd, on the system bus.

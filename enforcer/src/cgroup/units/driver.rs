@@ -41,7 +41,7 @@ pub trait Driver: LimitWriter {
     }
 
     /// Tells whoever would write them otherwise which values a cgroup's files are to hold. They are written after that.
-    fn tell(&self, _dir: &CgroupDir, _values: &[(&str, Knob)]) -> Result<(), Error> {
+    fn emit(&self, _dir: &CgroupDir, _values: &[(&str, Knob)]) -> Result<(), Error> {
         Ok(())
     }
 
@@ -132,7 +132,7 @@ impl<U: Units> Driver for SystemdDriver<U> {
         }
     }
 
-    fn tell(&self, dir: &CgroupDir, values: &[(&str, Knob)]) -> Result<(), Error> {
+    fn emit(&self, dir: &CgroupDir, values: &[(&str, Knob)]) -> Result<(), Error> {
         let Some(unit) = UnitName::of(dir.path()) else { return Ok(()) };
         let properties: Vec<_> = values.iter().flat_map(|(file, value)| Property::of(file, value)).collect();
         if !properties.is_empty() {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_systemd_has_a_property_for_is_told_to_it() {
+    fn what_systemd_has_a_property_for_is_reported_to_it() {
         let (temp, root, driver) = scene();
         fs::create_dir_all(temp.path().join("kubepods.slice/plain")).unwrap();
         let slice = root.open(&path("/kubepods.slice")).unwrap();
@@ -269,16 +269,17 @@ mod tests {
             ("memory.oom.group", one.clone()),
             ("pids.max", Knob::Limit(Limit::Bytes(64))),
         ];
-        driver.tell(&slice, &values).unwrap();
-        driver.tell(&slice, &values[1..2]).unwrap();
+        driver.emit(&slice, &values).unwrap();
+        driver.emit(&slice, &values[1..2]).unwrap();
         let plain = root.open(&path("/kubepods.slice/plain")).unwrap();
-        driver.tell(&plain, &values).unwrap();
+        driver.emit(&plain, &values).unwrap();
         driver.settle(&slice, "cpu.weight", &Knob::Weight(79)).unwrap();
         for _ in 0..2 {
             driver.settle(&slice, "memory.oom.group", &one).unwrap();
         }
-        let told = vec![Property { name: "CPUWeight", value: 79 }, Property { name: "TasksMax", value: 64 }];
-        assert_eq!(driver.units.calls(), [Call::Set(String::from("kubepods.slice"), told), Call::Settle]);
+        let reported =
+            vec![Property { name: "CPUWeight", value: 79 }, Property { name: "TasksMax", value: 64 }];
+        assert_eq!(driver.units.calls(), [Call::Set(String::from("kubepods.slice"), reported), Call::Settle]);
     }
 
     #[test]
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_one_cgroup_are_told_at_once_but_for_the_one_that_may_wait() {
+    fn values_of_one_cgroup_are_reported_at_once_but_for_the_one_that_may_wait() {
         let (temp, root, driver) = scene();
         let folder = temp.path().join("kubepods.slice");
         fs::create_dir(&folder).unwrap();
@@ -341,8 +342,8 @@ mod tests {
         assert_eq!(withheld.len(), 1, "{outcomes:?}");
         assert_eq!(withheld[0].write.file, "memory.max");
         let property = |name, value| Property { name, value };
-        let told = vec![property("CPUWeight", 79), property("TasksMax", 64), property("MemoryLow", 4096)];
-        assert_eq!(driver.units.calls(), [Call::Set(String::from("kubepods.slice"), told), Call::Settle]);
+        let reported = vec![property("CPUWeight", 79), property("TasksMax", 64), property("MemoryLow", 4096)];
+        assert_eq!(driver.units.calls(), [Call::Set(String::from("kubepods.slice"), reported), Call::Settle]);
         assert_eq!(fs::read_to_string(folder.join("memory.oom.group")).unwrap(), "1");
         assert_eq!(fs::read_to_string(folder.join("memory.max")).unwrap(), "max");
     }

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// How long systemd may take to have this process in its scope: as long as D-Bus waits for an answer.
-const PATIENCE: Duration = Duration::from_secs(25);
+const TIMEOUT: Duration = Duration::from_secs(25);
 /// How often it is asked at the least: on a node that is short of processor time each answer may take many seconds, and
 /// the scope may have ended in between each time.
 const TRIES: u32 = 20;
@@ -30,7 +30,7 @@ pub(super) async fn enter(root: &CgroupDir, path: &CgroupPath) -> Result<CgroupD
     let mut tries = 0;
     loop {
         tries += 1;
-        let is_over = tries >= TRIES && start.elapsed() >= PATIENCE;
+        let is_over = tries >= TRIES && start.elapsed() >= TIMEOUT;
         let entered = match systemd.start_scope(&scope, &slice, pid).await {
             Err(error) if error.is_there_already() => systemd.attach(&scope, pid).await,
             result => result,

@@ -8,7 +8,7 @@ use crate::{
     model::{Pod, ResourceName},
     policy::{
         critical, effective, preference,
-        rank::{self, MemoryStanding, PidStanding},
+        rank::{self, MemoryRankKey, PidRankKey},
         threshold::Signal,
     },
 };
@@ -61,7 +61,7 @@ impl Document {
         let priority = |pod: &Pod| preference::eviction_priority(pod, ceiling);
         let numbered = (0_u32..).zip(pods);
         let order = if signal == Signal::PidAvailable {
-            let standing = |(order, pod): (u32, &Pod)| PidStanding {
+            let standing = |(order, pod): (u32, &Pod)| PidRankKey {
                 process_count: stats.of(pod).process_count,
                 priority: priority(pod),
                 order,
@@ -70,7 +70,7 @@ impl Document {
             rank::by_pids(&mut order, |(_, standing)| *standing);
             (1..).zip(order).map(|(rank, (pod, standing))| by_pids(rank, pod, &standing)).collect()
         } else {
-            let standing = |(order, pod): (u32, &Pod)| MemoryStanding {
+            let standing = |(order, pod): (u32, &Pod)| MemoryRankKey {
                 usage_bytes: stats.of(pod).working_set_bytes,
                 request_bytes: effective::ranking_request(pod, ResourceName::MEMORY).units(),
                 priority: priority(pod),
@@ -104,7 +104,7 @@ fn entry(
     }
 }
 
-fn by_memory(rank: usize, pod: &Pod, standing: &MemoryStanding) -> Entry {
+fn by_memory(rank: usize, pod: &Pod, standing: &MemoryRankKey) -> Entry {
     let keys = Keys::Memory {
         usage_bytes: standing.usage_bytes,
         request_bytes: standing.request_bytes,
@@ -120,7 +120,7 @@ fn by_memory(rank: usize, pod: &Pod, standing: &MemoryStanding) -> Entry {
     )
 }
 
-fn by_pids(rank: usize, pod: &Pod, standing: &PidStanding) -> Entry {
+fn by_pids(rank: usize, pod: &Pod, standing: &PidRankKey) -> Entry {
     let keys = Keys::Pids { process_count: standing.process_count };
     entry(rank, pod, standing.priority, standing.process_count.is_none(), None, keys)
 }

@@ -71,8 +71,8 @@ mod tests {
     use super::Stats;
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
-        for (text, told) in [
+    fn what_is_wrong_is_reported_with_its_place() {
+        for (text, reported) in [
             ("", "EOF while parsing"),
             ("[]", "line 1 column"),
             ("{}", "missing field `pods`"),
@@ -83,7 +83,7 @@ mod tests {
             (r#"{"pods": {}} x"#, "trailing characters at line 1 column 14"),
         ] {
             let error = Stats::parse(text.as_bytes()).unwrap_err().to_string();
-            assert!(error.contains(told), "{text}: {error}");
+            assert!(error.contains(reported), "{text}: {error}");
         }
     }
 }

@@ -11,10 +11,10 @@ use crate::{
     model::CgroupId,
     policy::{
         engine::{
-            Decision, EngineSettings, FailureReason, KillReason, Ranked, Reading, Refusal, Resource,
-            Shortage, Standing, Suppression, Waiting,
+            Decision, EngineSettings, FailureReason, KillReason, RankKey, Ranked, Reading, Refusal, Resource,
+            Shortage, Suppression, Waiting,
         },
-        flight::{Account, Happening, Item, Member, Other, Recording},
+        flight::{Account, Counterfactual, Happening, Item, Member, Recording},
         rank::DecidedBy,
     },
 };
@@ -30,7 +30,7 @@ pub(super) struct Document {
     pub(super) decisions: Vec<Value>,
     /// What another configuration would have done.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) under: Option<Under>,
+    pub(super) under: Option<Replayed>,
 }
 
 /// Where it comes from.
@@ -81,7 +81,7 @@ pub(super) struct Difference {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Under {
+pub(super) struct Replayed {
     pub(super) config: String,
     pub(super) mode: &'static str,
     /// When the two parted; none if they do the same.
@@ -115,9 +115,9 @@ impl Document {
         source: &str,
         recording: &Recording<'_>,
         account: &Account,
-        under: Option<&(&Path, EngineSettings, Other)>,
+        under: Option<&(&Path, EngineSettings, Counterfactual)>,
     ) -> Self {
-        let teller = Teller::new(recording, account);
+        let namer = Namer::new(recording, account);
         let Account { moments, equal, unverified, difference, span_ns } = account;
         let origin = recording.origin.as_ref();
         let lost = moments.iter().map(|moment| match moment.what {
@@ -131,8 +131,8 @@ impl Document {
                 node: origin.map(|origin| origin.node.clone()),
                 boot_id: origin.map(|origin| origin.boot_id.clone()),
                 config_hash: origin.map(|origin| origin.config_hash.clone()),
-                from: span_ns.and_then(|(from_ns, _)| teller.time(from_ns)),
-                to: span_ns.and_then(|(_, to_ns)| teller.time(to_ns)),
+                from: span_ns.and_then(|(from_ns, _)| namer.time(from_ns)),
+                to: span_ns.and_then(|(_, to_ns)| namer.time(to_ns)),
                 records: recording.items.iter().filter(|item| matches!(item, Item::Record { .. })).count(),
                 lost_records: lost.sum(),
                 damage: recording
@@ -146,26 +146,26 @@ impl Document {
                 steps_not_run: *unverified,
                 first_difference: difference.as_ref().map(|difference| Difference {
                     at_byte: difference.at,
-                    time: teller.time(difference.at_ns),
+                    time: namer.time(difference.at_ns),
                     recorded: difference.recorded.clone(),
                     replayed: difference.replayed.clone(),
                 }),
             },
-            happenings: moments.iter().map(|moment| teller.happening(moment.at_ns, &moment.what)).collect(),
-            decisions: account.decisions().map(|(decision, id)| teller.decision(decision, id)).collect(),
-            under: under.map(|(path, settings, other)| teller.under(path, settings, other, account)),
+            happenings: moments.iter().map(|moment| namer.happening(moment.at_ns, &moment.what)).collect(),
+            decisions: account.decisions().map(|(decision, id)| namer.decision(decision, id)).collect(),
+            under: under.map(|(path, settings, other)| namer.under(path, settings, other, account)),
         }
     }
 }
 
 /// Puts names and times to what the engine knows by numbers.
-struct Teller<'a> {
+struct Namer<'a> {
     recording: &'a Recording<'a>,
     /// The decisions by their numbers.
     decisions: BTreeMap<u64, (&'a Decision, Option<u128>)>,
 }
 
-impl<'a> Teller<'a> {
+impl<'a> Namer<'a> {
     fn new(recording: &'a Recording<'a>, account: &'a Account) -> Self {
         let decisions = account.decisions().map(|(decision, id)| (decision.number, (decision, id))).collect();
         Self { recording, decisions }
@@ -312,13 +312,13 @@ impl<'a> Teller<'a> {
         let mut data = self.names(ranked.cgroup);
         data.insert("rank".into(), json!(rank));
         match ranked.standing {
-            Standing::Memory(standing) => {
+            RankKey::Memory(standing) => {
                 data.insert("priority".into(), json!(standing.priority));
                 data.insert("requestBytes".into(), json!(standing.request_bytes));
                 data.insert("usageBytes".into(), json!(standing.usage_bytes));
                 data.insert("aboveRequestBytes".into(), json!(standing.above_request_bytes()));
             }
-            Standing::Pids(standing) => {
+            RankKey::Pids(standing) => {
                 data.insert("priority".into(), json!(standing.priority));
                 data.insert("processCount".into(), json!(standing.process_count));
             }
@@ -326,7 +326,13 @@ impl<'a> Teller<'a> {
         Value::Object(data)
     }
 
-    fn under(&self, path: &Path, settings: &EngineSettings, other: &Other, account: &Account) -> Under {
+    fn under(
+        &self,
+        path: &Path,
+        settings: &EngineSettings,
+        other: &Counterfactual,
+        account: &Account,
+    ) -> Replayed {
         let mut rows: BTreeMap<u64, Row> = BTreeMap::new();
         let row = |at_ns: u64| Row {
             time: self.time(at_ns),
@@ -350,10 +356,10 @@ impl<'a> Teller<'a> {
         }
         for nobody in &other.nobody {
             let row = rows.entry(nobody.at_ns).or_insert_with(|| row(nobody.at_ns));
-            row.nobody = Some(self.why_nobody(&nobody.why));
+            row.nobody = Some(self.why_no_victim(&nobody.why));
             row.modelled = other.parted_ns.is_some_and(|parted_ns| parted_ns < nobody.at_ns);
         }
-        Under {
+        Replayed {
             config: path.display().to_string(),
             mode: settings.mode.as_str(),
             parted: other.parted_ns.and_then(|parted_ns| self.time(parted_ns)),
@@ -361,7 +367,7 @@ impl<'a> Teller<'a> {
         }
     }
 
-    fn why_nobody(&self, why: &Waiting) -> String {
+    fn why_no_victim(&self, why: &Waiting) -> String {
         match why {
             Waiting::Observes => String::from("it only observes"),
             Waiting::NotShort => String::from("no threshold is met"),

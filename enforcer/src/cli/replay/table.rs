@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::document::{Document, Origin, Replay, Row, Under};
+use super::document::{Document, Origin, Replay, Replayed, Row};
 use crate::cli::render::{escape, human_bytes, shorten, wrap};
 
 /// The widest that names are shown.
@@ -117,8 +117,8 @@ fn of(data: &Value) -> String {
     format!("{} of {}", count("observedCount"), count("thresholdCount"))
 }
 
-fn other(under: &Under) -> String {
-    let Under { config, mode, parted, rows } = under;
+fn other(under: &Replayed) -> String {
+    let Replayed { config, mode, parted, rows } = under;
     let mut text = String::from("\n");
     let title = format!("under {config} (mode {mode})");
     match parted {

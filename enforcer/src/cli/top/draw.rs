@@ -102,7 +102,7 @@ impl Theme {
             Tone::Faint => style.add_modifier(Modifier::DIM),
             Tone::Strong => style.add_modifier(Modifier::BOLD),
             Tone::Warning => colored(Color::Yellow, style.add_modifier(Modifier::BOLD)),
-            Tone::Alarm => {
+            Tone::FillWaker => {
                 let loud = style.add_modifier(Modifier::BOLD);
                 if self.color { loud.fg(Color::Red) } else { loud.add_modifier(Modifier::UNDERLINED) }
             }
@@ -239,7 +239,7 @@ fn footer(state: &State) -> Line {
     if let Some(stale) = &state.stale {
         let seconds = state.now_ms.saturating_sub(stale.since_ms) / 1_000;
         return vec![
-            (format!("NO ANSWER for {seconds}s, trying again "), Tone::Alarm),
+            (format!("NO ANSWER for {seconds}s, trying again "), Tone::FillWaker),
             (escape(&stale.why), Tone::Faint),
         ];
     }

@@ -57,14 +57,14 @@ pub(super) async fn tally(run_dir: &Path) -> Result<Tally, Failure> {
 }
 
 /// Follows the events; `tell` is given what they come to, each time that some came.
-pub(super) async fn follow(run_dir: &Path, mut tell: impl FnMut(Tally)) -> Result<(), Failure> {
+pub(super) async fn follow(run_dir: &Path, mut emit: impl FnMut(Tally)) -> Result<(), Failure> {
     let mut tally = Tally::default();
     let mut answer = events_answer(run_dir, &tally_query(true)).await?;
     let mut pending = Vec::new();
     while let Some(chunk) = answer.chunk().await? {
         let now_ms = jiff::Timestamp::now().as_millisecond();
         lines(&mut pending, &chunk, |line| tally.take(line, now_ms))?;
-        tell(tally.clone());
+        emit(tally.clone());
     }
     Ok(())
 }
@@ -76,11 +76,11 @@ fn tally_query(follow: bool) -> String {
 
 /// What a panel shows of a pod.
 pub(super) async fn about(context: Arc<Context>, what: About, namespace: &str, name: &str) -> Vec<String> {
-    let told = match what {
+    let reported = match what {
         About::Why => why::lines(context, namespace, name).await,
         About::Events => pod_events(&context.config.run_dir, namespace, name).await,
     };
-    match told {
+    match reported {
         Ok(lines) if lines.is_empty() => vec![String::from("the log holds nothing of it")],
         Ok(lines) => lines,
         Err(failure) => vec![failure.to_string()],

@@ -37,10 +37,10 @@ pub(super) fn brief(state: &State) -> Line {
     let Some(picture) = &state.picture else { return vec![(String::from("waiting"), Tone::Plain)] };
     let mut line = Vec::new();
     if picture.orders.iter().any(OrderView::is_pause) {
-        line.push((String::from("PAUSED "), Tone::Alarm));
+        line.push((String::from("PAUSED "), Tone::FillWaker));
     }
     if picture.mode != "enforce" {
-        line.push((format!("{} ", escape(&picture.mode).to_uppercase()), Tone::Alarm));
+        line.push((format!("{} ", escape(&picture.mode).to_uppercase()), Tone::FillWaker));
     }
     match memory_signal(picture) {
         Some(signal) => {
@@ -59,13 +59,13 @@ pub(super) fn brief(state: &State) -> Line {
 fn mode(picture: &Picture) -> Line {
     let (text, tone) = match picture.mode.as_str() {
         "enforce" => (String::from("enforce"), Tone::Plain),
-        "dry-run" => (String::from("DRY-RUN: NOTHING IS EVICTED"), Tone::Alarm),
-        "observe" => (String::from("OBSERVE: NOTHING IS DECIDED"), Tone::Alarm),
-        other => (escape(other), Tone::Alarm),
+        "dry-run" => (String::from("DRY-RUN: NOTHING IS EVICTED"), Tone::FillWaker),
+        "observe" => (String::from("OBSERVE: NOTHING IS DECIDED"), Tone::FillWaker),
+        other => (escape(other), Tone::FillWaker),
     };
     let mut line = vec![(String::from("enforcer  "), Tone::Strong), (text, tone)];
     if picture.memory_pressure {
-        line.push((String::from("   MEMORY PRESSURE"), Tone::Alarm));
+        line.push((String::from("   MEMORY PRESSURE"), Tone::FillWaker));
     }
     line
 }
@@ -109,9 +109,9 @@ fn thresholds(signal: &SignalView) -> Line {
 fn until(threshold: &ThresholdView) -> (String, Tone) {
     match threshold.crossed_in_ms {
         _ if threshold.met => {
-            (String::from("CROSSED"), if threshold.hard { Tone::Alarm } else { Tone::Warning })
+            (String::from("CROSSED"), if threshold.hard { Tone::FillWaker } else { Tone::Warning })
         }
-        Some(ms) if ms < 60_000 => (format!("in {}", left(ms)), Tone::Alarm),
+        Some(ms) if ms < 60_000 => (format!("in {}", left(ms)), Tone::FillWaker),
         Some(ms) if ms < 600_000 => (format!("in {}", left(ms)), Tone::Warning),
         Some(ms) if ms < 24 * 3_600_000 => (format!("in {}", left(ms)), Tone::Plain),
         Some(_) | None => (String::from("far"), Tone::Plain),
@@ -168,7 +168,7 @@ fn loud(state: &State, picture: &Picture) -> Vec<Line> {
     };
     if let Some(pause) = picture.orders.iter().find(|order| order.is_pause()) {
         let text = format!("nobody is evicted for {}: {}", left(pause.left_ms), escape(&pause.reason));
-        say("PAUSED", text, Tone::Alarm);
+        say("PAUSED", text, Tone::FillWaker);
     }
     let protected: Vec<_> = picture
         .orders

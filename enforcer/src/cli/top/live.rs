@@ -32,7 +32,7 @@ const QUEUE: usize = 64;
 const SETTLED: Duration = Duration::from_millis(150);
 
 /// How long an answer may take before the picture is called stale.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often the screen is looked after while nothing happens.
 const TICK: Duration = Duration::from_secs(1);
@@ -109,7 +109,7 @@ pub(super) async fn live(
                     let (context, sender) = (Arc::clone(context), sender.clone());
                     let task = tokio::spawn(async move {
                         let asked = feed::about(context, what, &namespace, &name);
-                        let lines = tokio::time::timeout(PATIENCE, asked).await;
+                        let lines = tokio::time::timeout(TIMEOUT, asked).await;
                         let late = |_elapsed| vec![String::from("the daemon does not answer")];
                         // The view is gone when this fails.
                         drop(
@@ -215,14 +215,14 @@ async fn look(
                 }
             }
             let uids = wanted.borrow_and_update().clone();
-            if let Ok(Ok(memories)) = tokio::time::timeout(PATIENCE, feed::memories(&run_dir, &uids)).await
+            if let Ok(Ok(memories)) = tokio::time::timeout(TIMEOUT, feed::memories(&run_dir, &uids)).await
                 && sender.send(Input::Filled(memories)).await.is_err()
             {
                 return;
             }
         }
         let uids = wanted.borrow_and_update().clone();
-        let input = match tokio::time::timeout(PATIENCE, feed::look(&run_dir, &uids, start)).await {
+        let input = match tokio::time::timeout(TIMEOUT, feed::look(&run_dir, &uids, start)).await {
             Ok(Ok(look)) => Input::Looked(Box::new(look)),
             Ok(Err(failure)) => Input::Failed { why: failure.to_string(), at_ms: feed::since(start) },
             Err(_elapsed) => {
@@ -238,17 +238,17 @@ async fn look(
 /// Follows the events, anew after each end of the stream.
 async fn tally(run_dir: PathBuf, interval: Duration, sender: mpsc::Sender<Input>) {
     loop {
-        let (tell, mut told) = watch::channel(None);
+        let (emit, mut reported) = watch::channel(None);
         let following = feed::follow(&run_dir, |tally| {
-            tell.send_replace(Some(tally));
+            emit.send_replace(Some(tally));
         });
         tokio::pin!(following);
         loop {
             tokio::select! {
                 // What becomes of the stream is seen by what else is asked.
                 _ended = &mut following => break,
-                changed = told.changed() => {
-                    let tally = told.borrow_and_update().clone();
+                changed = reported.changed() => {
+                    let tally = reported.borrow_and_update().clone();
                     let (Ok(()), Some(tally)) = (changed, tally) else { break };
                     if sender.send(Input::Tallied(tally)).await.is_err() {
                         return;

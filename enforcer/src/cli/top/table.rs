@@ -24,7 +24,7 @@ pub(super) enum Tone {
     /// Something to look at.
     Warning,
     /// Something that must be seen.
-    Alarm,
+    FillWaker,
 }
 
 /// A column beside the name.
@@ -196,7 +196,7 @@ fn stall(percent: Option<f64>) -> (String, Tone) {
 
 fn rank(pod: &Pod) -> (String, Tone) {
     match pod.rank {
-        Some(1) => (String::from("1"), Tone::Alarm),
+        Some(1) => (String::from("1"), Tone::FillWaker),
         Some(rank) => (rank.to_string(), Tone::Plain),
         None => (String::from("-"), Tone::Faint),
     }

@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_day_is_counted() {
-        let told = tally(&[
+        let reported = tally(&[
             ("eviction.completed", "2026-01-30T11:00:00Z", json!({})),
             ("eviction.completed", "2026-01-30T13:00:00Z", json!({})),
             ("eviction.decided", NOW, json!({"dryRun": true})),
@@ -126,7 +126,7 @@ mod tests {
             ("oom.incident", NOW, json!({})),
             ("oom.incident", "no time", json!({})),
         ]);
-        assert_eq!((told.evicted, told.only_decided, told.oom_incidents), (1, 1, 1));
+        assert_eq!((reported.evicted, reported.only_decided, reported.oom_incidents), (1, 1, 1));
     }
 
     #[test]
@@ -153,10 +153,10 @@ mod tests {
         let entered = |number: usize| {
             ("degraded.entered", NOW, json!({"what": "limits", "message": number.to_string()}))
         };
-        let told = tally(&(0..2_000).map(entered).collect::<Vec<_>>());
-        assert_eq!((told.degraded.len(), told.more_degraded), (MAX_PROBLEMS, 15 * MAX_PROBLEMS));
-        let mut told = told;
-        told.take(b"no event \xff", 0);
-        assert_eq!(told.degraded.len(), MAX_PROBLEMS);
+        let reported = tally(&(0..2_000).map(entered).collect::<Vec<_>>());
+        assert_eq!((reported.degraded.len(), reported.more_degraded), (MAX_PROBLEMS, 15 * MAX_PROBLEMS));
+        let mut reported = reported;
+        reported.take(b"no event \xff", 0);
+        assert_eq!(reported.degraded.len(), MAX_PROBLEMS);
     }
 }

@@ -12,6 +12,6 @@ pub(super) async fn lines(
     name: &str,
 ) -> Result<Vec<String>, Failure> {
     let pod = format!("{namespace}/{name}");
-    let told = tokio::task::spawn_blocking(move || why::of_pod(&context, &pod)).await;
-    Ok(told.context("it could not be told why")??.lines().map(str::to_owned).collect())
+    let reported = tokio::task::spawn_blocking(move || why::of_pod(&context, &pod)).await;
+    Ok(reported.context("it could not be told why")??.lines().map(str::to_owned).collect())
 }

@@ -104,7 +104,7 @@ impl Document {
             evictions: (1..).zip(&foreseen.evictions).map(row).collect(),
             end: match foreseen.end {
                 End::Enough => "enough",
-                End::NobodyLeft => "nobodyLeft",
+                End::NoneLeft => "nobodyLeft",
                 End::Breaker => "breaker",
                 End::OutOfReach => "outOfReach",
             },

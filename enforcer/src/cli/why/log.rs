@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::data::text;
 use crate::{
-    cli::{Context, Failure, client, exit::Silence},
+    cli::{Context, Failure, client, exit::Unreachable},
     journal::{self, EventType, Filter, Offline, Record},
 };
 
@@ -71,8 +71,9 @@ async fn from_daemon(context: &Context) -> Result<Vec<Record>, Failure> {
         pending.extend_from_slice(&chunk);
         let whole = pending.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         let lines: Vec<u8> = pending.drain(..whole).collect();
-        records
-            .extend(lines.split_inclusive(|byte| *byte == b'\n').filter_map(Record::from_line).filter(tells));
+        records.extend(
+            lines.split_inclusive(|byte| *byte == b'\n').filter_map(Record::from_line).filter(reports),
+        );
         if pending.len() > MAX_LINE_BYTES {
             return Err(anyhow!(
                 "the daemon sent a line of more than {MAX_LINE_BYTES} bytes: is it of another version?"
@@ -93,13 +94,13 @@ fn from_disk(context: &Context, unreachable: Failure) -> Result<Vec<Record>, Fai
     let opened = opened.map_err(anyhow::Error::new)?;
     let events = opened.map_err(|stale| anyhow!("{} events are lost", stale.lost))?;
     // Nobody is left to tell when this fails.
-    let why = unreachable.silence().map_or("the daemon cannot be asked", Silence::as_str);
+    let why = unreachable.silence().map_or("the daemon cannot be asked", Unreachable::as_str);
     drop(writeln!(io::stderr(), "{why}: this is what {} holds", state_dir.display()));
-    Ok(events.filter(tells).collect())
+    Ok(events.filter(reports).collect())
 }
 
 /// Whether it can be a part of what is told, or somebody may mean it. Most events of a large log are neither: what is written
 /// to cgroups.
-fn tells(record: &Record) -> bool {
+fn reports(record: &Record) -> bool {
     !matches!(record.kind, EventType::LimitsApplied | EventType::LimitsDrifted | EventType::LimitsRestored)
 }

@@ -124,20 +124,20 @@ fn next(page: &mut Page, kind: Option<EventType>, data: &Value, all: &[&Value]) 
         page.field("next", "nothing: it was no OOM kill, and is not counted as one");
         return;
     }
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     if all.iter().any(|victim| is(victim, "containerInit")) {
-        told.push("a container's init died: the container went down with it");
+        reported.push("a container's init died: the container went down with it");
     }
     let own_limit = matches!(text(data, "scope"), Some("container" | "pod"));
-    told.push(if own_limit {
+    reported.push(if own_limit {
         "raise that limit or have it use less: no other pod would have helped"
     } else {
         "`enforcer headroom` says how near the node is to the next one"
     });
     if list(data, "victims").is_empty() && !is(data, "reconstructed") {
-        told.push("`enforcer events --type oom.incident -f` shows how it ends");
+        reported.push("`enforcer events --type oom.incident -f` shows how it ends");
     }
-    for (number, line) in told.iter().enumerate() {
+    for (number, line) in reported.iter().enumerate() {
         page.field(if number == 0 { "next" } else { "" }, line);
     }
 }

@@ -170,10 +170,11 @@ fn ranking(page: &mut Page, decision: &Value) {
 fn outcome(page: &mut Page, folded: &Folded) {
     let decision = folded.decision();
     let predicted = bytes(decision, "predictedFreedBytes");
-    let told = folded.step(EventType::EvictionCompleted).or_else(|| folded.step(EventType::EvictionFailed));
-    let told = told.and_then(came_back);
-    let text = match (Outcome::of(folded), told) {
-        (Outcome::Completed | Outcome::Failed, Some(told)) => told,
+    let reported =
+        folded.step(EventType::EvictionCompleted).or_else(|| folded.step(EventType::EvictionFailed));
+    let reported = reported.and_then(came_back);
+    let text = match (Outcome::of(folded), reported) {
+        (Outcome::Completed | Outcome::Failed, Some(reported)) => reported,
         (Outcome::Completed | Outcome::Failed, None) => String::from("how much is not told"),
         (Outcome::Paused | Outcome::DryRun, _) => format!("nothing was done; {predicted} would have"),
         (Outcome::Signalled, _) => format!("its end is not told yet; {predicted} are predicted"),
@@ -183,16 +184,16 @@ fn outcome(page: &mut Page, folded: &Folded) {
 }
 
 fn next(page: &mut Page, folded: &Folded) {
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     if let Some(next) = &folded.followed_by {
         let id = text(data(next), "evictionId").unwrap_or("?");
         let who = data(next).get("victim").and_then(|victim| pod(victim, "name"));
         let who =
             who.or_else(|| text(next, "subject").map(str::to_owned)).unwrap_or_else(|| String::from("?"));
-        told.push(format!("it was still short: then {who} (enforcer why {id})"));
+        reported.push(format!("it was still short: then {who} (enforcer why {id})"));
     }
     if let Some(nobody) = folded.suppressed.as_ref().map(data) {
-        told.push(format!("then nobody: {}", text(nobody, "message").unwrap_or("?")));
+        reported.push(format!("then nobody: {}", text(nobody, "message").unwrap_or("?")));
     }
     if folded.kind == "suppression"
         && let Some(cleared) = folded.cleared.as_ref().map(data)
@@ -200,25 +201,25 @@ fn next(page: &mut Page, folded: &Folded) {
         let left = number(cleared, "observedBytes").map(human_bytes);
         let left = left.map_or_else(String::new, |left| format!(", with {left} available"));
         let after = super::data::real(cleared, "crossedToClearedMs").map_or_else(|| String::from("?"), span);
-        told.push(format!("the shortage was over {after} after the crossing{left}"));
+        reported.push(format!("the shortage was over {after} after the crossing{left}"));
     } else if folded.cleared.is_none() && folded.decision().get("operator").is_none() {
-        told.push(String::from("the end of the shortage is not told"));
+        reported.push(String::from("the end of the shortage is not told"));
     }
-    told.push(String::from("`enforcer next` says who would be next now"));
+    reported.push(String::from("`enforcer next` says who would be next now"));
     if folded.is_recorded {
-        told.push(format!("`enforcer replay {}` decides again", folded.id));
+        reported.push(format!("`enforcer replay {}` decides again", folded.id));
     }
     if folded.kind == "suppression" {
-        told.push(format!(
+        reported.push(format!(
             "`enforcer events --type {}` shows when else",
             EventType::EvictionSuppressed.short()
         ));
     }
     // The victim may come back.
     if Outcome::of(folded) == Outcome::Completed {
-        told.push(format!("`enforcer events --pod {}` whether it came back", victim(folded)));
+        reported.push(format!("`enforcer events --pod {}` whether it came back", victim(folded)));
     }
-    for (number, line) in told.iter().enumerate() {
+    for (number, line) in reported.iter().enumerate() {
         page.field(if number == 0 { "next" } else { "" }, line);
     }
 }

@@ -101,8 +101,8 @@ pub(super) fn apart(one: u64, other: u64) -> (String, String) {
 }
 
 fn suppression(folded: &Folded) -> String {
-    let told = folded.decision();
-    let message = text(told, "message").or_else(|| text(told, "reason")).unwrap_or("why is not told");
+    let reported = folded.decision();
+    let message = text(reported, "message").or_else(|| text(reported, "reason")).unwrap_or("why is not told");
     let crossed = folded.crossed.as_ref().and_then(|crossed| trigger(data(crossed)));
     let crossed = crossed.map(|crossed| format!(" though {crossed}"));
     format!("Nobody was evicted{}: {message}.", crossed.unwrap_or_default())
@@ -111,8 +111,8 @@ fn suppression(folded: &Folded) -> String {
 /// The event that tells most of an OOM, and its data.
 pub(super) fn oom_data(folded: &Folded) -> (Option<EventType>, &Value) {
     let kinds = [EventType::OomIncident, EventType::OomAverted, EventType::OomDetected];
-    let told = kinds.into_iter().find_map(|kind| Some((Some(kind), folded.step(kind)?)));
-    told.unwrap_or((None, &Value::Null))
+    let reported = kinds.into_iter().find_map(|kind| Some((Some(kind), folded.step(kind)?)));
+    reported.unwrap_or((None, &Value::Null))
 }
 
 /// All who died.

@@ -27,8 +27,8 @@ fn sinks_are_read() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_place() {
-    let told = problems(
+fn what_is_wrong_is_reported_with_its_place() {
+    let reported = problems(
         "sinks:\n  syslog: true\n  journald:\n    enabled: 1\n    types: [oom]\n  webhook:\n  - name: Pager\n    \
          url: http://user:hunter2@a/\n    timeout: 1h\n    batch: {maxEvents: 0, maxBytes: 1Gi, size: 1}\n    secretFile: s\n  \
          - url: http://a/\n    tokenFile: /t\n    caFile: /c\n  - name: b\n    types: all\n  - {name: b, url: \"https://b\"}\n  - x\n",
@@ -53,17 +53,17 @@ fn what_is_wrong_is_told_with_its_place() {
         "c.yaml:20: sinks.webhook[4]: expected a mapping",
     ];
     for start in starts {
-        assert!(told.iter().any(|problem| problem.starts_with(start)), "{start} is not in {told:#?}");
+        assert!(reported.iter().any(|problem| problem.starts_with(start)), "{start} is not in {reported:#?}");
     }
-    assert_eq!(told.len(), starts.len(), "{told:#?}");
-    assert!(!told.concat().contains("hunter2"), "a password is repeated");
+    assert_eq!(reported.len(), starts.len(), "{reported:#?}");
+    assert!(!reported.concat().contains("hunter2"), "a password is repeated");
 }
 
 #[test]
 fn there_are_only_so_many_webhooks() {
     let webhooks: Vec<_> =
         (0..9).map(|index| format!("  - {{name: w{index}, url: \"http://h\"}}\n")).collect();
-    let told = problems(&format!("sinks:\n  webhook:\n{}", webhooks.concat()));
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].contains("sinks.webhook[8]: there may be 8"), "{told:?}");
+    let reported = problems(&format!("sinks:\n  webhook:\n{}", webhooks.concat()));
+    assert_eq!(reported.len(), 1, "{reported:?}");
+    assert!(reported[0].contains("sinks.webhook[8]: there may be 8"), "{reported:?}");
 }

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Desired, telling};
+use super::{Desired, emit};
 use crate::{
     cgroup::{CgroupDir, Error, Permit},
     journal::Journal,
@@ -14,7 +14,7 @@ use crate::{
     policy::{
         Plan, PodPlan,
         alignment::{Aligner, Band, Contender, OomScorePolicy, Scale, Weighed},
-        rank::MemoryStanding,
+        rank::MemoryRankKey,
     },
     sense::snapshot::{Missing, Weight, WeightFiles},
     threads,
@@ -44,7 +44,7 @@ pub(super) struct Aligning {
     is_stale: bool,
     next: Instant,
     /// Until then something is expected to move: a pod that has just come takes its memory only now.
-    lively_until: Instant,
+    fast_until: Instant,
 }
 
 /// A pod that is weighed.
@@ -61,7 +61,7 @@ impl Default for Aligning {
     fn default() -> Self {
         let now = Instant::now();
         let (aligner, members) = (Aligner::default(), Vec::new());
-        Self { aligner, members, is_stale: true, next: now, lively_until: now }
+        Self { aligner, members, is_stale: true, next: now, fast_until: now }
     }
 }
 
@@ -79,9 +79,9 @@ impl Aligning {
     }
 
     /// Takes note that something runs short fast: whoever takes it is weighed at once, however long all were at rest.
-    fn stir(&mut self) {
+    fn boost(&mut self) {
         let now = Instant::now();
-        (self.next, self.lively_until) = (now, now + LIVELY);
+        (self.next, self.fast_until) = (now, now + LIVELY);
     }
 
     /// Within what the scores of a pod's containers are held, if they are.
@@ -123,9 +123,9 @@ impl Desired {
         .await;
         let is_moving = moved_bytes > self.host.node.memory_bytes / MOVING_SHARE;
         if is_moving || others_came {
-            self.aligning.lively_until = now + LIVELY;
+            self.aligning.fast_until = now + LIVELY;
         }
-        self.aligning.next = now + if now < self.aligning.lively_until { MOVING } else { AT_REST };
+        self.aligning.next = now + if now < self.aligning.fast_until { MOVING } else { AT_REST };
         self.aligning.members = members;
         let weighed = self.weighed();
         let differs = self.aligning.aligner.look(scale(&self.host.node, &self.plan), &weighed);
@@ -136,8 +136,8 @@ impl Desired {
     }
 
     /// Has the pods weighed at once, where scores follow the ranking: something runs short fast.
-    pub(in crate::daemon) fn stir(&mut self) {
-        self.aligning.stir();
+    pub(in crate::daemon) fn boost(&mut self) {
+        self.aligning.boost();
     }
 
     /// Gives all containers their planned scores.
@@ -181,7 +181,7 @@ impl Desired {
             let scores = || pod.containers.iter().map(|container| container.oom_score_adj);
             Some(Weighed {
                 key: member.uid.clone(),
-                standing: MemoryStanding {
+                standing: MemoryRankKey {
                     usage_bytes: Some(weight.working_set_bytes),
                     request_bytes: pod.ranking_request_bytes,
                     priority: pod.eviction_priority,
@@ -272,11 +272,11 @@ fn scale(node: &Node, plan: &Plan) -> Scale {
 }
 
 /// Tells what would make scores useless.
-pub(super) fn tell_hindrances(policy: OomScorePolicy, journal: &Journal) {
+pub(super) fn emit_hindrances(policy: OomScorePolicy, journal: &Journal) {
     let kills_allocating =
         fs::read_to_string(KILLS_ALLOCATING_TASK).is_ok_and(|setting| setting.trim_ascii() != "0");
     if policy == OomScorePolicy::Ranked && kills_allocating {
-        telling::degraded(
+        emit::degraded(
             journal,
             "oomScorePolicy",
             "vm.oom_kill_allocating_task is set: the kernel kills whoever asks for memory, whatever its score; set it to 0",
@@ -292,9 +292,9 @@ mod tests {
     fn a_stir_has_the_pods_weighed_at_once_and_often_for_a_while() {
         let start = Instant::now();
         let mut aligning =
-            Aligning { next: start + AT_REST, lively_until: start, is_stale: false, ..Aligning::default() };
-        aligning.stir();
+            Aligning { next: start + AT_REST, fast_until: start, is_stale: false, ..Aligning::default() };
+        aligning.boost();
         assert!(aligning.next <= Instant::now());
-        assert!(aligning.lively_until >= start + LIVELY);
+        assert!(aligning.fast_until >= start + LIVELY);
     }
 }

@@ -7,10 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Desired, Going, refused::Refused, telling};
+use super::{Desired, Going, emit, refused::Refused};
 use crate::{
     cgroup::{self, CgroupDir, Changes, Guard},
-    daemon::lookout::{Kubepods, Sights, Suspect},
+    daemon::forecaster::{ForecastTargets, GrowthCandidate, Kubepods},
     evict::{Candidate, EndError, Ending, Endings, OpenError},
     journal::Journal,
     model::{CgroupId, CgroupPath, NodeComponent, OwnerLevel, PodUid, QosClass},
@@ -62,7 +62,7 @@ impl Opening {
 }
 
 /// A candidate, and what it was opened for.
-pub(super) struct Standing {
+pub(super) struct OpenCandidate {
     plan: PodPlan,
     pub(super) candidate: Arc<Candidate>,
     opened: Instant,
@@ -78,7 +78,7 @@ pub(super) struct Former {
     uid: PodUid,
 }
 
-impl Standing {
+impl OpenCandidate {
     fn may_reopen_at(&self) -> Instant {
         self.opened + REOPEN_PAUSE
     }
@@ -196,7 +196,7 @@ impl Desired {
                     self.opening.branched.remove(&plan.uid);
                     order.push(Arc::clone(&candidate));
                     let standing =
-                        Standing { plan: plan.clone(), candidate, opened: now, containers, former };
+                        OpenCandidate { plan: plan.clone(), candidate, opened: now, containers, former };
                     self.candidates.insert(plan.uid.clone(), standing);
                 }
                 // What stands there next has another id.
@@ -225,7 +225,7 @@ impl Desired {
     /// When a candidate is to be opened again, or one that could not be.
     pub(super) fn candidates_due(&self) -> Option<Instant> {
         let branched = self.opening.branched.iter().filter_map(|uid| self.candidates.get(uid));
-        branched.map(Standing::may_reopen_at).chain(self.opening.refused.due()).min()
+        branched.map(OpenCandidate::may_reopen_at).chain(self.opening.refused.due()).min()
     }
 
     /// Where a pod is opened: the id of its own cgroup, and its former ones. Where its new place is not made, or not to be
@@ -319,9 +319,9 @@ impl Desired {
     }
 
     /// Where to look for whose doing it is when the node fills: at the pods that may be evicted now.
-    pub(in crate::daemon) fn sights(&self) -> Option<Sights> {
+    pub(in crate::daemon) fn targets(&self) -> Option<ForecastTargets> {
         let root = Arc::clone(self.hierarchy.as_ref()?.root());
-        let suspect = |standing: &Standing, cgroup: CgroupId, path: &CgroupPath| Suspect {
+        let suspect = |standing: &OpenCandidate, cgroup: CgroupId, path: &CgroupPath| GrowthCandidate {
             pod: standing.plan.name.clone(),
             uid: standing.plan.uid.clone(),
             cgroup,
@@ -347,7 +347,7 @@ impl Desired {
         };
         let node = std::iter::once(("kubepods", self.plan.node.path.clone()));
         let slices = node.chain(self.plan.qos.iter().map(class)).collect();
-        Some(Sights { root, suspects, kubepods: Kubepods::of(&self.plan), slices })
+        Some(ForecastTargets { root, suspects, kubepods: Kubepods::of(&self.plan), slices })
     }
 
     /// Keeps the plans of pods that no source names any longer, as far as they have cgroups of their own; `before` is the plan
@@ -370,7 +370,7 @@ impl Desired {
             Err(error) => {
                 let message =
                     format!("pod {} does not make way for a critical one: {}", name, crate::chain(&error));
-                telling::degraded(&self.journal, "preemption", &message);
+                emit::degraded(&self.journal, "preemption", &message);
                 None
             }
         }
@@ -422,7 +422,7 @@ impl Desired {
             Err(error) => {
                 let message =
                     format!("pod {name} does not make way for a critical one: {}", crate::chain(&error));
-                telling::degraded(&journal, "preemption", &message);
+                emit::degraded(&journal, "preemption", &message);
             }
         };
         if let Some(endings) = &self.endings {
@@ -430,7 +430,7 @@ impl Desired {
         } else {
             let message =
                 format!("pod {} does not make way for a critical one: there is no thread", entry.pod.name);
-            telling::degraded(&self.journal, "preemption", &message);
+            emit::degraded(&self.journal, "preemption", &message);
         }
     }
 }
@@ -441,7 +441,7 @@ pub(super) fn start_endings(journal: &Journal) -> Option<Endings> {
     started
         .inspect_err(|error| {
             let message = format!("no pod makes way for a critical one: no thread: {error}");
-            telling::degraded(journal, "preemption", &message);
+            emit::degraded(journal, "preemption", &message);
         })
         .ok()
 }

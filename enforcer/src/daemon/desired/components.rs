@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Desired, telling};
+use super::{Desired, emit};
 use crate::{
     cgroup::{ComponentReport, Components, ScoreFate},
     journal::{Event, Journal, Subject},
@@ -31,7 +31,7 @@ pub(super) struct Looked {
 struct Looking {
     components: Components,
     /// What was told once and need not be told again.
-    told: BTreeSet<String>,
+    reported: BTreeSet<String>,
 }
 
 impl Looked {
@@ -43,11 +43,11 @@ impl Looked {
                 components
                     .inspect_err(|error| {
                         let message = format!("the scores of nodeComponents are not kept: no /proc: {error}");
-                        telling::degraded(journal, "nodeComponents", &message);
+                        emit::degraded(journal, "nodeComponents", &message);
                     })
                     .ok()
             })
-            .map(|components| Arc::new(Mutex::new(Looking { components, told: BTreeSet::new() })));
+            .map(|components| Arc::new(Mutex::new(Looking { components, reported: BTreeSet::new() })));
         Self { looking, next: Instant::now() }
     }
 
@@ -83,15 +83,15 @@ impl Desired {
         tokio::task::spawn_blocking(move || {
             let mut looking = looking.lock().unwrap_or_else(PoisonError::into_inner);
             let report = looking.components.look(&root, &plan, &made_by_runtimes, permit.as_deref(), now);
-            tell(&report, &mut looking.told, &journal);
+            emit(&report, &mut looking.reported, &journal);
         });
     }
 }
 
-fn tell(report: &ComponentReport, told: &mut BTreeSet<String>, journal: &Journal) {
+fn emit(report: &ComponentReport, reported: &mut BTreeSet<String>, journal: &Journal) {
     let ComponentReport { scores, hidden, errors } = report;
     for score in scores {
-        for (kind, data) in telling::component(score) {
+        for (kind, data) in emit::component(score) {
             journal.append(Event { kind, subject: Subject::Node, data });
         }
     }
@@ -105,12 +105,12 @@ fn tell(report: &ComponentReport, told: &mut BTreeSet<String>, journal: &Journal
         ));
     }
     // They name processes, of which there is no end.
-    if told.len() > MAX_TOLD {
-        told.clear();
+    if reported.len() > MAX_TOLD {
+        reported.clear();
     }
     for message in problems {
-        if told.insert(message.clone()) {
-            telling::degraded(journal, "nodeComponents", &message);
+        if reported.insert(message.clone()) {
+            emit::degraded(journal, "nodeComponents", &message);
         }
     }
 }

@@ -7,11 +7,11 @@ use std::{
 
 use super::{
     Desired,
-    attention::{self, Thing},
-    telling::{self, Writer, Writers},
+    emit::{self, Writer, Writers},
+    watch_budget::{self, Watched},
 };
 use crate::{
-    cgroup::{Changes, Guarded, Reconciler, SCORE_FILE, ScoreSeen, Suspect},
+    cgroup::{Changes, Guarded, Reconciler, SCORE_FILE, ScoreSeen, ScoreSuspect},
     model::{CgroupId, CgroupPath},
     sense::{ForeignWrite, Guard, GuardEvent, Kept, ScoreCause, Sight, WrongScore},
 };
@@ -42,7 +42,7 @@ impl Guarding {
 
 /// Events of one turn, by what has to be done.
 #[derive(Debug, Default)]
-struct Turn {
+struct GuardBatch {
     /// Processes that came into a container.
     new: Vec<ScoreSeen>,
     /// Scores that somebody wrote, by process: the latest counts.
@@ -56,7 +56,7 @@ struct Turn {
     lost: u64,
 }
 
-impl Turn {
+impl GuardBatch {
     fn sort(events: Vec<GuardEvent>, guarding: &Guarding) -> Self {
         let mut turn = Self::default();
         for event in events {
@@ -86,7 +86,7 @@ impl Turn {
 fn seen(score: &WrongScore) -> ScoreSeen {
     ScoreSeen {
         container: score.container,
-        suspect: score.pid.map(|pid| Suspect { pid, start_ns: score.process.start_ns }),
+        suspect: score.pid.map(|pid| ScoreSuspect { pid, start_ns: score.process.start_ns }),
         is_written: score.cause == ScoreCause::Written,
     }
 }
@@ -94,7 +94,7 @@ fn seen(score: &WrongScore) -> ScoreSeen {
 impl Desired {
     /// Learns what the programs can see; nothing, when there are none any longer.
     pub(in crate::daemon) fn set_sight(&mut self, sight: Sight) {
-        self.schedule.scores_are_told(self.permit.is_none() || sight.scores);
+        self.schedule.scores_are_reported(self.permit.is_none() || sight.scores);
     }
 
     /// Puts in what is to be guarded, if that is another than the last time.
@@ -107,8 +107,8 @@ impl Desired {
             [guard.set_wanted(&wished.scores), guard.set_guarded(&wished.files.keys().copied().collect())];
         for error in outcomes.into_iter().filter_map(Result::err) {
             let message = crate::chain(&error);
-            if self.told.insert(message.clone()) {
-                telling::degraded(&self.journal, "guard", &message);
+            if self.reported.insert(message.clone()) {
+                emit::degraded(&self.journal, "guard", &message);
             }
         }
         // Who came before it was guarded was not told.
@@ -120,7 +120,8 @@ impl Desired {
 
     /// Puts right what the programs told of.
     pub(in crate::daemon) async fn guarded(&mut self, events: Vec<GuardEvent>) -> anyhow::Result<()> {
-        let Turn { new, written, files, containers, cgroups, lost } = Turn::sort(events, &self.guarding);
+        let GuardBatch { new, written, files, containers, cgroups, lost } =
+            GuardBatch::sort(events, &self.guarding);
         let (Some(hierarchy), permit) = (self.hierarchy.clone(), self.permit.clone()) else {
             return Ok(());
         };
@@ -128,12 +129,12 @@ impl Desired {
             if !new.is_empty() {
                 let permit = Arc::clone(permit);
                 let report = hierarchy.run(move |reconciler| reconciler.put_right(&new, &permit)).await?;
-                self.tell_report(&report, &Writers::default());
+                self.emit_report(&report, &Writers::default());
             }
             for score in written.into_values() {
                 let (permit, seen) = (Arc::clone(permit), seen(&score));
                 let writer = Writer { by: score.writer, of: Some(score.process) };
-                let author = attention::author(&writer);
+                let author = watch_budget::author(&writer);
                 let mut writers = Writers::default();
                 if let Some(path) = self.guarding.path(score.container) {
                     writers.note(path.clone(), SCORE_FILE, writer);
@@ -144,7 +145,7 @@ impl Desired {
                     (report, reconciler.problems(), reconciler.contest_due())
                 };
                 let (report, problems, contest_due) = hierarchy.run(work).await?;
-                self.tell_report(&report, &writers);
+                self.emit_report(&report, &writers);
                 self.problems.renew(problems, &self.journal);
                 self.schedule.write_back_at(contest_due, Instant::now());
             }
@@ -152,9 +153,9 @@ impl Desired {
         let now = Instant::now();
         let (mut changes, mut writers) = (Changes::default(), Writers::default());
         for ((path, file), writer) in files {
-            let thing = Thing::File(path.clone(), file.clone());
-            if self.attention.admit(thing, Some(writer.clone()), now) {
-                changes.authors.insert((path.clone(), file.clone()), attention::author(&writer));
+            let thing = Watched::File(path.clone(), file.clone());
+            if self.watch_budget.admit(thing, Some(writer.clone()), now) {
+                changes.authors.insert((path.clone(), file.clone()), watch_budget::author(&writer));
                 changes.written.insert((path.clone(), file.clone()));
                 writers.note(path, &file, writer);
             }
@@ -170,7 +171,7 @@ impl Desired {
         if lost > 0 {
             tracing::info!(lost, "the programs could not tell everything; everything is looked at");
             let all = Changes { overflow: true, ..Changes::default() };
-            if let Some(all) = self.attention.sift(all, now) {
+            if let Some(all) = self.watch_budget.sift(all, now) {
                 self.look_at(all, &Writers::default()).await?;
             }
         }
@@ -214,7 +215,7 @@ mod tests {
                 writer: process(3),
             })
         };
-        let turn = Turn::sort(
+        let turn = GuardBatch::sort(
             vec![
                 score(ScoreCause::Attached, Some(12)),
                 score(ScoreCause::Forked, None),
@@ -230,7 +231,7 @@ mod tests {
             ],
             &guarding,
         );
-        let suspect = Some(Suspect { pid: 12, start_ns: Some(7) });
+        let suspect = Some(ScoreSuspect { pid: 12, start_ns: Some(7) });
         let seen = |suspect| ScoreSeen { container: CgroupId(5), suspect, is_written: false };
         assert_eq!(turn.new, [seen(suspect), seen(None)]);
         let written: Vec<_> = turn.written.values().map(|score| score.pid).collect();

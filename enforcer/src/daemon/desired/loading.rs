@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::{Desired, telling};
+use super::{Desired, emit};
 use crate::{
     journal::{EventType, Subject},
     source::{Loaded, SourceError},
@@ -16,20 +16,20 @@ impl Desired {
     /// Takes the pods that the source holds now, reports what is new, and brings the cgroups in line.
     pub(in crate::daemon) async fn load(&mut self, loaded: Arc<Loaded>) -> anyhow::Result<()> {
         let is_down = loaded.errors.iter().any(SourceError::is_down);
-        self.tell_errors(&loaded);
+        self.emit_errors(&loaded);
         let was_up = self.is_loaded && !self.loaded.errors.iter().any(SourceError::is_down);
         if !is_down {
             if !was_up {
                 let message =
                     format!("{}: {} pods", self.config.static_pod_path.display(), loaded.pods.len());
-                self.tell(
+                self.emit(
                     EventType::SourceUp,
                     Subject::Node,
                     json!({"source": "static", "message": message}),
                 );
             }
             let now_ms = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0);
-            self.journal.counts().source_was_read("static", now_ms);
+            self.counts.source_was_read("static", now_ms);
         }
         self.loaded = Arc::clone(&loaded);
         self.is_loaded = true;
@@ -39,28 +39,28 @@ impl Desired {
         }
         let decisions = self.replan();
         for change in &changes {
-            self.tell_change(change);
+            self.emit_change(change);
         }
         self.carry_out(decisions);
         self.reconcile().await
     }
 
     /// Reports the errors that are new, and the end of what was less than it should be.
-    fn tell_errors(&self, loaded: &Loaded) {
+    fn emit_errors(&self, loaded: &Loaded) {
         for error in loaded.new_errors(&self.loaded) {
             let message = error.to_string();
             if error.is_degraded() {
-                telling::degraded_at(&self.journal, WHAT, Some(&message), &message);
+                emit::degraded_at(&self.journal, WHAT, Some(&message), &message);
                 continue;
             }
             tracing::warn!("{message}");
             let kind = if error.is_down() { EventType::SourceDown } else { EventType::PodRejected };
-            self.tell(kind, Subject::Node, json!({"source": "static", "message": message}));
+            self.emit(kind, Subject::Node, json!({"source": "static", "message": message}));
         }
         for error in self.loaded.new_errors(loaded).filter(|error| error.is_degraded()) {
             let place = error.to_string();
             let data = json!({"what": WHAT, "place": place, "message": format!("no longer so: {place}")});
-            self.tell(EventType::DegradedLeft, Subject::Node, data);
+            self.emit(EventType::DegradedLeft, Subject::Node, data);
         }
     }
 }

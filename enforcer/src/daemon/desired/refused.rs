@@ -88,7 +88,7 @@ mod tests {
         plan.pods.into_iter().next().unwrap()
     }
 
-    fn told(journal: &Journal) -> Vec<EventType> {
+    fn reported(journal: &Journal) -> Vec<EventType> {
         match journal.reader(None, Filter::default()).read() {
             Some(Batch::Records(records)) => records.iter().map(|record| record.kind).collect(),
             Some(Batch::Gap { .. }) | None => Vec::new(),
@@ -137,9 +137,9 @@ mod tests {
         }
         refused.settle(|_| false, &journal);
         assert!(refused.pods.is_empty());
-        let told = told(&journal);
-        assert_eq!(told.len(), 40);
-        let entered = told.iter().filter(|kind| **kind == EventType::DegradedEntered).count();
+        let reported = reported(&journal);
+        assert_eq!(reported.len(), 40);
+        let entered = reported.iter().filter(|kind| **kind == EventType::DegradedEntered).count();
         assert_eq!(entered, 20);
     }
 }

@@ -1,5 +1,5 @@
 //! The roster as it is told.
-use super::{Desired, telling};
+use super::{Desired, emit};
 use crate::{
     model::{CgroupId, CgroupPath, OwnerLevel, PodUid, QosClass, ResourceName},
     policy::{
@@ -74,12 +74,12 @@ impl Desired {
 
     /// Why a pod is not as its source wants it, for a person.
     fn reason(&self, entry: &Entry) -> Option<String> {
-        let told = |rejection: &Rejection| format!("{}: {}", rejection.reason(), rejection.message());
+        let reported = |rejection: &Rejection| format!("{}: {}", rejection.reason(), rejection.message());
         match &entry.state {
-            State::Waiting { rejection } => rejection.as_ref().map(told),
+            State::Waiting { rejection } => rejection.as_ref().map(reported),
             State::Preempted => Some(format!(
                 "{}; it stays so until its manifest changes or goes",
-                told(&Rejection::Preempted)
+                reported(&Rejection::Preempted)
             )),
             State::Evicted => {
                 Some(String::from("`enforcer events --type eviction.decided` tells why it was this pod"))
@@ -93,7 +93,7 @@ impl Desired {
                 .held_back
                 .as_ref()
                 .and_then(|held_back| held_back.rejection.as_ref())
-                .map(|rejection| format!("its changed manifest is not in force: {}", told(rejection))),
+                .map(|rejection| format!("its changed manifest is not in force: {}", reported(rejection))),
             State::Leaving => None,
         }
     }
@@ -124,7 +124,7 @@ fn pod_view(
             .iter()
             .map(|container| ContainerView {
                 name: container.name.clone(),
-                kind: telling::kind(container.kind).to_owned(),
+                kind: emit::kind(container.kind).to_owned(),
                 oom_score_adj: container.oom_score_adj,
                 cgroup: container.cgroup.path.to_string(),
                 cgroup_id: id_of(&container.cgroup.path),

@@ -1,11 +1,12 @@
 //! The programs' loading, and how it is told what of them is lost.
 use std::io;
 
-use super::super::{backlog::Backlog, telling};
+use super::super::{backlog::Backlog, emit};
 #[cfg(feature = "bpf-log")]
 use super::TICK;
 use crate::{
     journal::Journal,
+    metrics::Counts,
     sense::{Attached, Choice, Inherited, Lost, Pins, Programs, SenseError, Version},
 };
 
@@ -24,14 +25,14 @@ pub(super) fn load(
             if !choice.lost.iter().any(|lost| lost.what == "bpffs") {
                 let message =
                     format!("{}: OOM kills while the daemon restarts are not told", crate::chain(&error));
-                telling::degraded(journal, "bpffs", &message);
+                emit::degraded(journal, "bpffs", &message);
             }
             Programs::load(choice)
         }
     }
 }
 
-pub(super) fn tell_inherited(journal: &Journal, inherited: &Inherited) {
+pub(super) fn emit_inherited(journal: &Journal, counts: &Counts, inherited: &Inherited) {
     let Inherited { programs, versions, records, drops } = inherited;
     if !programs.is_empty() {
         tracing::info!(programs = programs.join(", "), "eBPF programs taken on from the daemon before");
@@ -40,13 +41,13 @@ pub(super) fn tell_inherited(journal: &Journal, inherited: &Inherited) {
         tracing::info!(version = %version.display(), records, "eBPF programs of another version taken over");
     }
     for (stage, lost) in drops {
-        tell_drops(journal, stage, *lost);
+        emit_drops(journal, counts, stage, *lost);
     }
 }
 
-pub(super) fn tell_drops(journal: &Journal, stage: &str, lost: u64) {
-    journal.counts().lost_by_programs(stage, lost);
-    telling::degraded(
+pub(super) fn emit_drops(journal: &Journal, counts: &Counts, stage: &str, lost: u64) {
+    counts.lost_by_programs(stage, lost);
+    emit::degraded(
         journal,
         "recordsLost",
         &format!("{lost} records of the eBPF programs were lost ({stage})"),
@@ -73,11 +74,11 @@ pub(super) fn log_diagnostics(programs: &mut Programs) {
     });
 }
 
-pub(super) fn tell_lost(journal: &Journal, lost: &Lost) {
-    telling::degraded(journal, lost.what, &lost.message());
+pub(super) fn emit_lost(journal: &Journal, lost: &Lost) {
+    emit::degraded(journal, lost.what, &lost.message());
 }
 
-pub(super) fn tell_unreadable(journal: &Journal, error: &io::Error) {
+pub(super) fn emit_unreadable(journal: &Journal, error: &io::Error) {
     let message = format!("the ring buffer of OOM kills cannot be read any more: {error}");
-    telling::degraded(journal, "ebpf", &message);
+    emit::degraded(journal, "ebpf", &message);
 }

@@ -22,7 +22,7 @@ use crate::{
 const RING_BYTES: usize = 512 * 1024;
 /// Ids that no cgroup of this machine has.
 const FIRST_CGROUP: u64 = 1 << 40;
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The daemon's reader of a ring, on a machine of so many pods with one container each.
 struct Reader {
@@ -46,7 +46,7 @@ fn ooms(journal: &Journal, index: Index, run_dir: &Path) -> Ooms {
     let mut world = Names::new(index, BeingEvicted::default(), backlog);
     // This machine's own cgroups are none of this.
     world.root = None;
-    Ooms::new(journal, world, Tracing::On)
+    Ooms::new(journal, &Counts::default(), world, Tracing::On)
 }
 
 impl Reader {
@@ -86,15 +86,15 @@ impl Reader {
     }
 
     /// Waits until so many events of that type have come, and gives all of them.
-    async fn told(&mut self, kind: EventType, count: usize) -> Vec<Value> {
-        let end = Instant::now() + PATIENCE;
+    async fn reported(&mut self, kind: EventType, count: usize) -> Vec<Value> {
+        let end = Instant::now() + TIMEOUT;
         loop {
             self.look();
-            let told = self.events(kind).count();
-            if told >= count {
+            let reported = self.events(kind).count();
+            if reported >= count {
                 return self.of(kind);
             }
-            assert!(Instant::now() < end, "{told} of {count} {kind:?}: {:#?}", self.seen.last());
+            assert!(Instant::now() < end, "{reported} of {count} {kind:?}: {:#?}", self.seen.last());
             let mut reader = self.journal.reader(Some(self.next), Filter::default());
             drop(tokio::time::timeout(Duration::from_millis(100), reader.readable()).await);
         }
@@ -155,7 +155,7 @@ fn pid(pod: u64) -> u32 {
 }
 
 #[tokio::test]
-async fn a_storm_of_four_thousand_is_told_whole_and_each_of_its_own_pod() {
+async fn a_storm_of_four_thousand_is_reported_whole_and_each_of_its_own_pod() {
     const PODS: u64 = 4_000;
     // What a full ring holds becomes events at once where the reader runs late: fewer bytes than this journal keeps.
     let mut reader = Reader::start(PODS, RING_BYTES / 4);
@@ -165,7 +165,7 @@ async fn a_storm_of_four_thousand_is_told_whole_and_each_of_its_own_pod() {
         reader.put(exit(&mark).as_bytes()).await;
     }
     let count = usize::try_from(PODS).unwrap();
-    let incidents = reader.told(EventType::OomIncident, count).await;
+    let incidents = reader.reported(EventType::OomIncident, count).await;
     let mut pods = BTreeSet::new();
     for incident in &incidents {
         let victims = incident["data"]["victims"].as_array().unwrap();
@@ -183,27 +183,27 @@ async fn a_storm_of_four_thousand_is_told_whole_and_each_of_its_own_pod() {
 }
 
 #[tokio::test]
-async fn what_found_no_room_is_counted_and_all_else_is_told() {
+async fn what_found_no_room_is_counted_and_all_else_is_reported() {
     const PODS: u64 = 1_000;
     // Nobody reads meanwhile, and the ring is too small for them all.
     let mut reader = Reader::start(PODS, 64 * 1024);
-    let told: Vec<_> =
+    let reported: Vec<_> =
         (0..PODS).filter(|pod| reader.producer.output(mark(*pod, pid(*pod)).as_bytes())).collect();
     let (stored, dropped) = (reader.producer.stored(), reader.producer.dropped());
     assert_eq!(
-        (stored + dropped, u64::try_from(told.len()).unwrap()),
+        (stored + dropped, u64::try_from(reported.len()).unwrap()),
         (PODS, stored),
         "seen = stored + dropped"
     );
     assert!(dropped > 0 && stored > 100, "{stored} stored, {dropped} dropped");
-    let detected = reader.told(EventType::OomDetected, told.len()).await;
+    let detected = reader.reported(EventType::OomDetected, reported.len()).await;
     let subjects: Vec<_> =
         detected.iter().map(|event| event["subject"].as_str().unwrap().to_owned()).collect();
-    let expected: Vec<_> = told.iter().map(|pod| format!("default/p{pod}")).collect();
+    let expected: Vec<_> = reported.iter().map(|pod| format!("default/p{pod}")).collect();
     assert_eq!(subjects, expected);
     // And what comes after it is told as ever.
     reader.put(mark(PODS - 1, 77).as_bytes()).await;
-    let last = reader.told(EventType::OomDetected, told.len() + 1).await.pop().unwrap();
+    let last = reader.reported(EventType::OomDetected, reported.len() + 1).await.pop().unwrap();
     assert_eq!(last["data"]["victim"]["pid"], 77, "{last:#}");
 }
 
@@ -225,7 +225,7 @@ async fn rubbish_between_records_costs_none_of_them() {
         reader.put(mark.as_bytes()).await;
         reader.put(exit(&mark).as_bytes()).await;
     }
-    let incidents = reader.told(EventType::OomIncident, 3).await;
+    let incidents = reader.reported(EventType::OomIncident, 3).await;
     assert_eq!((incidents.len(), reader.of(EventType::OomDetected).len()), (3, 3));
     assert!(incidents.iter().all(|incident| incident["data"]["victims"][0]["pid"] != 9));
 }
@@ -247,7 +247,7 @@ async fn records_out_of_order_make_one_incident() {
     for record in records {
         reader.put(record).await;
     }
-    let incident = reader.told(EventType::OomIncident, 1).await.remove(0);
+    let incident = reader.reported(EventType::OomIncident, 1).await.remove(0);
     let mut pids: Vec<_> = incident["data"]["victims"]
         .as_array()
         .unwrap()
@@ -274,10 +274,10 @@ async fn the_old_event_is_placed_by_the_victims_exit() {
         ..MarkVictim::EMPTY
     };
     reader.put(old.as_bytes()).await;
-    let detected = reader.told(EventType::OomDetected, 1).await.remove(0);
+    let detected = reader.reported(EventType::OomDetected, 1).await.remove(0);
     assert_eq!(detected["data"]["victim"].get("pod"), None, "{detected:#}");
     reader.put(exit(&whole).as_bytes()).await;
-    let incident = reader.told(EventType::OomIncident, 1).await.remove(0);
+    let incident = reader.reported(EventType::OomIncident, 1).await.remove(0);
     let victim = &incident["data"]["victims"][0];
     assert_eq!((&victim["pod"], &victim["container"]), (&"p1".into(), &"c".into()), "{incident:#}");
     assert_eq!(incident["data"]["trigger"]["pod"], "p0", "{incident:#}");
@@ -288,7 +288,7 @@ async fn a_task_that_was_dying_is_no_kill() {
     let mut reader = Reader::start(1, RING_BYTES);
     let dying = MarkVictim { flags: CGROUP_KNOWN | LIMIT_KNOWN | KILL_WATCHED, ..mark(0, 51) };
     reader.put(dying.as_bytes()).await;
-    let averted = reader.told(EventType::OomAverted, 1).await.remove(0);
+    let averted = reader.reported(EventType::OomAverted, 1).await.remove(0);
     assert_eq!(
         (&averted["subject"], &averted["data"]["cause"]),
         (&"default/p0".into(), &"alreadyDying".into())
@@ -299,7 +299,7 @@ async fn a_task_that_was_dying_is_no_kill() {
 /// What the programs wrote on real kernels: a container over its own limit, a group of five, and one that dies because
 /// its sibling allocates.
 #[tokio::test]
-async fn records_of_real_kernels_are_told_as_what_they_were() {
+async fn records_of_real_kernels_are_reported_as_what_they_were() {
     for (kernel, text) in recorded::ALL {
         let recorded = recorded::parse(text);
         let owners = recorded.cgroups.iter().map(|(id, path)| {
@@ -317,24 +317,24 @@ async fn records_of_real_kernels_are_told_as_what_they_were() {
             reader.put(record).await;
         }
         // In the last scene the allocator goes on, and is killed after its sibling and what else is there.
-        let first = reader.told(EventType::OomIncident, 4).await.len();
+        let first = reader.reported(EventType::OomIncident, 4).await.len();
         // One closes long after the last record was read, so that by now all are open.
         let opened = reader.of(EventType::OomDetected).len().max(first);
-        let incidents = reader.told(EventType::OomIncident, opened).await;
+        let incidents = reader.reported(EventType::OomIncident, opened).await;
         let of = |pod: &str| -> Vec<&Value> {
             incidents.iter().filter(|incident| incident["subject"] == format!("default/{pod}")).collect()
         };
         let [own, group] = ["recorded-own", "recorded-group"].map(|pod| {
-            let told = of(pod);
-            assert_eq!(told.len(), 1, "{kernel}: {told:#?}");
-            &told[0]["data"]
+            let reported = of(pod);
+            assert_eq!(reported.len(), 1, "{kernel}: {reported:#?}");
+            &reported[0]["data"]
         });
         assert_eq!(own["scope"], "container", "{kernel}: {own:#}");
         for (data, victims) in [(own, 1), (group, 5)] {
-            let told = data["victims"].as_array().unwrap();
-            assert_eq!(told.len(), victims, "{kernel}: {data:#}");
+            let reported = data["victims"].as_array().unwrap();
+            assert_eq!(reported.len(), victims, "{kernel}: {data:#}");
             assert_eq!(data["trigger"]["comm"], "tail", "{kernel}: {data:#}");
-            for victim in told {
+            for victim in reported {
                 assert_eq!(victim["container"], "c1", "{kernel}: {data:#}");
                 assert!(victim["anonBytes"].is_u64() && victim["pid"].is_u64(), "{kernel}: {data:#}");
             }

@@ -13,12 +13,12 @@ use super::refuse;
 use crate::{
     config::{Config, Mode},
     daemon::{
-        Reflexion,
+        EngineEvent,
         desired::{Desired, Evictable},
         ooms::BeingEvicted,
         reports::is_durable,
     },
-    evict::{ByHand, EndError, Operator},
+    evict::{EndError, ManualEviction, Operator},
     journal::{EventType, Journal},
     model::{PodName, PodUid},
     policy::{
@@ -49,7 +49,7 @@ pub(in crate::daemon) struct Evictions {
     /// What else is ordered, at any time.
     orders: watch::Receiver<Vec<Order>>,
     /// Where it is told that a pod was asked to end.
-    reflexions: mpsc::UnboundedSender<Reflexion>,
+    reflexions: mpsc::UnboundedSender<EngineEvent>,
     /// How many are under way.
     under_way: Arc<AtomicUsize>,
     /// Who sees each to its end.
@@ -61,7 +61,7 @@ impl Evictions {
         journal: &Journal,
         being_evicted: &BeingEvicted,
         orders: watch::Receiver<Vec<Order>>,
-        reflexions: &mpsc::UnboundedSender<Reflexion>,
+        reflexions: &mpsc::UnboundedSender<EngineEvent>,
         workers: &Arc<Workers>,
     ) -> Self {
         Self {
@@ -84,7 +84,7 @@ impl Evictions {
                 )));
             }
             let Evictable { uid, candidate, grace } = desired.evictable(&pod)?;
-            Ok((uid, ByHand::new(candidate, operator, grace)))
+            Ok((uid, ManualEviction::new(candidate, operator, grace)))
         });
         let (uid, by_hand) = match decided {
             Ok(decided) => decided,
@@ -108,7 +108,14 @@ impl Evictions {
         self.carry_out(uid, by_hand, config.hash(), Done { message, ..done }, answer);
     }
 
-    fn carry_out(&self, uid: PodUid, by_hand: ByHand, config_hash: String, done: Done, answer: Answer) {
+    fn carry_out(
+        &self,
+        uid: PodUid,
+        by_hand: ManualEviction,
+        config_hash: String,
+        done: Done,
+        answer: Answer,
+    ) {
         if self.under_way.fetch_add(1, Ordering::Relaxed) >= MAX_EVICTIONS {
             self.under_way.fetch_sub(1, Ordering::Relaxed);
             let why =
@@ -149,10 +156,10 @@ impl Evictions {
 /// Sees an eviction to its end; the answer is given when the pod has been asked to end.
 fn follow(
     uid: &PodUid,
-    by_hand: &ByHand,
+    by_hand: &ManualEviction,
     orders: &watch::Receiver<Vec<Order>>,
     journal: &Journal,
-    reflexions: &mpsc::UnboundedSender<Reflexion>,
+    reflexions: &mpsc::UnboundedSender<EngineEvent>,
     done: Done,
     answer: Answer,
 ) {
@@ -162,7 +169,7 @@ fn follow(
     let ended = by_hand.carry_out(spared, |event| {
         if event.kind == EventType::EvictionSignalled {
             // The daemon is stopping when nobody listens.
-            drop(reflexions.send(Reflexion::Evicted { uid: uid.clone(), number: 0 }));
+            drop(reflexions.send(EngineEvent::Evicted { uid: uid.clone(), number: 0 }));
             if let Some((done, answer)) = waiting.take() {
                 // Who asked may have gone.
                 drop(answer.send(Ok(done)));
@@ -183,7 +190,7 @@ fn follow(
             | EndError::Refused(_)
             | EndError::Cgroup(_)
             | EndError::Spared(_)
-            | EndError::Undead),
+            | EndError::StillAlive),
         ) => {
             refuse(answer, No::Refused(format!("it is not evicted: {}", crate::chain(&error))));
         }

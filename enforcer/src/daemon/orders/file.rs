@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::{
-    daemon::{keeper, telling},
+    daemon::{emit, ended_pods},
     journal::Journal,
     policy::order::{MAX_ORDERS, Order},
     serve::{Done, No},
@@ -125,7 +125,7 @@ impl Writer {
         let (jobs, queue) = mpsc::channel::<Job>();
         let (dir, boot_id) = (state_dir.to_owned(), boot_id.to_owned());
         let work = move || {
-            let mut told = false;
+            let mut reported = false;
             while let Ok(first) = queue.recv() {
                 // Only the newest counts.
                 let (mut orders, mut waiting) = (first.orders, first.waiting);
@@ -135,16 +135,16 @@ impl Writer {
                 }
                 let written = write(&dir, &boot_id, orders);
                 if let Err(error) = &written
-                    && !std::mem::replace(&mut told, true)
+                    && !std::mem::replace(&mut reported, true)
                 {
                     let path = dir.join(FILE);
                     let message = format!(
                         "a restart forgets what is ordered: cannot write {}: {error}",
                         path.display()
                     );
-                    telling::degraded(&journal, "orders", &message);
+                    emit::degraded(&journal, "orders", &message);
                 }
-                told &= written.is_err();
+                reported &= written.is_err();
                 for Waiting { mut done, answer } in waiting {
                     done.durable = written.is_ok();
                     // Who asked may have gone.
@@ -176,7 +176,7 @@ impl Drop for Writer {
 
 fn write(dir: &Path, boot_id: &str, orders: Vec<Order>) -> io::Result<()> {
     let content = Content { version: VERSION, boot_id: boot_id.to_owned(), orders };
-    keeper::write_file(dir, FILE, &serde_json::to_vec(&content)?)
+    ended_pods::write_file(dir, FILE, &serde_json::to_vec(&content)?)
 }
 
 #[cfg(test)]
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_disk_that_takes_nothing_is_told_with_the_answer() {
+    async fn a_disk_that_takes_nothing_is_reported_with_the_answer() {
         let dir = tempfile::tempdir().unwrap();
         let blocked = dir.path().join("file");
         fs::write(&blocked, "").unwrap();

@@ -10,7 +10,7 @@ use crate::{
 
 /// Tells what came of them. Nobody is signalled for an order that was given to an earlier process: who still lives can be
 /// evicted by a new one.
-pub(super) fn tell(journal: &Journal) {
+pub(super) fn emit(journal: &Journal) {
     for (id, event) in left(journal) {
         let victim = &event["data"]["victim"];
         let path = victim["cgroup"].as_str().unwrap_or_default();
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_end_is_told_once() {
+    fn what_has_no_end_is_reported_once() {
         let journal = Journal::new("n", "b");
         let operator = json!({"uid": 0, "reason": "it hangs"});
         decided(&journal, "own", false, &Value::Null);
@@ -80,7 +80,7 @@ mod tests {
         decided(&journal, "left", false, &operator);
         assert_eq!(left(&journal).into_keys().collect::<Vec<_>>(), ["left"]);
         for _ in 0..2 {
-            tell(&journal);
+            emit(&journal);
             assert_eq!(journal.range().newest, 4);
         }
         assert_eq!(left(&journal), BTreeMap::new());

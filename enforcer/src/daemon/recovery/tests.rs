@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn an_eviction_is_told_once_and_its_pod_stays_evicted() {
+fn an_eviction_is_reported_once_and_its_pod_stays_evicted() {
     let journal = Journal::new("n", "b");
     let id = Ulid::generate();
     let left = [Intent::Eviction {
@@ -41,11 +41,11 @@ fn an_eviction_is_told_once_and_its_pod_stays_evicted() {
 }
 
 #[test]
-fn one_whose_signal_was_told_counts_once_and_one_whose_was_not_is_made_up_for() {
+fn one_whose_signal_was_reported_counts_once_and_one_whose_was_not_is_made_up_for() {
     let id = |number: u128| Ulid::from(number);
-    for was_told in [false, true] {
+    for was_reported in [false, true] {
         let journal = Journal::new("n", "b");
-        if was_told {
+        if was_reported {
             let data = json!({"evictionId": id(7).to_string(), "bootMs": 4});
             let kind = EventType::EvictionSignalled;
             journal.append(Event { kind, subject: subject("default/hog"), data });
@@ -67,12 +67,12 @@ fn one_whose_signal_was_told_counts_once_and_one_whose_was_not_is_made_up_for() 
         evictions(&left, &journal);
         let mut reader = journal.reader(None, Filter::default());
         let Some(Batch::Records(records)) = reader.read() else { panic!() };
-        let told: Vec<Value> = records
+        let reported: Vec<Value> = records
             .iter()
             .filter_map(|record| serde_json::from_slice::<Value>(&record.line).ok())
             .filter_map(|event| event["data"].get("bootMs").cloned())
             .collect();
-        assert_eq!(told, [json!(if was_told { 4 } else { 5 })]);
+        assert_eq!(reported, [json!(if was_reported { 4 } else { 5 })]);
     }
 }
 

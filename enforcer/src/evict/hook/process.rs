@@ -17,11 +17,11 @@ use rustix::{
     time::{ClockId, Timespec},
 };
 
-use super::{HookProgram, HookRun, Hooks, Job, environment::environment, pen::Pen, tail::Tail};
+use super::{HookProgram, HookRun, Hooks, Job, cgroup::HookCgroup, environment::environment, tail::Tail};
 use crate::{
-    evict::turn::now_ns,
+    evict::eviction_loop::now_ns,
     policy::engine::HookEnd,
-    raw::{self, Apart},
+    raw::{self, SpawnArgs},
 };
 
 /// How many killed programs may not have died yet, such as for a disk that does not answer; with more, none is begun.
@@ -36,22 +36,22 @@ const SCORE: &std::ffi::CStr = c"1000";
 
 /// Programs that were killed and have not died, and cgroups that are not empty yet.
 #[derive(Debug, Default)]
-pub(super) struct Undead(Vec<Remains>);
+pub(super) struct KilledPrograms(Vec<Remains>);
 
 #[derive(Debug)]
 struct Remains {
     pidfd: Option<OwnedFd>,
-    pen: Option<Pen>,
+    pen: Option<HookCgroup>,
 }
 
-impl Undead {
+impl KilledPrograms {
     /// Whether there are so many that none is to be added; looks again first.
     pub(super) fn are_many(&mut self) -> bool {
-        self.bury();
+        self.forget();
         self.0.len() >= MOST_UNDEAD
     }
 
-    fn bury(&mut self) {
+    fn forget(&mut self) {
         self.0.retain_mut(|remains| {
             remains.pidfd.take_if(|pidfd| status(pidfd).is_some());
             remains.pen.take_if(|pen| pen.remove());
@@ -65,7 +65,7 @@ impl Undead {
 pub(super) struct Run {
     pid: Pid,
     pidfd: OwnedFd,
-    pen: Option<Pen>,
+    pen: Option<HookCgroup>,
     output: Tail,
     begun_ns: u64,
 }
@@ -75,7 +75,7 @@ impl Run {
         let (reader, writer) = io::pipe()?;
         let output = Tail::new(reader)?;
         let input = File::open("/dev/null")?;
-        let pen = Pen::make()
+        let pen = HookCgroup::make()
             .inspect_err(|error| {
                 tracing::warn!(%error, "preKillHook has no cgroup of its own: what leaves its session lives on");
             })
@@ -89,21 +89,21 @@ impl Run {
             .into_iter()
             .map(|(name, value)| CString::new(format!("{name}={value}")))
             .collect::<Result<_, _>>()?;
-        let (pid, pidfd) = raw::start_apart(&Apart {
+        let (pid, pidfd) = raw::spawn_detached(&SpawnArgs {
             path: &path,
             args: &args,
             environment: &environment,
             input: input.as_fd(),
             // It is closed on our side with this function's end: while we had it, the output would not end.
             output: writer.as_fd(),
-            procs: pen.as_ref().map(Pen::procs),
+            procs: pen.as_ref().map(HookCgroup::procs),
             score: SCORE,
         })?;
         Ok(Self { pid, pidfd, pen, output, begun_ns })
     }
 
     /// Waits until it ends, its time is up, or it is cut.
-    pub(super) fn follow(mut self, job: &Job, hooks: &Hooks, undead: &mut Undead) -> HookRun {
+    pub(super) fn follow(mut self, job: &Job, hooks: &Hooks, undead: &mut KilledPrograms) -> HookRun {
         hooks.follows();
         let forced = loop {
             let left_ns = job.deadline_ns.saturating_sub(now_ns(ClockId::Boottime));
@@ -131,7 +131,7 @@ impl Run {
         let ran_ns = now_ns(ClockId::Boottime).saturating_sub(self.begun_ns);
         let Self { pid: _, pidfd, pen, output, begun_ns: _ } = self;
         undead.0.push(Remains { pidfd: ended.is_none().then_some(pidfd), pen });
-        undead.bury();
+        undead.forget();
         let (output, output_bytes) = output.finish();
         HookRun { end, ran_ns, output, output_bytes }
     }
@@ -139,9 +139,9 @@ impl Run {
     /// Waits for something to happen; whether the program has ended.
     fn wait(&mut self, hooks: &Hooks, left_ns: u64) -> Result<bool, Errno> {
         let timeout = timespec(left_ns);
-        let bell = hooks.bell();
+        let waker = hooks.waker();
         let mut fds =
-            vec![PollFd::new(&self.pidfd, PollFlags::IN), PollFd::from_borrowed_fd(bell, PollFlags::IN)];
+            vec![PollFd::new(&self.pidfd, PollFlags::IN), PollFd::from_borrowed_fd(waker, PollFlags::IN)];
         if let Some(reader) = self.output.reader() {
             fds.push(PollFd::new(reader, PollFlags::IN));
         }

@@ -4,17 +4,17 @@ use rustix::{process::getuid, time::ClockId};
 use ulid::Ulid;
 
 use super::{
-    HookProgram, HookRun, Hooks, Job, Run, Undead, UnsafeProgram, begin, environment::environment,
+    HookProgram, HookRun, Hooks, Job, KilledPrograms, Run, UnsafeProgram, begin, environment::environment,
     program::check, unstarted,
 };
 use crate::{
     evict::{
         candidate::Candidate,
+        eviction_loop::now_ns,
         tests::{
             hook::program,
             node::{MIB, Node, Pod},
         },
-        turn::now_ns,
     },
     policy::{
         engine::{
@@ -60,7 +60,7 @@ fn run(program: &HookProgram, seconds: u64) -> HookRun {
 
 /// Without asking whose it is.
 fn follow(program: &HookProgram, job: &Job, hooks: &Hooks) -> HookRun {
-    let mut undead = Undead::default();
+    let mut undead = KilledPrograms::default();
     match Run::begin(program, job, now_ns(ClockId::Boottime)) {
         Ok(run) => run.follow(job, hooks, &mut undead),
         Err(error) => HookRun::nothing(unstarted(&error)),
@@ -85,7 +85,7 @@ fn its_status_and_the_last_of_its_output_are_known() {
 }
 
 #[test]
-fn what_cannot_be_started_is_told() {
+fn what_cannot_be_started_is_reported() {
     let nothing = HookProgram { path: "/nowhere/at/all".into(), args: Vec::new() };
     assert_eq!(run(&nothing, 60).end, HookEnd::Unstarted(2));
     // No shell takes it for a script.
@@ -109,7 +109,7 @@ fn what_is_gone_or_not_set_or_foreign_is_not_begun() {
     let (_node, job) = job(60);
     let begun = |hook: Option<HookProgram>| {
         let hooks = Hooks::new(hook, None).unwrap();
-        begin(&job, &hooks, &mut Undead::default()).map(|_run| ()).unwrap_err()
+        begin(&job, &hooks, &mut KilledPrograms::default()).map(|_run| ()).unwrap_err()
     };
     let foreign = tempfile::NamedTempFile::new().unwrap();
     let hook = |path: &Path| Some(HookProgram { path: path.to_owned(), args: Vec::new() });
@@ -200,16 +200,16 @@ fn it_inherits_nothing_of_the_daemons() {
 }
 
 #[test]
-fn it_is_told_what_is_decided_and_nothing_else() {
+fn it_is_reported_what_is_decided_and_nothing_else() {
     let (_node, job) = job(60);
-    let told: Vec<_> = environment(job.id, &job.decision, &job.candidate, 2 * SECOND)
+    let reported: Vec<_> = environment(job.id, &job.decision, &job.candidate, 2 * SECOND)
         .into_iter()
         .map(|(name, value)| format!("{name}={value}"))
         .collect();
-    insta::assert_snapshot!(told.join("\n"));
+    insta::assert_snapshot!(reported.join("\n"));
     let ran = run(&program("env", &[]), 60);
     let mut names: Vec<_> = ran.output.lines().filter_map(|line| line.split('=').next()).collect();
-    let mut expected: Vec<_> = told.iter().filter_map(|line| line.split('=').next()).collect();
+    let mut expected: Vec<_> = reported.iter().filter_map(|line| line.split('=').next()).collect();
     names.sort_unstable();
     expected.sort_unstable();
     assert_eq!(names, expected);

@@ -42,10 +42,10 @@ impl Helper {
         });
         let (work, received) = queue(4).unwrap();
         let (sender, outcomes) = mpsc::channel();
-        let (teller, reports) = mpsc::channel();
+        let (reporter, reports) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let answer = |outcome| sender.send(outcome).unwrap();
-            brake::run(&received, book, answer, |report| teller.send(report).unwrap());
+            brake::run(&received, book, answer, |report| reporter.send(report).unwrap());
         });
         Self { node, run_dir, throttled, work: Some(work), outcomes, reports, thread: Some(thread) }
     }
@@ -135,7 +135,7 @@ fn whoever_stops_lets_go() {
 
 /// The file cannot be written once: it is told, and tried again until it can.
 #[test]
-fn what_cannot_be_given_back_at_once_is_told_and_tried_again() {
+fn what_cannot_be_given_back_at_once_is_reported_and_tried_again() {
     let mut helper = Helper::new("max\n");
     helper.hold(1, 90 * MIB);
     let candidate = helper.node.candidate(&Pod::new("a"));
@@ -193,8 +193,8 @@ fn nothing_is_written_that_could_not_be_undone_or_would_let_go() {
     let ours = Helper::new("max\n");
     let candidate = ours.node.candidate(&Pod::new("a"));
     ours.node.write("a", "app/cgroup.procs", &format!("{}\n", std::process::id()));
-    let told = ours.ask(Braking::Hold { brake: 1, candidate, high_bytes: MIB });
-    assert_eq!(refused(told), Some(BrakeRefusal::Forbidden));
+    let reported = ours.ask(Braking::Hold { brake: 1, candidate, high_bytes: MIB });
+    assert_eq!(refused(reported), Some(BrakeRefusal::Forbidden));
 
     let unwritten = Helper::with_book(false);
     unwritten.node.add(&Pod::new("a"), 100 * MIB);

@@ -4,15 +4,15 @@ use std::{sync::Arc, thread, time::Duration};
 use serde_json::{Value, json};
 
 use super::node::{MIB, Node, Pod};
-use crate::evict::{ByHand, Ending, Operator};
+use crate::evict::{Ending, ManualEviction, Operator};
 
-fn by_hand(node: &Node, pod: &Pod, grace: Duration) -> ByHand {
+fn by_hand(node: &Node, pod: &Pod, grace: Duration) -> ManualEviction {
     let operator = Operator { uid: 7, pid: 8, reason: String::from("it hangs") };
-    ByHand::new(Arc::new(node.open(pod).unwrap()), operator, grace)
+    ManualEviction::new(Arc::new(node.open(pod).unwrap()), operator, grace)
 }
 
 /// What was told, in short.
-fn told(events: &[crate::journal::Event]) -> Vec<(&'static str, Value)> {
+fn reported(events: &[crate::journal::Event]) -> Vec<(&'static str, Value)> {
     let short = |event: &crate::journal::Event| {
         let data = &event.data;
         let said =
@@ -23,7 +23,7 @@ fn told(events: &[crate::journal::Event]) -> Vec<(&'static str, Value)> {
 }
 
 #[test]
-fn each_step_is_told_with_who_ordered_it_and_why() {
+fn each_step_is_reported_with_who_ordered_it_and_why() {
     let (node, pod) = (Node::new(0), Pod::new("a"));
     node.add(&pod, 3 * MIB);
     let by_hand = by_hand(&node, &pod, Duration::from_millis(50));
@@ -44,7 +44,7 @@ fn each_step_is_told_with_who_ordered_it_and_why() {
     });
     assert_eq!(ending.unwrap(), Ending::OnKill);
     assert_eq!(
-        told(&events),
+        reported(&events),
         [
             ("eviction.signalled", json!("SIGTERM")),
             ("eviction.signalled", json!("SIGKILL")),
@@ -67,8 +67,8 @@ fn whoever_holds_the_daemon_is_not_signalled() {
     node.write("a", "cgroup.procs", &format!("{}\n", std::process::id()));
     let mut events = Vec::new();
     by_hand.carry_out(|| None, |event| events.push(event)).unwrap_err();
-    assert_eq!(told(&events), [("eviction.failed", json!("refused"))]);
+    assert_eq!(reported(&events), [("eviction.failed", json!("refused"))]);
     assert!(events[0].data["message"].as_str().unwrap().contains("this daemon"));
     assert!(!node.killed("a"));
-    assert_eq!(told(&[by_hand.unrecorded()]), [("eviction.failed", json!("unrecorded"))]);
+    assert_eq!(reported(&[by_hand.unrecorded()]), [("eviction.failed", json!("unrecorded"))]);
 }

@@ -5,9 +5,9 @@ use ulid::Ulid;
 
 use super::node::{MIB, Node, Pod, guard};
 use crate::{
-    evict::{Blindness, Candidate, Report, Teller},
+    evict::{Blindness, Candidate, EventBuilder, Report},
     journal::{Event, EventType, Journal},
-    metrics::{Gauges, expose},
+    metrics::{Counts, Gauges, expose},
     model::{CgroupId, Quantity, ResourceName},
     policy::{
         CgroupPlan, ContainerPlan,
@@ -51,8 +51,8 @@ pub(super) fn candidates() -> (Node, Arc<[Arc<Candidate>]>) {
     (node, members)
 }
 
-fn teller() -> Teller {
-    Teller::new("sha256:0123".into())
+fn events() -> EventBuilder {
+    EventBuilder::new("sha256:0123".into())
 }
 
 /// A decision against the second of the candidates.
@@ -91,11 +91,11 @@ fn decided_by(members: Arc<[Arc<Candidate>]>, readings: &[(u64, &[Reading])]) ->
 #[test]
 fn decided_carries_the_whole_decision() {
     let (_node, members) = candidates();
-    insta::assert_snapshot!(show(&teller().event(&decided(members)).unwrap()));
+    insta::assert_snapshot!(show(&events().event(&decided(members)).unwrap()));
 }
 
 #[test]
-fn an_old_reading_that_stands_in_for_one_that_failed_is_told_as_such() {
+fn an_old_reading_that_stands_in_for_one_that_failed_is_reported_as_such() {
     let (_node, members) = candidates();
     let using = |mib| {
         let (current_bytes, working_set_bytes) = (mib * MIB, mib * MIB);
@@ -103,8 +103,9 @@ fn an_old_reading_that_stands_in_for_one_that_failed_is_told_as_such() {
     };
     let all = [using(50), using(1250), using(80)];
     let one_failed = [using(50), Reading::Missing, using(90)];
-    let told = teller().event(&decided_by(members, &[(100 * MS, &all), (3_100 * MS, &one_failed)])).unwrap();
-    let ranking = told.data["ranking"].as_array().unwrap();
+    let reported =
+        events().event(&decided_by(members, &[(100 * MS, &all), (3_100 * MS, &one_failed)])).unwrap();
+    let ranking = reported.data["ranking"].as_array().unwrap();
     let shown = |ranked: &Value| {
         (ranked["name"].clone(), ranked["usageBytes"].clone(), ranked.get("readAgoMs").cloned())
     };
@@ -136,15 +137,15 @@ fn of_several_containers_those_are_blamed_that_use_more_than_they_request() {
     let requested = [("app", requests.clone()), ("side", requests), ("idle", BTreeMap::new())];
     plan.requested.containers = requested.map(|(name, list)| (name.to_owned(), list)).into();
     let candidate = Arc::new(Candidate::open(&node.root(), &guard(), &plan).unwrap());
-    let told = teller().event(&decided(vec![candidate].into())).unwrap().data;
+    let reported = events().event(&decided(vec![candidate].into())).unwrap().data;
     let blamed = "available: 199Mi. Container app was using 900Mi, request is 300Mi, has larger consumption of memory. ";
-    assert!(told["message"].as_str().unwrap().ends_with(blamed), "{told:#}");
-    assert_eq!(told["annotations"]["offending_containers"], "app");
-    assert_eq!(told["annotations"]["offending_containers_usage"], "900Mi");
+    assert!(reported["message"].as_str().unwrap().ends_with(blamed), "{reported:#}");
+    assert_eq!(reported["annotations"]["offending_containers"], "app");
+    assert_eq!(reported["annotations"]["offending_containers_usage"], "900Mi");
 }
 
 #[test]
-fn a_decision_is_told_with_the_pressure_at_that_moment() {
+fn a_decision_is_reported_with_the_pressure_at_that_moment() {
     let (_node, members) = candidates();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("memory");
@@ -153,18 +154,20 @@ fn a_decision_is_told_with_the_pressure_at_that_moment() {
         "some avg10=12.50 avg60=0.00 avg300=0.00 total=9\nfull avg10=3.25 avg60=0.00 avg300=0.00 total=4\n",
     )
     .unwrap();
-    let told = teller().with_pressure(&file).event(&decided(Arc::clone(&members))).unwrap();
-    assert_eq!(told.data["pressure"], json!({"someAvg10Percent": 12.5, "fullAvg10Percent": 3.25}));
+    let reported = events().with_pressure(&file).event(&decided(Arc::clone(&members))).unwrap();
+    assert_eq!(reported.data["pressure"], json!({"someAvg10Percent": 12.5, "fullAvg10Percent": 3.25}));
     // A kernel without it is no reason to tell nothing.
-    let told = teller().with_pressure(&dir.path().join("none")).event(&decided(members)).unwrap();
-    assert_eq!(told.data.get("pressure"), None);
+    let reported = events().with_pressure(&dir.path().join("none")).event(&decided(members)).unwrap();
+    assert_eq!(reported.data.get("pressure"), None);
 }
 
 /// The metrics count what events tell, by keys that both know.
 #[test]
-fn what_is_told_is_what_the_metrics_count() {
+fn what_is_reported_is_what_the_metrics_count() {
     let (_node, members) = candidates();
-    let (candidate, journal) = (Arc::clone(&members[1]), Journal::new("n", "b"));
+    let counts = Counts::default();
+    let journal = Journal::new("n", "b").observed_by(Arc::new(counts.clone()));
+    let candidate = Arc::clone(&members[1]);
     let decided = decided(members);
     let Report::Decided { id, .. } = decided else { panic!() };
     let (signal, cgroup) = (Signal::MemoryAvailable, candidate.facts().cgroup);
@@ -176,7 +179,7 @@ fn what_is_told_is_what_the_metrics_count() {
         freed_bytes: Some(1250 * MIB),
     };
     let failure = failure(cgroup, FailureReason::StillPopulated);
-    let mut teller = teller();
+    let mut events = events();
     for report in [
         decided,
         Report::Signalled {
@@ -192,9 +195,9 @@ fn what_is_told_is_what_the_metrics_count() {
         Report::Failed { id, signal, candidate, failure },
         Report::Suppressed { now_ns: MS, signal, reason: Suppression::NoCandidate },
     ] {
-        journal.append(teller.event(&report).unwrap());
+        journal.append(events.event(&report).unwrap());
     }
-    let page = expose(journal.counts(), Gauges::default()).unwrap();
+    let page = expose(&counts, Gauges::default()).unwrap();
     for row in [
         r#"enforcer_evictions_total{signal="memory.available",qos="BestEffort",namespace="default",method="sigkill",outcome="completed"} 1"#,
         r#"enforcer_evictions_total{signal="memory.available",qos="unknown",namespace="default",method="unknown",outcome="failed"} 1"#,
@@ -334,22 +337,22 @@ fn the_course_of_an_eviction() {
         Report::Blind(Signal::PidAvailable, Blindness::Level(Missing::Failed(12))),
         Report::Sighted(Signal::PidAvailable),
     ];
-    let told: Vec<_> = reports.iter().map(|report| show(&teller().event(report).unwrap())).collect();
-    insta::assert_snapshot!(told.join("\n\n"));
+    let reported: Vec<_> = reports.iter().map(|report| show(&events().event(report).unwrap())).collect();
+    insta::assert_snapshot!(reported.join("\n\n"));
 }
 
 #[test]
-fn what_is_not_armed_is_told_when_it_changes() {
-    let mut teller = teller();
+fn what_is_not_armed_is_reported_when_it_changes() {
+    let mut events = events();
     let threshold = |mib| Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(mib * MIB));
     let soft = Threshold { grace_period_ms: 1, ..threshold(1_900) };
-    let mut told = |unarmed: &[Threshold]| {
+    let mut reported = |unarmed: &[Threshold]| {
         let report = Report::Arming { armed: followed(&[threshold(100)]), unarmed: followed(unarmed) };
-        teller.event(&report).map(|event| (event.kind, event.data["thresholds"].clone()))
+        events.event(&report).map(|event| (event.kind, event.data["thresholds"].clone()))
     };
-    assert_eq!(told(&[]), None, "all are");
+    assert_eq!(reported(&[]), None, "all are");
     let entered = Some((EventType::DegradedEntered, json!(["memory.available<1900Mi (soft)"])));
-    assert_eq!(told(&[soft]), entered);
-    assert_eq!(told(&[soft]), None);
-    assert_eq!(told(&[]), Some((EventType::DegradedLeft, json!([]))));
+    assert_eq!(reported(&[soft]), entered);
+    assert_eq!(reported(&[soft]), None);
+    assert_eq!(reported(&[]), Some((EventType::DegradedLeft, json!([]))));
 }

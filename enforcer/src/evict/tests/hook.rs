@@ -66,14 +66,14 @@ fn the_kill_does_not_wait_longer_than_it_may() {
     let node = Node::new(199 * MIB);
     let (reflex, reports) = start(&node, Mode::Enforce, program("sleep", &["1000"]), SECOND / 5);
     decided(&reports);
-    let told = [next(&reports), next(&reports)];
-    assert!(told.iter().any(|report| matches!(report, Report::Signalled { .. })), "{told:?}");
-    let end = told.iter().find_map(|report| match report {
+    let reported = [next(&reports), next(&reports)];
+    assert!(reported.iter().any(|report| matches!(report, Report::Signalled { .. })), "{reported:?}");
+    let end = reported.iter().find_map(|report| match report {
         Report::Hooked { ran, .. } => Some(ran.end),
         _ => None,
     });
     // Whoever of the two was first.
-    assert!(matches!(end, Some(HookEnd::TimedOut | HookEnd::Cut)), "{told:?}");
+    assert!(matches!(end, Some(HookEnd::TimedOut | HookEnd::Cut)), "{reported:?}");
     assert!(node.killed("hog"));
     reflex.stop();
 }

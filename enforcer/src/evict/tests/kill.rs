@@ -10,8 +10,8 @@ use super::node::{MIB, Node, Pod, guard};
 use crate::{
     evict::{
         Candidate, Report, executor,
-        lent::Loan,
         queue::queue,
+        raised_limits::RaisedLimits,
         reap::{self, Work},
         stat,
     },
@@ -95,7 +95,7 @@ fn beside_a_kubelet_only_the_targets_are_killed() {
 
 /// A limit that was raised for the death of one that adopted a cgroup: the kernel takes it back no more.
 #[test]
-fn a_limit_that_cannot_be_put_back_is_told() {
+fn a_limit_that_cannot_be_put_back_is_reported() {
     let node = Node::new(0);
     let pod = Pod::new("a");
     node.add(&pod, MIB);
@@ -105,12 +105,12 @@ fn a_limit_that_cannot_be_put_back_is_told() {
     let file = rustix::fs::memfd_create("limit", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
     rustix::io::write(&file, b"20000 100000\n").unwrap();
     brake.fd = file.try_clone().unwrap();
-    let (loan, failed) = Loan::raise(&Arc::new(candidate), None);
+    let (loan, failed) = RaisedLimits::raise(&Arc::new(candidate), None);
     assert_eq!(failed, 0);
     rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE).unwrap();
     let (work, received) = queue(1).unwrap();
-    let (teller, reports) = mpsc::channel();
-    let thread = std::thread::spawn(move || reap::run(&received, |report| drop(teller.send(report))));
+    let (sender, reports) = mpsc::channel();
+    let thread = std::thread::spawn(move || reap::run(&received, |report| drop(sender.send(report))));
     assert!(work.offer(Work::GiveBack(loan.unwrap())).is_ok());
     let Report::Stuck(stuck) = reports.recv_timeout(Duration::from_secs(10)).unwrap() else { panic!() };
     assert_eq!(stuck.value, "20000 100000");

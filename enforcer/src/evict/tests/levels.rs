@@ -11,7 +11,7 @@ use crate::{
     evict::{Blindness, Reflex, ReflexConfig, Report, levels::Levels, stat},
     model::CgroupPath,
     policy::{
-        engine::{Engine, EngineSettings, Input, Level, Mode, NodeSample, Resource, Standing, followed},
+        engine::{Engine, EngineSettings, Input, Level, Mode, NodeSample, RankKey, Resource, followed},
         threshold::{Signal, Threshold, ThresholdValue},
     },
     sense::{
@@ -69,8 +69,8 @@ fn for_process_ids_the_pod_with_the_most_of_them_goes_whatever_memory_it_uses() 
         .ranking
         .iter()
         .map(|ranked| match ranked.standing {
-            Standing::Pids(standing) => standing.process_count,
-            Standing::Memory(_) => None,
+            RankKey::Pids(standing) => standing.process_count,
+            RankKey::Memory(_) => None,
         })
         .collect();
     assert_eq!(counts, [Some(8_900), Some(1)]);
@@ -85,8 +85,8 @@ fn for_process_ids_the_pod_with_the_most_of_them_goes_whatever_memory_it_uses() 
     node.write("bomb", "memory.current", "0\n");
     node.write("bomb", "pids.current", "0\n");
     assert!(matches!(next(&reports), Report::Completed { .. }));
-    let told = next(&reports);
-    assert!(matches!(told, Report::Cleared { .. }), "{told:?}");
+    let reported = next(&reports);
+    assert!(matches!(reported, Report::Cleared { .. }), "{reported:?}");
     assert!(!node.killed("large"));
 }
 
@@ -115,15 +115,15 @@ fn a_full_share_of_the_pods_costs_a_pod_though_the_node_has_memory() {
 }
 
 #[test]
-fn what_cannot_be_counted_is_told_once_and_costs_nobody() {
+fn what_cannot_be_counted_is_reported_once_and_costs_nobody() {
     let node = Node::new(1024 * MIB);
     let hog = Pod::new("hog");
     node.add(&hog, 600 * MIB);
     let (_reflex, reports) = start(&node, &[(Signal::PidAvailable, 1_000)], &[&hog]);
-    let told = next(&reports);
+    let reported = next(&reports);
     assert!(
-        matches!(told, Report::Blind(Signal::PidAvailable, Blindness::Level(Missing::Absent))),
-        "{told:?}"
+        matches!(reported, Report::Blind(Signal::PidAvailable, Blindness::Level(Missing::Absent))),
+        "{reported:?}"
     );
     nothing_more(&reports);
     assert!(!node.killed("hog"));

@@ -22,7 +22,7 @@ impl Listener for Notes {
         self.0.send(("seen", kind(report))).unwrap();
     }
 
-    fn tell(&mut self, report: Report) -> bool {
+    fn emit(&mut self, report: Report) -> bool {
         self.0.send(("told", kind(&report))).unwrap();
         true
     }
@@ -66,7 +66,7 @@ fn noted(held_back: Duration, reports: Vec<Report>, between: usize) -> Vec<(&'st
 }
 
 #[test]
-fn what_goes_with_a_kill_is_seen_at_once_and_told_with_what_cannot_wait() {
+fn what_goes_with_a_kill_is_seen_at_once_and_reported_with_what_cannot_wait() {
     let (_node, members) = candidates();
     let reports = vec![
         crossed(true),
@@ -81,14 +81,14 @@ fn what_goes_with_a_kill_is_seen_at_once_and_told_with_what_cannot_wait() {
 }
 
 #[test]
-fn what_waits_is_told_when_its_time_has_come() {
+fn what_waits_is_reported_when_its_time_has_come() {
     // The last is sent when the one before has been told.
     let noted = noted(Duration::from_millis(1), vec![crossed(true), crossed(true)], 2);
     assert_eq!(noted, [("seen", "crossed"), ("told", "crossed")].repeat(2));
 }
 
 #[test]
-fn what_waits_is_told_at_the_end_and_when_it_is_too_much() {
+fn what_waits_is_reported_at_the_end_and_when_it_is_too_much() {
     let noted = noted(Duration::from_hours(1), (0..40).map(|_| crossed(true)).collect(), 66);
     // 33 were told together, while 7 still wait.
     assert_eq!(noted[33..66], [("told", "crossed"); 33]);

@@ -1,4 +1,4 @@
-//! A soft eviction whose teller stands still: what it waits for is a disk, and that may be what the shortage stalls.
+//! A soft eviction whose report thread stands still: what it waits for is a disk, and that may be what the shortage stalls.
 
 use std::{
     sync::mpsc,
@@ -30,7 +30,7 @@ fn config(node: &Node) -> ReflexConfig {
     ReflexConfig { settings, ..super::whole::config(node, Mode::Enforce) }
 }
 
-/// Starts a reflex whose teller stops at the first report that `which` names, until the sender is dropped.
+/// Starts a reflex whose report thread stops at the first report that `which` names, until the sender is dropped.
 fn stalling(node: &Node, which: fn(&Report) -> bool) -> (Reflex, mpsc::Sender<()>, mpsc::Receiver<()>) {
     let (release, wait) = mpsc::channel::<()>();
     let (stopped, is_stopped) = mpsc::channel();
@@ -58,7 +58,7 @@ fn until(mut holds: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_hard_threshold_does_not_wait_for_the_teller() {
+fn a_hard_threshold_does_not_wait_for_the_report_thread() {
     let node = Node::new(1024 * MIB);
     let hog = Pod::new("hog");
     node.add(&hog, 600 * MIB);

@@ -15,7 +15,10 @@ use rustix::time::ClockId;
 
 use super::node::{MIB, Node, Pod, guard};
 use crate::{
-    evict::{Candidate, Pledges, Reflex, ReflexConfig, Report, Scheduling, Teller, turn::now_ns},
+    evict::{
+        Candidate, EventBuilder, EvictionIntents, Reflex, ReflexConfig, Report, Scheduling,
+        eviction_loop::now_ns,
+    },
     journal::{Intent, Intents},
     policy::{
         PodPlan,
@@ -45,7 +48,7 @@ pub(super) fn config(node: &Node, mode: Mode) -> ReflexConfig {
         armed: Vec::new(),
         cpus: 2,
         hook: None,
-        alarm: None,
+        fill_waker: None,
     };
     let armed = config.settings.thresholds.iter().copied().collect();
     ReflexConfig { armed, ..config }
@@ -136,17 +139,18 @@ fn a_dry_run_decides_and_touches_nothing() {
     let hog = Pod::new("hog");
     node.add(&hog, 600 * MIB);
     let (reflex, reports) = start(&node, Mode::DryRun, &[&hog]);
-    let told: Vec<_> = std::iter::from_fn(|| reports.recv_timeout(Duration::from_millis(300)).ok()).collect();
-    assert!(matches!(told.first(), Some(Report::Crossed { .. })));
-    let decided: Vec<_> = told
+    let reported: Vec<_> =
+        std::iter::from_fn(|| reports.recv_timeout(Duration::from_millis(300)).ok()).collect();
+    assert!(matches!(reported.first(), Some(Report::Crossed { .. })));
+    let decided: Vec<_> = reported
         .iter()
         .filter_map(|report| match report {
             Report::Decided { decision, .. } => Some(decision),
             _ => None,
         })
         .collect();
-    assert!(matches!(decided[..], [decision] if decision.dry_run), "{told:?}");
-    assert!(!told.iter().any(|report| matches!(report, Report::Signalled { .. })));
+    assert!(matches!(decided[..], [decision] if decision.dry_run), "{reported:?}");
+    assert!(!reported.iter().any(|report| matches!(report, Report::Signalled { .. })));
     assert!(!node.killed("hog"));
     assert_eq!(node.read("hog", "cpu.max"), "20000 100000");
     // A mode that is configured later holds at once.
@@ -190,8 +194,8 @@ fn a_candidate_that_is_empty_is_left_out_and_the_next_one_taken_in_either_mode()
         let (_reflex, reports) = start(&node, mode, &[&first, &second]);
         node.set_available(MIB);
         assert!(matches!(next(&reports), Report::Crossed { .. }));
-        let told = next_but_suppressed(&reports);
-        let Report::Decided { decision, members, .. } = told else { panic!("not decided: {told:?}") };
+        let reported = next_but_suppressed(&reports);
+        let Report::Decided { decision, members, .. } = reported else { panic!("not decided: {reported:?}") };
         assert_eq!(members[decision.index].identity().pod.name, "second", "{mode}");
         let excluded: Vec<_> = decision.excluded.iter().map(|one| one.reason).collect();
         assert_eq!(excluded, [Exclusion::Empty]);
@@ -228,7 +232,7 @@ fn a_set_that_is_exchanged_keeps_the_victim() {
 }
 
 #[test]
-fn a_node_that_cannot_be_read_is_told_once_and_decides_nothing() {
+fn a_node_that_cannot_be_read_is_reported_once_and_decides_nothing() {
     let node = Node::new(1024 * MIB);
     let hog = Pod::new("hog");
     node.add(&hog, 600 * MIB);
@@ -250,9 +254,9 @@ impl EdgeSource for Storm {
         self.0.as_fd()
     }
 
-    fn drain(&mut self, _ready: Readiness, tell: &mut dyn FnMut(Edge)) -> SourceState {
+    fn drain(&mut self, _ready: Readiness, emit: &mut dyn FnMut(Edge)) -> SourceState {
         std::thread::sleep(Duration::from_micros(200));
-        tell(Edge { kind: EdgeKind::KswapdWoken, onset_ns: None });
+        emit(Edge { kind: EdgeKind::KswapdWoken, onset_ns: None });
         SourceState::Live
     }
 }
@@ -274,22 +278,22 @@ fn edges_far_from_the_threshold_are_taken_together() {
 
 /// Tells one edge for each time that it is rung, and is gone when it is rung a hundred at once.
 struct Rung {
-    bell: Arc<OwnedFd>,
+    waker: Arc<OwnedFd>,
     _alive: Arc<()>,
 }
 
 impl EdgeSource for Rung {
     fn fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.waker.as_fd()
     }
 
-    fn drain(&mut self, _ready: Readiness, tell: &mut dyn FnMut(Edge)) -> SourceState {
+    fn drain(&mut self, _ready: Readiness, emit: &mut dyn FnMut(Edge)) -> SourceState {
         let mut count = [0_u8; 8];
-        rustix::io::read(&self.bell, &mut count).unwrap();
+        rustix::io::read(&self.waker, &mut count).unwrap();
         if u64::from_ne_bytes(count) >= 100 {
             return SourceState::Gone;
         }
-        tell(Edge { kind: EdgeKind::MemoryHigh, onset_ns: None });
+        emit(Edge { kind: EdgeKind::MemoryHigh, onset_ns: None });
         SourceState::Live
     }
 }
@@ -307,15 +311,15 @@ fn sources_come_and_go_while_it_runs() {
     };
     // More of them, one after the other, than there are places.
     for round in 1..=20 {
-        let bell = Arc::new(rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap());
+        let waker = Arc::new(rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap());
         let alive = Arc::new(());
-        let rung = Rung { bell: Arc::clone(&bell), _alive: Arc::clone(&alive) };
+        let rung = Rung { waker: Arc::clone(&waker), _alive: Arc::clone(&alive) };
         reflex.add_edges(Box::new(rung));
         until("taken", &|| reflex.stats().sources == 1);
-        rustix::io::write(&*bell, &1_u64.to_ne_bytes()).unwrap();
+        rustix::io::write(&*waker, &1_u64.to_ne_bytes()).unwrap();
         let of = || reflex.stats().wakes.of(EdgeKind::MemoryHigh);
         until("rung", &|| of().edges == round && of().awake_to_looked.count() == round);
-        rustix::io::write(&*bell, &100_u64.to_ne_bytes()).unwrap();
+        rustix::io::write(&*waker, &100_u64.to_ne_bytes()).unwrap();
         until("closed", &|| Arc::strong_count(&alive) == 1 && reflex.stats().sources == 0);
     }
     assert_eq!((reflex.stats().edges, reflex.stats().sources_refused), (20, 0));
@@ -329,16 +333,16 @@ fn a_source_that_finds_no_place_waits_for_one() {
     let bells: Vec<_> = (0..9)
         .map(|_| Arc::new(rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap()))
         .collect();
-    for bell in &bells {
-        reflex.add_edges(Box::new(Rung { bell: Arc::clone(bell), _alive: Arc::new(()) }));
+    for waker in &bells {
+        reflex.add_edges(Box::new(Rung { waker: Arc::clone(waker), _alive: Arc::new(()) }));
     }
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(reflex.stats().sources, 8);
-    for bell in &bells {
-        rustix::io::write(&**bell, &100_u64.to_ne_bytes()).unwrap();
+    for waker in &bells {
+        rustix::io::write(&**waker, &100_u64.to_ne_bytes()).unwrap();
     }
     let begin = Instant::now();
-    while reflex.stats().sources != 0 || bells.iter().any(|bell| Arc::strong_count(bell) > 1) {
+    while reflex.stats().sources != 0 || bells.iter().any(|waker| Arc::strong_count(waker) > 1) {
         assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", reflex.stats());
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -360,13 +364,16 @@ fn its_reports_make_the_events_of_an_eviction() {
     node.add(&hog, 600 * MIB);
     let (_reflex, reports) = start(&node, Mode::Enforce, &[&hog]);
     node.set_available(MIB);
-    let mut teller = Teller::new("hash".into());
-    let mut told = || teller.event(&next_but_suppressed(&reports)).unwrap().kind.short();
-    assert_eq!([told(), told(), told()], ["threshold.crossed", "eviction.decided", "eviction.signalled"]);
+    let mut events = EventBuilder::new("hash".into());
+    let mut reported = || events.event(&next_but_suppressed(&reports)).unwrap().kind.short();
+    assert_eq!(
+        [reported(), reported(), reported()],
+        ["threshold.crossed", "eviction.decided", "eviction.signalled"]
+    );
     node.set_available(1024 * MIB);
     node.write("hog", "memory.current", "0\n");
     node.write("hog", "cgroup.events", "populated 0\n");
-    assert_eq!([told(), told()], ["eviction.completed", "pressure.cleared"]);
+    assert_eq!([reported(), reported()], ["eviction.completed", "pressure.cleared"]);
 }
 
 /// An adopted cgroup is another's, and goes on after the pod in it.
@@ -384,12 +391,12 @@ fn lent(dies: bool) {
     // Whose line is as long whatever is written over its beginning.
     node.write("lent", "memory.high", "1073741824");
     let run_dir = tempfile::tempdir().unwrap();
-    let intents = || Intents::open_lasting(run_dir.path(), "b").unwrap();
-    let pledges = Pledges::new(intents().reflex, Arc::new(AtomicU64::new(0)));
+    let opened = || Intents::open_lasting(run_dir.path(), "b").unwrap();
+    let intents = EvictionIntents::new(opened().reflex, Arc::new(AtomicU64::new(0)));
     let (sender, reports) = mpsc::channel();
     let forward = move |report| sender.send(report).is_ok();
     let reflex =
-        Reflex::spawn(&config(&node, Mode::Enforce), Some(pledges), Vec::new(), None, forward).unwrap();
+        Reflex::spawn(&config(&node, Mode::Enforce), Some(intents), Vec::new(), None, forward).unwrap();
     let adopted = PodPlan { adopted: true, ..pod.plan() };
     reflex.set_candidates(vec![Arc::new(Candidate::open(&node.root(), &guard(), &adopted).unwrap())]);
     node.set_available(199 * MIB);
@@ -427,7 +434,7 @@ fn lent(dies: bool) {
     }
     reflex.stop();
     assert_eq!(node.read("lent", "cpu.max"), "20000 100000");
-    assert!(!intents().left.iter().any(|intent| matches!(intent, Intent::Knob { .. })));
+    assert!(!opened().left.iter().any(|intent| matches!(intent, Intent::Knob { .. })));
 }
 
 /// What another process would find on the intent page, without taking it away.
@@ -445,7 +452,8 @@ fn left(run_dir: &Path) -> Vec<String> {
 
 /// A reflex that writes evictions down in that folder.
 fn start_pledged(node: &Node, run_dir: &Path, recorded: &Arc<AtomicU64>) -> (Reflex, mpsc::Receiver<Report>) {
-    let pledges = Pledges::new(Intents::open_lasting(run_dir, "b").unwrap().reflex, Arc::clone(recorded));
+    let intents =
+        EvictionIntents::new(Intents::open_lasting(run_dir, "b").unwrap().reflex, Arc::clone(recorded));
     let (sender, reports) = mpsc::channel();
     let forward = move |report| {
         if !matches!(report, Report::Conditions(_)) {
@@ -454,7 +462,7 @@ fn start_pledged(node: &Node, run_dir: &Path, recorded: &Arc<AtomicU64>) -> (Ref
         true
     };
     let config = config(node, Mode::Enforce);
-    (Reflex::spawn(&config, Some(pledges), Vec::new(), None, forward).unwrap(), reports)
+    (Reflex::spawn(&config, Some(intents), Vec::new(), None, forward).unwrap(), reports)
 }
 
 fn signalled(reports: &mpsc::Receiver<Report>) -> (u64, String) {

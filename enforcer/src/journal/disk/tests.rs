@@ -148,7 +148,7 @@ fn what_stands_behind_a_hole_in_the_tail_is_not_taken_over() {
 
 /// While the disk took nothing readers saw what the tail had no room for: a kill costs it, and nothing takes its place.
 #[test]
-fn what_readers_saw_and_a_kill_took_is_told_as_a_gap() {
+fn what_readers_saw_and_a_kill_took_is_reported_as_a_gap() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, _) = open(dir.path());
     journal.append(event(1));

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_that_is_too_long_is_told_instead() {
+    fn a_payload_that_is_too_long_is_reported_instead() {
         let long = json!({"a": "x".repeat(MAX_PAYLOAD_BYTES)});
         let text = payload(&long);
         assert!(text.contains("leftOutBytes") && text.len() < 200, "{text}");

@@ -125,7 +125,7 @@ impl Store {
             next,
             readable_end,
             lost: 0,
-            told_lost: Vec::new(),
+            reported_lost: Vec::new(),
             unrepaired,
             unreadable,
             takes_tail,

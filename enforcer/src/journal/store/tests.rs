@@ -286,9 +286,9 @@ fn a_damaged_end_begins_another_epoch_behind_all_that_was_there() {
         let (mut store, recovered) = reopen(dir.path(), epoch);
         assert_ne!(store.epoch(), epoch, "{damage}");
         assert!(!recovered.after_power_cut);
-        let told =
+        let reported =
             recovered.set_aside.len() + usize::try_from(recovered.damaged + recovered.reindexed).unwrap();
-        assert!(told > 0 || damage == "index", "{damage}: {recovered:?}");
+        assert!(reported > 0 || damage == "index", "{damage}: {recovered:?}");
         if matches!(damage, "data" | "index" | "newer") {
             assert_eq!(store.next(), 11, "{damage}");
         }
@@ -367,7 +367,7 @@ fn a_hole_in_a_batch_begins_another_segment() {
     let dir = tempfile::tempdir().unwrap();
     let (mut store, _) = open(dir.path(), BOOT);
     store.skip_to(5);
-    store.set_told_lost(vec![3..5, 6..7, 20..22]);
+    store.set_reported_lost(vec![3..5, 6..7, 20..22]);
     let records = [5, 8, 9].map(record);
     let written = store.append(&records).unwrap().unwrap();
     assert_eq!((written.newest, store.next()), (5, 6), "what is behind the hole is for another call");

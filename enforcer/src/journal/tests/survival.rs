@@ -376,12 +376,12 @@ fn a_sync_that_fails_makes_nothing_durable() {
 }
 
 #[test]
-fn a_disk_that_is_full_at_times_costs_only_what_is_told() {
+fn a_disk_that_is_full_at_times_costs_only_what_is_reported() {
     live_all(Weather::Full, &[]);
 }
 
 #[test]
-fn a_disk_that_stays_full_over_restarts_costs_only_what_is_told() {
+fn a_disk_that_stays_full_over_restarts_costs_only_what_is_reported() {
     // Those two were killed while a start took over what the one before it had left.
     live_all(Weather::StaysFull, &[4_264, 5_092]);
 }

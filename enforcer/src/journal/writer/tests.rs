@@ -85,7 +85,7 @@ impl Rig {
 }
 
 #[test]
-fn a_full_disk_is_told_and_nothing_is_lost_while_memory_holds_it() {
+fn a_full_disk_is_reported_and_nothing_is_lost_while_memory_holds_it() {
     let mut rig = Rig::new();
     rig.append(EventType::PodAdded, 0);
     rig.write();
@@ -99,15 +99,18 @@ fn a_full_disk_is_told_and_nothing_is_lost_while_memory_holds_it() {
         assert_eq!(lines.len(), 3, "{lines:?}");
         assert!(lines[0].contains("takes nothing") && lines[0].contains("kept in memory"), "{lines:?}");
     }
-    let told = rig.read();
-    assert!(told.contains(&(signalled, Some(EventType::EvictionSignalled))), "readers have it: {told:?}");
-    assert!(told.iter().any(|(_, kind)| *kind == Some(EventType::DegradedEntered)));
+    let reported = rig.read();
+    assert!(
+        reported.contains(&(signalled, Some(EventType::EvictionSignalled))),
+        "readers have it: {reported:?}"
+    );
+    assert!(reported.iter().any(|(_, kind)| *kind == Some(EventType::DegradedEntered)));
     rig.state.set_full(false);
     rig.write();
     rig.write();
-    let told = rig.read();
-    assert_eq!(told.last().unwrap().1, Some(EventType::DegradedLeft));
-    assert!(told.iter().zip(1..).all(|((sequence, kind), place)| *sequence == place && kind.is_some()));
+    let reported = rig.read();
+    assert_eq!(reported.last().unwrap().1, Some(EventType::DegradedLeft));
+    assert!(reported.iter().zip(1..).all(|((sequence, kind), place)| *sequence == place && kind.is_some()));
     rig.append(EventType::EvictionSignalled, 0);
     rig.write();
     assert_eq!(rig.kmsg.lock().unwrap().len(), 3, "the disk works again");
@@ -142,11 +145,13 @@ fn what_is_too_much_for_memory_is_a_gap_and_never_another_event() {
         }
         rig.write();
         rig.write();
-        let told = rig.read();
+        let reported = rig.read();
         assert_eq!(rig.journal.resume(&cursor), Ok(newest), "a reader at the end misses nothing");
         assert_eq!(rig.journal.resume(&middle), Ok(5));
-        assert!(told.iter().any(|(_, kind)| kind.is_none()), "{told:?}");
-        for (sequence, kind) in told.iter().filter(|(sequence, kind)| *sequence <= newest && kind.is_some()) {
+        assert!(reported.iter().any(|(_, kind)| kind.is_none()), "{reported:?}");
+        for (sequence, kind) in
+            reported.iter().filter(|(sequence, kind)| *sequence <= newest && kind.is_some())
+        {
             let before = seen.iter().find(|(seen, _)| seen == sequence);
             assert!(before.is_none_or(|(_, before)| before == kind), "{sequence}");
         }
@@ -156,7 +161,7 @@ fn what_is_too_much_for_memory_is_a_gap_and_never_another_event() {
                 .reader(Some(newest), Filter { kinds: vec![EventType::DegradedLeft], ..Filter::default() });
             let Some(Batch::Records(left)) = reader.read() else { panic!() };
             let event: serde_json::Value = serde_json::from_slice(&left[0].line).unwrap();
-            let gaps: Vec<_> = told.windows(2).filter(|pair| pair[1].1.is_none()).collect();
+            let gaps: Vec<_> = reported.windows(2).filter(|pair| pair[1].1.is_none()).collect();
             let missing: u64 = gaps.iter().map(|pair| pair[1].0 - pair[0].0).sum();
             assert_eq!(event["data"]["lostEvents"], missing);
         }
@@ -185,8 +190,8 @@ fn a_restart_on_a_disk_that_is_still_full_loses_only_what_found_no_room() {
         let seen: BTreeMap<_, _> = seen.lines.into_iter().collect();
         let (rig, lost) = restarted(rig);
         assert!(lost <= 4, "{lost}");
-        let told = stream(&rig, 0);
-        hold_against(&rig, &told, &seen, &kept);
+        let reported = stream(&rig, 0);
+        hold_against(&rig, &reported, &seen, &kept);
         assert_eq!(stream(&rig, 10).lines, [], "a follower waits at the end");
         assert_eq!(rig.append(EventType::PodRemoved, 0), 11);
         assert_eq!(stream(&rig, 10).sequences(), [11]);
@@ -229,19 +234,19 @@ fn restarted(rig: Rig) -> (Rig, u64) {
 }
 
 /// Each event is what it was, those are all there, and what is not is told.
-fn hold_against(rig: &Rig, told: &Streamed, seen: &BTreeMap<u64, Vec<u8>>, kept: &[u64]) {
-    let sequences = told.sequences();
-    let gaps: Vec<u64> = told.gaps.iter().flat_map(|(from, to)| *from..=*to).collect();
+fn hold_against(rig: &Rig, reported: &Streamed, seen: &BTreeMap<u64, Vec<u8>>, kept: &[u64]) {
+    let sequences = reported.sequences();
+    let gaps: Vec<u64> = reported.gaps.iter().flat_map(|(from, to)| *from..=*to).collect();
     assert!(kept.iter().all(|sequence| sequences.contains(sequence)), "{sequences:?}, without {gaps:?}");
     let mut every = [sequences, gaps].concat();
     every.sort_unstable();
     assert_eq!(every, (1..=rig.journal.range().newest).collect::<Vec<_>>());
-    for (sequence, line) in &told.lines {
+    for (sequence, line) in &reported.lines {
         assert!(seen.get(sequence).is_none_or(|before| before == line), "{sequence} is another");
     }
     let read: Vec<_> =
         rig.read().iter().filter(|(_, kind)| kind.is_some()).map(|(place, _)| *place).collect();
-    assert_eq!(read, told.sequences(), "both ways to read give the same");
+    assert_eq!(read, reported.sequences(), "both ways to read give the same");
 }
 
 #[test]
@@ -296,7 +301,7 @@ fn a_start_on_a_full_disk_goes_on_by_itself() {
 }
 
 #[test]
-fn an_event_that_is_too_long_is_told_without_its_payload() {
+fn an_event_that_is_too_long_is_reported_without_its_payload() {
     let mut rig = Rig::new();
     let sequence = rig.append(EventType::PodAdded, 5 << 20);
     rig.write();

@@ -11,9 +11,9 @@ use crate::{
         counts::Counted,
         durations::Taken,
         gauges::Gauges,
+        loops::turns,
         page::{Kind, Page},
         process::Process,
-        turns::turns,
     },
     sense::EdgeKind,
 };

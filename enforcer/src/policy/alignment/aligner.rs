@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::{Alignment, Band, Contender, Scale, align, holds, still_in_order};
-use crate::policy::rank::MemoryStanding;
+use crate::policy::rank::MemoryRankKey;
 
 /// A pod at one look.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -9,7 +9,7 @@ pub struct Weighed<K> {
     /// Which it is.
     pub key: K,
     /// What it is ranked by.
-    pub standing: MemoryStanding,
+    pub standing: MemoryRankKey,
     /// What the kernel goes by. What is in `set` does not count: the aligner knows what it set.
     pub contender: Contender,
 }
@@ -63,7 +63,7 @@ impl<K: Ord + Clone> Aligner<K> {
             let order: Vec<&Weighed<K>> = kept.iter().chain(&others).copied().collect();
             let anybody = order.iter().any(|pod| pod.contender.may_lead());
             let leading: Vec<_> = order.iter().filter(|pod| pod.contender.may_lead()).collect();
-            let standings: Vec<MemoryStanding> = leading.iter().map(|pod| pod.standing).collect();
+            let standings: Vec<MemoryRankKey> = leading.iter().map(|pod| pod.standing).collect();
             (depth > 0 || !anybody)
                 && still_in_order(&standings, depth)
                 && holds(scale, &self.contenders(&order), depth)
@@ -110,7 +110,7 @@ mod tests {
         let bytes = usage_mib * MIB;
         Weighed {
             key,
-            standing: MemoryStanding { usage_bytes: Some(bytes), request_bytes: 0, priority, order: key },
+            standing: MemoryRankKey { usage_bytes: Some(bytes), request_bytes: 0, priority, order: key },
             contender: Contender {
                 lowest: score,
                 highest: score,

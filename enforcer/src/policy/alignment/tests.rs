@@ -120,7 +120,7 @@ fn containers_of_one_pod_count_by_their_lowest_and_highest() {
 
 #[test]
 fn usages_that_are_alike_do_not_change_the_order() {
-    let standing = |usage_mib: u64, order| MemoryStanding {
+    let standing = |usage_mib: u64, order| MemoryRankKey {
         usage_bytes: Some(usage_mib * MIB),
         request_bytes: 0,
         priority: 0,

@@ -51,13 +51,13 @@ fn nothing_is_kept_unless_pods_are_enforced() {
 }
 
 #[test]
-fn what_is_reserved_beyond_the_node_is_told_and_leaves_nothing() {
+fn what_is_reserved_beyond_the_node_is_reported_and_leaves_nothing() {
     let (node, settings) = (node("4Gi"), reserving());
-    let told = validate(&node, &settings).unwrap_err();
-    let [told] = &told[..] else { panic!("{told:?}") };
-    assert_eq!((told.resource.as_str(), told.capacity), ("memory", Quantity::from_units(4 << 30)));
-    assert_eq!(told.reserved, Quantity::from_units((4 << 30) + 214_748_368));
-    assert!(told.to_string().contains("memory"), "{told}");
+    let reported = validate(&node, &settings).unwrap_err();
+    let [reported] = &reported[..] else { panic!("{reported:?}") };
+    assert_eq!((reported.resource.as_str(), reported.capacity), ("memory", Quantity::from_units(4 << 30)));
+    assert_eq!(reported.reserved, Quantity::from_units((4 << 30) + 214_748_368));
+    assert!(reported.to_string().contains("memory"), "{reported}");
     assert_eq!(enforced(&node, &settings)["memory"], Quantity::ZERO);
     assert_eq!(requestable(&node, &settings)["memory"], Quantity::ZERO);
     assert_eq!(validate(&self::node("10Gi"), &settings), Ok(()));

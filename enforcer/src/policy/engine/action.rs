@@ -11,7 +11,7 @@ use crate::{
     policy::{
         few::Few,
         pressure::Conditions,
-        rank::{DecidedBy, MemoryStanding, PidStanding},
+        rank::{DecidedBy, MemoryRankKey, PidRankKey},
         threshold::Signal,
         wire::wire,
     },
@@ -24,14 +24,14 @@ pub const SHOWN_EXCLUDED: usize = 16;
 
 /// The keys that a candidate is ranked by.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Standing {
+pub enum RankKey {
     /// When memory is short.
-    Memory(MemoryStanding),
+    Memory(MemoryRankKey),
     /// When process ids are short.
-    Pids(PidStanding),
+    Pids(PidRankKey),
 }
 
-impl Standing {
+impl RankKey {
     /// Which of the two is evicted first, and by which key. Only standings of one resource are ever compared.
     #[must_use]
     pub fn compare(&self, other: &Self) -> (Ordering, DecidedBy) {
@@ -52,7 +52,7 @@ pub struct Ranked {
     /// Its cgroup.
     pub cgroup: CgroupId,
     /// The keys.
-    pub standing: Standing,
+    pub standing: RankKey,
     /// When its usage was read: well before the decision where reading it failed since.
     pub read_ns: u64,
 }
@@ -445,7 +445,7 @@ pub enum Action {
 /// What one step of the engine wants, in order.
 pub type Actions = Few<Action, 16>;
 
-wire!(enum Standing { 0 => Memory(standing: MemoryStanding), 1 => Pids(standing: PidStanding) });
+wire!(enum RankKey as "Standing" { 0 => Memory(standing: MemoryRankKey), 1 => Pids(standing: PidRankKey) });
 wire!(struct Ranked { index, cgroup, standing, read_ns });
 wire!(enum Exclusion { 0 => Critical, 1 => Protected, 2 => Gone, 3 => Empty, 4 => WithinRequest, 5 => PassedOver });
 wire!(struct Excluded { index, cgroup, reason });

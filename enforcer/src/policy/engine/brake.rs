@@ -159,7 +159,7 @@ impl Engine {
 
     /// Takes in what came of a brake; whether the outcome is of one.
     pub(super) fn hear_of_brake(&mut self, outcome: &Outcome, actions: &mut Actions) -> bool {
-        let (which, told) = match *outcome {
+        let (which, reported) = match *outcome {
             Outcome::Contained { brake, .. }
             | Outcome::Uncontained { brake, .. }
             | Outcome::Eased { brake, .. } => (brake, *outcome),
@@ -173,7 +173,7 @@ impl Engine {
             return true;
         };
         let containment = brake.containment;
-        match told {
+        match reported {
             Outcome::Contained { now_ns, .. } if brake.since_ns.is_none() => {
                 self.brakes.on = Some(Brake { since_ns: Some(now_ns), ..brake });
                 push(actions, Action::Contained { now_ns, containment });

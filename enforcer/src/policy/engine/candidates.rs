@@ -1,5 +1,5 @@
 use super::{
-    action::{Exclusion, Ranked, Standing},
+    action::{Exclusion, RankKey, Ranked},
     input::{CandidateFacts, Reading},
     settings::Resource,
 };
@@ -7,7 +7,7 @@ use crate::{
     model::CgroupId,
     policy::{
         few::Few,
-        rank::{MemoryStanding, PidStanding},
+        rank::{MemoryRankKey, PidRankKey},
         wire::{Malformed, Sink, Source, Wire, wire},
     },
 };
@@ -227,13 +227,13 @@ impl Slot {
         let usage = self.reading.usage();
         let (priority, order) = (self.facts.priority, u32::try_from(index).unwrap_or(u32::MAX));
         let standing = match resource {
-            Resource::Memory => Standing::Memory(MemoryStanding {
+            Resource::Memory => RankKey::Memory(MemoryRankKey {
                 usage_bytes: usage.map(|usage| usage.working_set_bytes),
                 request_bytes: self.facts.request_bytes,
                 priority,
                 order,
             }),
-            Resource::Pids => Standing::Pids(PidStanding {
+            Resource::Pids => RankKey::Pids(PidRankKey {
                 // Upstream `processUsage`: only without any stats are they missing.
                 process_count: usage.map(|usage| usage.process_count.unwrap_or(0)),
                 priority,
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_measured_over_a_span_that_tells_something() {
+    fn growth_is_measured_over_a_span_that_reports_something() {
         let mut candidates = Candidates::new(&[facts(1)]);
         let growth = |candidates: &Candidates| candidates.slot(0).unwrap().growth_bytes_per_second;
         candidates.take_readings(0, &[using(1_000)]);

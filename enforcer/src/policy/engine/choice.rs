@@ -50,7 +50,7 @@ impl Engine {
             return;
         };
         self.decided = decision.number;
-        self.told[decision.shortage.resource().place()] = None;
+        self.reported[decision.shortage.resource().place()] = None;
         self.decision = Some(decision);
         let until_ns = now_ns.saturating_add(self.settings.dry_run_cool_down_ns);
         if decision.dry_run && self.mode() != Mode::Enforce {
@@ -136,9 +136,9 @@ impl Engine {
     }
 
     fn suppress(&mut self, now_ns: u64, reclaim: &Reclaim, reason: Suppression, actions: &mut Actions) {
-        let told = &mut self.told[shortage(reclaim).resource().place()];
-        if *told != Some(reason) {
-            *told = Some(reason);
+        let reported = &mut self.reported[shortage(reclaim).resource().place()];
+        if *reported != Some(reason) {
+            *reported = Some(reason);
             push(actions, Action::Suppressed { now_ns, signal: reclaim.threshold.signal, reason });
         }
     }

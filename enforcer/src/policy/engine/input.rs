@@ -154,7 +154,7 @@ pub struct NodeSample {
     /// How fast memory is being filled at the moment; 0 if it is not, or not known yet.
     pub fill_bytes_per_second: u64,
     /// Free pages on the kernel's per-CPU lists, in bytes, which `MemAvailable` leaves out, while the kernel gives them back at
-    /// the daemon's wish. Read as long as [`Engine::counts_free_lists`](super::Engine::counts_free_lists); 0 where they were
+    /// the daemon's request. Read as long as [`Engine::counts_free_lists`](super::Engine::counts_free_lists); 0 where they were
     /// not, and where nothing more comes back.
     pub free_lists_bytes: u64,
     /// Shared memory and files in tmpfs that no process maps, at the least: no death gives it back. In bytes.

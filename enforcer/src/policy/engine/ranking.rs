@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn readings_are_ranked_as_a_decision_would_and_who_may_not_go_is_told() {
+    fn readings_are_ranked_as_a_decision_would_and_who_may_not_go_is_reported() {
         let mut engine = Engine::new(&EngineSettings::default());
         let all = [facts(1, 5), facts(2, 0), facts(3, 0), facts(4, 0), facts(5, 0), facts(6, 0)];
         drop(engine.replace(Candidates::new(&all)));
@@ -75,15 +75,15 @@ mod tests {
             Reading::Usage(usage)
         };
         let readings = [using(900), using(50), using(1_000), using(1_000), Reading::Gone, Reading::Missing];
-        let told = |standings: Standings| {
+        let reported = |standings: Standings| {
             let order: Vec<_> = standings.order.iter().map(|ranked| ranked.cgroup.0).collect();
             let excluded: Vec<_> = standings.excluded.iter().map(|one| (one.cgroup.0, one.reason)).collect();
             (order, excluded)
         };
         let excluded = vec![(3, Exclusion::Critical), (4, Exclusion::Protected), (5, Exclusion::Gone)];
-        let by_memory = told(engine.rank(1, Resource::Memory, &readings));
+        let by_memory = reported(engine.rank(1, Resource::Memory, &readings));
         assert_eq!(by_memory, (vec![6, 1, 2], excluded.clone()));
-        let by_pids = told(engine.rank(2, Resource::Pids, &readings));
+        let by_pids = reported(engine.rank(2, Resource::Pids, &readings));
         assert_eq!(by_pids, (vec![6, 2, 1], excluded));
     }
 }

@@ -53,7 +53,7 @@ pub enum Happening {
     Completed(Completion),
     /// It could not be signalled, or did not die.
     Failed(Failure),
-    /// Nobody was evicted.
+    /// No pod was evicted.
     Suppressed {
         /// For what.
         signal: Signal,
@@ -157,7 +157,7 @@ impl Player {
                 if let Some(engine) = &mut self.engine {
                     engine.configure(&settings);
                 }
-                self.tell(Happening::Configured(settings));
+                self.emit(Happening::Configured(settings));
             }
             Record::Candidates(facts) => {
                 if let Some(engine) = &mut self.engine {
@@ -200,15 +200,15 @@ impl Player {
                 }
             }
         }
-        self.tell_step(step);
+        self.emit_step(step);
     }
 
-    fn tell_step(&mut self, step: &Step) {
+    fn emit_step(&mut self, step: &Step) {
         match step.given {
-            Given::Outcome(Outcome::Terminated { number, .. }) => self.tell(Happening::Terminated { number }),
-            Given::Outcome(Outcome::Signalled { number, .. }) => self.tell(Happening::Signalled { number }),
+            Given::Outcome(Outcome::Terminated { number, .. }) => self.emit(Happening::Terminated { number }),
+            Given::Outcome(Outcome::Signalled { number, .. }) => self.emit(Happening::Signalled { number }),
             Given::Outcome(Outcome::HookEnded { number, end, .. }) => {
-                self.tell(Happening::HookEnded { number, end });
+                self.emit(Happening::HookEnded { number, end });
             }
             Given::Outcome(
                 Outcome::Refused { .. }
@@ -246,16 +246,16 @@ impl Player {
                 | Action::Uncontained { .. }
                 | Action::Eased { .. } => continue,
             };
-            self.tell(what);
+            self.emit(what);
         }
     }
 
     fn gap(&mut self, lost: u64) {
         self.engine = None;
-        self.tell(Happening::Gap { lost });
+        self.emit(Happening::Gap { lost });
     }
 
-    fn tell(&mut self, what: Happening) {
+    fn emit(&mut self, what: Happening) {
         self.account.moments.push(Moment { at_ns: self.now_ns, what });
     }
 

@@ -92,7 +92,7 @@ fn a_pod_above_its_own_request_is_named_first() {
 
 /// `pkg/kubelet/eviction/eviction_manager_test.go`, `TestPIDPressure_VerifyPodStatus` and `TestMemoryPressure_VerifyPodStatus`.
 #[test]
-fn without_usages_only_the_shortage_is_told() {
+fn without_usages_only_the_shortage_is_reported() {
     let pod = pod("p", containers("c=100"));
     let message = evicted(Signal::PidAvailable, 1200, 500, "p", &Requests::of(&pod), None);
     assert_eq!(

@@ -250,18 +250,18 @@ fn reserved_cgroups_are_planned_where_they_are() {
         kube_reserved_cgroup: reserved("/kubelet", ReservedScope::Compressible),
         ..Settings::default()
     };
-    let told = |settings: &Settings| -> Vec<_> {
+    let reported = |settings: &Settings| -> Vec<_> {
         let reserved = plan(&node(), settings, &[]).reserved;
         reserved.iter().map(|cgroup| (cgroup.path.to_string(), files(cgroup).join(" "))).collect()
     };
     let of = |path: &str, files: &str| (path.to_owned(), files.to_owned());
     assert_eq!(
-        told(&settings),
+        reported(&settings),
         [of("/system.slice", "cpu.weight=39 memory.max=1073741824"), of("/kubelet.slice", "cpu.weight=79")]
     );
     settings.kube_reserved_cgroup = reserved("/system.slice", ReservedScope::Compressible);
-    assert_eq!(told(&settings), [of("/system.slice", "cpu.weight=79 memory.max=1073741824")]);
-    assert_eq!(told(&Settings::default()), []);
+    assert_eq!(reported(&settings), [of("/system.slice", "cpu.weight=79 memory.max=1073741824")]);
+    assert_eq!(reported(&Settings::default()), []);
 }
 
 /// `pkg/kubelet/types/pod_update_test.go`, `TestIsCriticalPod`, `TestIsNodeCriticalPod`.

@@ -5,7 +5,7 @@ use crate::policy::sample::{app, pod};
 
 /// The pods of `pkg/kubelet/preemption/preemption_test.go`: B and U request 100m and 100Mi, the higher ones three
 /// times that.
-fn standing(name: &str) -> Standing {
+fn standing(name: &str) -> RequestedBack {
     let small: &[_] = &[("cpu", "100m"), ("memory", "100Mi")];
     let large: &[_] = &[("cpu", "300m"), ("memory", "300Mi")];
     let (requests, limits): (&[_], &[_]) = match name {
@@ -16,7 +16,7 @@ fn standing(name: &str) -> Standing {
         "highRequestGuaranteed" => (large, large),
         other => panic!("{other}?"),
     };
-    Standing::of(&pod(name, vec![app("c", requests, limits)]))
+    RequestedBack::of(&pod(name, vec![app("c", requests, limits)]))
 }
 
 fn requirements(amounts: &[(&str, u128)]) -> Requirements {
@@ -95,7 +95,7 @@ fn requests_are_compared_by_memory_then_cpu(
     #[case] other: &[(&str, &str)],
     #[case] expected: bool,
 ) {
-    let of = |requests| Standing::of(&pod("p", vec![app("c", requests, &[])]));
+    let of = |requests| RequestedBack::of(&pod("p", vec![app("c", requests, &[])]));
     assert_eq!(of(one).requests_no_more_than(&of(other)), expected);
 }
 
@@ -117,7 +117,7 @@ fn of_equal_pods_the_last_goes_first_and_then_the_one_that_was_moved() {
 }
 
 #[test]
-fn what_is_lacking_is_told_in_the_kubelets_words() {
+fn what_is_lacking_is_reported_in_the_kubelets_words() {
     let pod = standing("burstable");
     let error =
         victims(&[&pod], &requirements(&[("pods", 3), ("cpu", 50), ("memory", 101 * MI)])).unwrap_err();

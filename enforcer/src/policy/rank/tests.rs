@@ -6,13 +6,13 @@ use super::*;
 const MIB: u64 = 1 << 20;
 
 /// Usage and request in MiB.
-fn standing(usage: impl Into<Option<u64>>, request: u64, priority: i32) -> MemoryStanding {
+fn standing(usage: impl Into<Option<u64>>, request: u64, priority: i32) -> MemoryRankKey {
     let usage_bytes = usage.into().map(|usage| usage * MIB);
-    MemoryStanding { usage_bytes, request_bytes: request * MIB, priority, order: 0 }
+    MemoryRankKey { usage_bytes, request_bytes: request * MIB, priority, order: 0 }
 }
 
 /// The positions in the given order, from the first to be evicted.
-fn order(mut standings: Vec<MemoryStanding>) -> Vec<u32> {
+fn order(mut standings: Vec<MemoryRankKey>) -> Vec<u32> {
     for (index, standing) in (0..).zip(&mut standings) {
         standing.order = index;
     }
@@ -41,7 +41,7 @@ fn within_a_priority_the_furthest_above_its_request_goes_first() {
 }
 
 /// `pkg/kubelet/eviction/helpers_test.go`, `TestOrderedByPriorityMemory`: this is the order, whatever the input's.
-fn full() -> Vec<MemoryStanding> {
+fn full() -> Vec<MemoryRankKey> {
     vec![
         standing(500, 0, -1),
         standing(50, 0, -1),
@@ -71,9 +71,9 @@ fn the_keys_are_compared_in_turn() {
 #[case(standing(None, 9, 0), standing(None, 1, 1), DecidedBy::Priority)]
 #[case(standing(None, 9, 0), standing(None, 1, 0), DecidedBy::Order)]
 #[case(standing(5, 4, 0), standing(6, 5, 0), DecidedBy::Order)]
-fn the_deciding_key_is_told(
-    #[case] first: MemoryStanding,
-    #[case] mut second: MemoryStanding,
+fn the_deciding_key_is_reported(
+    #[case] first: MemoryRankKey,
+    #[case] mut second: MemoryRankKey,
     #[case] decided_by: DecidedBy,
 ) {
     second.order = 1;
@@ -87,18 +87,18 @@ fn tasks_are_counted_within_a_priority() {
     let expected = [(-1, Some(20)), (-1, Some(6)), (1, Some(20)), (1, Some(5))];
     let mut pods: Vec<_> = (0..)
         .zip(expected.iter().rev())
-        .map(|(order, &(priority, process_count))| PidStanding { process_count, priority, order })
+        .map(|(order, &(priority, process_count))| PidRankKey { process_count, priority, order })
         .collect();
     by_pids(&mut pods, |pod| *pod);
     assert_eq!(pods.iter().map(|pod| (pod.priority, pod.process_count)).collect::<Vec<_>>(), expected);
-    let (without, with) = (PidStanding { process_count: None, ..pods[3] }, pods[3]);
+    let (without, with) = (PidRankKey { process_count: None, ..pods[3] }, pods[3]);
     assert_eq!(without.compare(&with), (Ordering::Less, DecidedBy::StatsMissing));
 }
 
 #[test]
 fn amounts_at_the_types_ends_are_compared_right() {
-    let most = MemoryStanding { usage_bytes: Some(u64::MAX), request_bytes: 0, priority: 0, order: 1 };
-    let least = MemoryStanding { usage_bytes: Some(0), request_bytes: u64::MAX, priority: 0, order: 0 };
+    let most = MemoryRankKey { usage_bytes: Some(u64::MAX), request_bytes: 0, priority: 0, order: 1 };
+    let least = MemoryRankKey { usage_bytes: Some(0), request_bytes: u64::MAX, priority: 0, order: 0 };
     assert_eq!(most.compare(&least), (Ordering::Less, DecidedBy::ExceedsRequest));
     assert_eq!(most.above_request_bytes(), Some(i64::MAX));
     assert_eq!(least.above_request_bytes(), Some(i64::MIN));
@@ -110,12 +110,12 @@ prop_compose! {
         usage_bytes in proptest::option::weighted(0.8, 0_u64..6),
         request_bytes in 0_u64..6,
         priority in -1_i32..2,
-    ) -> MemoryStanding {
-        MemoryStanding { usage_bytes, request_bytes, priority, order: 0 }
+    ) -> MemoryRankKey {
+        MemoryRankKey { usage_bytes, request_bytes, priority, order: 0 }
     }
 }
 
-fn numbered(mut standings: Vec<MemoryStanding>) -> Vec<MemoryStanding> {
+fn numbered(mut standings: Vec<MemoryRankKey>) -> Vec<MemoryRankKey> {
     for (index, standing) in (0..).zip(&mut standings) {
         standing.order = index;
     }
@@ -125,7 +125,7 @@ fn numbered(mut standings: Vec<MemoryStanding>) -> Vec<MemoryStanding> {
 proptest! {
     #[test]
     fn the_order_is_total(standings in proptest::collection::vec(any_standing(), 3)) {
-        let [a, b, c] = <[MemoryStanding; 3]>::try_from(numbered(standings)).unwrap();
+        let [a, b, c] = <[MemoryRankKey; 3]>::try_from(numbered(standings)).unwrap();
         prop_assert_eq!(a.compare(&a).0, Ordering::Equal);
         prop_assert_eq!(a.compare(&b).0, b.compare(&a).0.reverse());
         if a.compare(&b).0.is_lt() && b.compare(&c).0.is_lt() {
@@ -147,7 +147,7 @@ proptest! {
             let (ordering, decided_by) = pair[0].compare(&pair[1]);
             prop_assert_eq!(ordering, Ordering::Less);
             prop_assert_eq!(decided_by == DecidedBy::Order, pair[0].order < pair[1].order && {
-                let same = MemoryStanding { order: pair[1].order, ..pair[0] };
+                let same = MemoryRankKey { order: pair[1].order, ..pair[0] };
                 same.compare(&pair[1]).0 == Ordering::Equal
             });
         }

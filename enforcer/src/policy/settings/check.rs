@@ -98,7 +98,7 @@ mod tests {
     #[case::above("/machine", Some("/machine.slice"), CgroupDriver::Systemd, &["systemReservedCgroup"])]
     #[case::another_name("/machine", Some("/machine.slice"), CgroupDriver::Cgroupfs, &[])]
     #[case::no_names("/a_b", Some("/c/d.slice"), CgroupDriver::Systemd, &["cgroupRoot", "systemReservedCgroup"])]
-    fn impossible_combinations_are_told(
+    fn impossible_combinations_are_reported(
         #[case] root: &str,
         #[case] reserved: Option<&str>,
         #[case] cgroup_driver: CgroupDriver,
@@ -112,8 +112,8 @@ mod tests {
                 .map(|text| ReservedCgroup { path: path(text), scope: ReservedScope::All }),
             ..Settings::default()
         };
-        let told: Vec<_> =
+        let reported: Vec<_> =
             settings.check().err().unwrap_or_default().iter().map(SettingsError::field).collect();
-        assert_eq!(told, fields);
+        assert_eq!(reported, fields);
     }
 }

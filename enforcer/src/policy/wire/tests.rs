@@ -68,7 +68,7 @@ fn a_float_keeps_its_bits() {
 }
 
 #[test]
-fn what_is_no_value_is_told() {
+fn what_is_no_value_is_reported() {
     let take = |bytes: &[u8]| Kind::take(&mut Source::new(bytes)).map_err(|malformed| malformed.what);
     assert_eq!(take(&[2]), Err("no kind of Kind"));
     assert_eq!(take(&[7, 0, 2]), Err("neither yes nor no"));

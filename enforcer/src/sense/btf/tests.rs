@@ -96,7 +96,7 @@ fn a_structure_within_itself_ends() {
 }
 
 #[test]
-fn tells_what_is_wrong() {
+fn reports_what_is_wrong() {
     assert!(matches!(Btf::parse(vec![]), Err(BtfError::Short { .. })));
     assert!(matches!(Btf::parse(vec![0; 64]), Err(BtfError::NotBtf)));
     let mut b = Builder::default();

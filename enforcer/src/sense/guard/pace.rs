@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_told_at_once_and_then_slowly() {
+    fn losses_are_reported_at_once_and_then_slowly() {
         let mut pace = Pace::default();
         let start = Instant::now();
         pace.lost(3);

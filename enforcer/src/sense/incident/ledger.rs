@@ -33,7 +33,7 @@ struct Account {
     /// What the counters were when it began: kills before are not ours to tell.
     since_ns: u64,
     /// What they were then, and all that was told since.
-    told: OomCounts,
+    reported: OomCounts,
     /// Kills that the kernel may have counted twice, of incidents that closed while others hid whether it had.
     twice: u64,
     /// The first reading that shows a limit hit without a kill.
@@ -74,8 +74,8 @@ pub(super) struct Claim {
 
 impl Account {
     /// Counts as told what an incident took of a reading.
-    fn tell(&mut self, moved: OomCounts, read_ns: u64) {
-        self.told = self.told.plus(moved);
+    fn emit(&mut self, moved: OomCounts, read_ns: u64) {
+        self.reported = self.reported.plus(moved);
         if moved.oom > 0 {
             self.taken_ns = Some(read_ns);
         }
@@ -84,14 +84,14 @@ impl Account {
     /// A limit that was hit long ago, and nobody killed for it: that is no kill, and not the next one's limit either.
     fn forget_hits(&mut self, now_ns: u64) {
         if let Some(hit) = self.hit.take_if(|hit| now_ns.saturating_sub(hit.at_ns) >= HIT_NS) {
-            self.told.oom = self.told.oom.max(hit.counts.oom);
+            self.reported.oom = self.reported.oom.max(hit.counts.oom);
         }
     }
 
     /// A group kill that was seen long ago, and that no incident claimed: its records were lost. The next kill is another.
     fn forget_groups(&mut self, now_ns: u64) {
         if let Some(group) = self.group.take_if(|group| now_ns.saturating_sub(group.at_ns) >= GROUP_NS) {
-            self.told.oom_group_kill = self.told.oom_group_kill.max(group.counts.oom_group_kill);
+            self.reported.oom_group_kill = self.reported.oom_group_kill.max(group.counts.oom_group_kill);
         }
     }
 }
@@ -105,7 +105,7 @@ impl Ledger {
         }
         self.accounts.entry(cgroup).or_insert(Account {
             since_ns,
-            told: counts,
+            reported: counts,
             twice: 0,
             hit: None,
             group: None,
@@ -166,7 +166,7 @@ impl Ledger {
     pub(super) fn shows_group(&mut self, cgroup: CgroupId, seen: Seen) -> bool {
         self.accounts.get_mut(&cgroup).is_some_and(|account| {
             account.forget_groups(seen.at_ns);
-            seen.counts.oom_group_kill > account.told.oom_group_kill
+            seen.counts.oom_group_kill > account.reported.oom_group_kill
         })
     }
 
@@ -217,8 +217,8 @@ impl Ledger {
     /// Whether a group kill may be that of an incident which expects `own` of this cgroup: a reading shows a kill more than
     /// all incidents expect, or other incidents of the cgroup hide whether it does. `own` is no longer in the sum.
     pub(super) fn may_count_twice(&self, cgroup: CgroupId, own: Expected, after: Seen) -> bool {
-        let told = self.accounts.get(&cgroup).map_or(0, |account| account.told.oom_kill);
-        let explained = told.saturating_add(own.kills);
+        let reported = self.accounts.get(&cgroup).map_or(0, |account| account.reported.oom_kill);
+        let explained = reported.saturating_add(own.kills);
         own.twice > 0 && (self.is_expected(cgroup) || after.counts.oom_kill > explained)
     }
 
@@ -258,7 +258,7 @@ impl Ledger {
         let account = self.accounts.get_mut(&cgroup)?;
         account.forget_hits(after.at_ns);
         account.hit = None;
-        let before = account.told;
+        let before = account.reported;
         let all = after.counts.since(before);
         let free = all.oom_kill.saturating_sub(others.unwrap_or_default().kills);
         let twice = if group.is_some() { own.twice.min(free.saturating_sub(own.kills)) } else { 0 };
@@ -273,7 +273,7 @@ impl Ledger {
             oom_kill: all.oom_kill.min(explained),
             oom_group_kill: if group == Some(cgroup) { all.oom_group_kill.min(1) } else { 0 },
         };
-        account.tell(moved, after.at_ns);
+        account.emit(moved, after.at_ns);
         // What is left of it is another's, which is to be seen from now on.
         account.group = None;
         Some(Claim { before, moved })
@@ -282,7 +282,7 @@ impl Ledger {
     /// Credits kills that could not be compared with a reading.
     pub(super) fn credit(&mut self, cgroup: CgroupId, kills: u64) {
         if let Some(account) = self.accounts.get_mut(&cgroup) {
-            account.told = account.told.plus(OomCounts { oom_kill: kills, ..OomCounts::default() });
+            account.reported = account.reported.plus(OomCounts { oom_kill: kills, ..OomCounts::default() });
         }
     }
 
@@ -318,21 +318,21 @@ impl Ledger {
             return None;
         }
         let maybe = expected.twice.saturating_add(account.twice);
-        let explained = account.told.oom_kill.saturating_add(expected.kills).saturating_add(maybe);
+        let explained = account.reported.oom_kill.saturating_add(expected.kills).saturating_add(maybe);
         if counts.oom_kill > explained {
             let until_ns = now_ns.saturating_add(grace_ns);
             account.suspect = Some((seen, until_ns));
             return Some(until_ns);
         }
-        if expected == Expected::default() && counts.oom_kill >= account.told.oom_kill {
+        if expected == Expected::default() && counts.oom_kill >= account.reported.oom_kill {
             account.twice = 0;
-            account.told.oom_kill = counts.oom_kill;
+            account.reported.oom_kill = counts.oom_kill;
             account.forget_hits(now_ns);
-            if counts.oom > account.told.oom {
+            if counts.oom > account.reported.oom {
                 account.hit.get_or_insert(seen);
             }
             account.forget_groups(now_ns);
-            if counts.oom_group_kill > account.told.oom_group_kill {
+            if counts.oom_group_kill > account.reported.oom_group_kill {
                 account.group.get_or_insert(seen);
             }
         }
@@ -365,7 +365,7 @@ impl Ledger {
         account.suspect = None;
         let latest = account.latest;
         account.forget_hits(bound.at_ns);
-        let before = account.told;
+        let before = account.reported;
         let all = bound.counts.since(before);
         let maybe = expected.twice.saturating_add(account.twice);
         let mut kills = all.oom_kill.saturating_sub(expected.kills).saturating_sub(maybe);
@@ -375,7 +375,7 @@ impl Ledger {
             };
             let Some(at) = self.unplaced.iter().position(fits) else { break };
             self.unplaced.remove(at);
-            account.told = account.told.plus(OomCounts { oom_kill: 1, ..OomCounts::default() });
+            account.reported = account.reported.plus(OomCounts { oom_kill: 1, ..OomCounts::default() });
             kills -= 1;
         }
         if kills == 0 {
@@ -387,8 +387,8 @@ impl Ledger {
             oom_kill: kills,
             oom_group_kill: if shared { all.oom_group_kill.min(1) } else { all.oom_group_kill },
         };
-        let before = account.told;
-        account.tell(moved, bound.at_ns);
+        let before = account.reported;
+        account.emit(moved, bound.at_ns);
         account.owed = account.owed.saturating_add(kills);
         account.owed_until_ns = account.owed_until_ns.max(bound.at_ns);
         (Claim { before, moved }, latest)
@@ -399,9 +399,9 @@ impl Ledger {
         let shared = self.is_expected(cgroup);
         let Some(account) = self.accounts.get_mut(&cgroup) else { return false };
         account.forget_hits(now_ns);
-        let all = counts.since(account.told);
+        let all = counts.since(account.reported);
         let oom = if shared { all.oom.min(1) } else { all.oom };
-        account.tell(OomCounts { oom, ..OomCounts::default() }, now_ns);
+        account.emit(OomCounts { oom, ..OomCounts::default() }, now_ns);
         oom > 0
     }
 

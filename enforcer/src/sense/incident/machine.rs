@@ -491,7 +491,7 @@ impl Incidents {
             (Tracing::Off, Some(counts)) => Seen { counts, at_ns: now_ns },
             (Tracing::Off, None) | (Tracing::On, _) => rebuilding.seen,
         };
-        let latest = rebuilding.tell(bound, readings, &mut self.ledger, world, out);
+        let latest = rebuilding.emit(bound, readings, &mut self.ledger, world, out);
         if let Some(latest) = latest.filter(|latest| latest.at_ns > bound.at_ns) {
             self.look(rebuilding.cgroup, latest);
         }
@@ -523,7 +523,7 @@ impl Incidents {
         }
 
         let tally = Tally::take(&open, &mut self.ledger, world);
-        tell(&open, &tally, world, out);
+        emit(&open, &tally, world, out);
         for (cgroup, seen) in &open.readings {
             if let Some(seen) = seen {
                 self.look(*cgroup, *seen);
@@ -533,7 +533,7 @@ impl Incidents {
 }
 
 /// Tells an incident, or that there was none.
-fn tell(open: &Open, tally: &Tally, world: &impl World, out: &mut Vec<Output>) {
+fn emit(open: &Open, tally: &Tally, world: &impl World, out: &mut Vec<Output>) {
     let victims = scene::victims(open, world);
     let trigger = scene::trigger(&open.trigger, world);
     if tally::is_unwatched(open) && tally.comparable() && tally.moved.oom_kill == 0 {

@@ -22,7 +22,7 @@ pub(super) struct Rebuilding {
 impl Rebuilding {
     /// Tells it, if it still is to be told. `bound` is what is told of the cgroup up to now; the answer is the latest
     /// reading of it, which remains to be taken.
-    pub(super) fn tell(
+    pub(super) fn emit(
         &self,
         bound: Seen,
         readings: &BTreeMap<CgroupId, Option<OomCounts>>,

@@ -127,8 +127,8 @@ impl Machine {
     }
 
     /// Gives an input and answers every request for counters at once; what is to be told.
-    fn tell(&mut self, now_ns: u64, input: Input) -> Vec<Output> {
-        let mut told = Vec::new();
+    fn emit(&mut self, now_ns: u64, input: Input) -> Vec<Output> {
+        let mut reported = Vec::new();
         let mut inputs = vec![input];
         while let Some(input) = inputs.pop() {
             for output in self.give(now_ns, input) {
@@ -138,25 +138,25 @@ impl Machine {
                         let readings = cgroups.into_iter().map(read).collect();
                         inputs.push(Input::Counters { incident, readings });
                     }
-                    other => told.push(other),
+                    other => reported.push(other),
                 }
             }
         }
-        told
+        reported
     }
 
     /// Looks at the counters of a cgroup.
     fn look(&mut self, now_ns: u64, cgroup: CgroupId) -> Vec<Output> {
         let counts = self.files.get(&cgroup).copied();
-        counts.map(|counts| self.tell(now_ns, Input::Looked { cgroup, counts })).unwrap_or_default()
+        counts.map(|counts| self.emit(now_ns, Input::Looked { cgroup, counts })).unwrap_or_default()
     }
 
     fn mark(&mut self, mark: Mark) -> Vec<Output> {
-        self.tell(mark.time_ns, Input::Record(Record::Mark(mark)))
+        self.emit(mark.time_ns, Input::Record(Record::Mark(mark)))
     }
 
     fn exit(&mut self, time_ns: u64, pid: u32) -> Vec<Output> {
-        self.tell(time_ns, Input::Record(Record::Exit(exit(time_ns, pid))))
+        self.emit(time_ns, Input::Record(Record::Exit(exit(time_ns, pid))))
     }
 
     fn count(&mut self, cgroup: CgroupId, oom: u64, oom_kill: u64, oom_group_kill: u64) {
@@ -166,13 +166,13 @@ impl Machine {
 
     /// Lets time pass by the machine's own deadlines.
     fn until(&mut self, end_ns: u64) -> Vec<Output> {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let mut now_ns = 0;
         while let Some(due_ns) = self.incidents.deadline_ns().filter(|due_ns| *due_ns <= end_ns) {
             now_ns = due_ns.max(now_ns);
-            told.extend(self.tell(now_ns, Input::Tick));
+            reported.extend(self.emit(now_ns, Input::Tick));
         }
-        told
+        reported
     }
 }
 
@@ -226,7 +226,7 @@ fn json(value: &impl serde::Serialize) -> Value {
 }
 
 #[test]
-fn a_pod_limit_hit_by_a_sibling_is_told_as_in_the_contract() {
+fn a_pod_limit_hit_by_a_sibling_is_reported_as_in_the_contract() {
     let mut machine = Machine::new();
     machine.count(POD, 1, 0, 0);
     machine.count(C1, 0, 1, 0);
@@ -238,8 +238,8 @@ fn a_pod_limit_hit_by_a_sibling_is_told_as_in_the_contract() {
     );
     assert_eq!(detected.victim.as_ref().unwrap().place.container.as_deref(), Some("c1"));
     assert_eq!(machine.exit(106 * MS, 398), []);
-    let told = machine.until(10_000 * MS);
-    let value = json(incident(&told));
+    let reported = machine.until(10_000 * MS);
+    let value = json(incident(&reported));
     assert_eq!(value["incidentId"], json(&detected.incident_id));
     assert_eq!(value["scope"], "pod");
     assert_eq!(value["limitOwner"], "/kubepods/burstable/podp");
@@ -273,8 +273,8 @@ fn it_closes_when_no_other_victim_can_come() {
     machine.count(C1, 0, 1, 0);
     machine.mark(mark());
     assert_eq!(machine.exit(103 * MS, 398), []);
-    assert_eq!(machine.tell(100 * MS + FOLD_NS, Input::Tick), []);
-    assert_eq!(machine.tell(100 * MS + FOLD_NS + 1, Input::Tick).len(), 1);
+    assert_eq!(machine.emit(100 * MS + FOLD_NS, Input::Tick), []);
+    assert_eq!(machine.emit(100 * MS + FOLD_NS + 1, Input::Tick).len(), 1);
     assert_eq!(machine.incidents.open(), 0);
 }
 
@@ -285,8 +285,8 @@ fn an_exit_that_comes_before_its_mark_is_its_victims() {
     machine.count(C1, 0, 1, 0);
     assert_eq!(machine.exit(99 * MS, 398), []);
     machine.mark(mark());
-    let told = machine.until(1_000 * MS);
-    let incident = incident(&told);
+    let reported = machine.until(1_000 * MS);
+    let incident = incident(&reported);
     assert_eq!(incident.victims[0].exit_code, Some(9));
     assert_eq!(incident.timeline_ms.exited, Some(3), "not before the mark");
 }
@@ -297,8 +297,8 @@ fn an_old_exit_of_the_same_process_id_is_not() {
     machine.exit(100 * MS, 398);
     let late = 100 * MS + EARLY_NS + 1;
     machine.mark(Mark { time_ns: late, reclaim_since_ns: None, ..mark() });
-    let told = machine.until(late + 2_000 * MS);
-    assert_eq!(incident(&told).victims[0].exit_code, None);
+    let reported = machine.until(late + 2_000 * MS);
+    assert_eq!(incident(&reported).victims[0].exit_code, None);
 }
 
 #[test]
@@ -306,16 +306,16 @@ fn a_group_kill_is_one_incident() {
     let mut machine = Machine::new();
     let container = Mark { limit: Some(Limited::Cgroup(C1)), ..mark() };
     machine.count(C1, 1, 6, 1);
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for i in 0..5 {
         let pid = 398 + i;
         let time_ns = (100 + u64::from(i) * 40) * MS;
-        told.extend(machine.mark(Mark { time_ns, tid: pid, pid: Some(pid), ..container.clone() }));
-        told.extend(machine.exit(time_ns + MS, pid));
+        reported.extend(machine.mark(Mark { time_ns, tid: pid, pid: Some(pid), ..container.clone() }));
+        reported.extend(machine.exit(time_ns + MS, pid));
     }
-    assert_eq!(told.len(), 1, "one oom.detected");
-    let told = machine.until(10_000 * MS);
-    let incident = incident(&told);
+    assert_eq!(reported.len(), 1, "one oom.detected");
+    let reported = machine.until(10_000 * MS);
+    let incident = incident(&reported);
     assert_eq!(incident.victims.len(), 5);
     assert_eq!(incident.scope, Some(Scope::Container));
     assert_eq!((incident.counters.oom_kill, incident.counters.oom_group_kill), (6, 1));
@@ -343,9 +343,9 @@ fn two_incidents_of_one_cgroup_share_its_counters() {
     machine.mark(Mark { time_ns: 101 * MS, tid: 401, pid: Some(401), trigger: other, ..own });
     machine.exit(102 * MS, 398);
     machine.exit(103 * MS, 401);
-    let told = machine.until(10_000 * MS);
-    assert_eq!(told.len(), 2);
-    for one in &told {
+    let reported = machine.until(10_000 * MS);
+    assert_eq!(reported.len(), 2);
+    for one in &reported {
         let incident = incident(std::slice::from_ref(one));
         assert_eq!(incident.counters, OomCounts { oom: 1, oom_kill: 1, oom_group_kill: 0 });
         assert!(incident.reconciled);
@@ -353,7 +353,7 @@ fn two_incidents_of_one_cgroup_share_its_counters() {
 }
 
 #[test]
-fn counters_told_once_are_not_told_again() {
+fn counters_reported_once_are_not_reported_again() {
     let mut machine = Machine::new();
     for round in 1..=3_u64 {
         let time_ns = round * 10_000 * MS;
@@ -361,8 +361,8 @@ fn counters_told_once_are_not_told_again() {
         machine.count(POD, 1, 0, 0);
         machine.mark(Mark { time_ns, ..mark() });
         machine.exit(time_ns + MS, 398);
-        let told = machine.until(time_ns + 5_000 * MS);
-        let incident = incident(&told);
+        let reported = machine.until(time_ns + 5_000 * MS);
+        let incident = incident(&reported);
         assert_eq!(incident.counters, OomCounts { oom: 1, oom_kill: 1, oom_group_kill: 0 });
         assert_eq!(incident.counters_before.oom_kill, round - 1);
         assert_eq!(incident.counters_after.oom_kill, round);
@@ -375,8 +375,8 @@ fn the_machine_itself() {
     machine.count(C1, 0, 1, 0);
     machine.mark(Mark { limit: Some(Limited::Machine), ..mark() });
     machine.exit(106 * MS, 398);
-    let told = machine.until(10_000 * MS);
-    let incident = incident(&told);
+    let reported = machine.until(10_000 * MS);
+    let incident = incident(&reported);
     assert_eq!((incident.scope, incident.limit_owner.as_deref()), (Some(Scope::Node), Some("/")));
     assert!(incident.reconciled);
 }
@@ -392,8 +392,8 @@ fn scopes_follow_the_limits_owner() {
         (CgroupId(99), None, None),
     ] {
         let mut machine = Machine::new();
-        let told = machine.mark(Mark { limit: Some(Limited::Cgroup(limit)), ..mark() });
-        let [Output::Detected(detected)] = told.as_slice() else { panic!("{told:?}") };
+        let reported = machine.mark(Mark { limit: Some(Limited::Cgroup(limit)), ..mark() });
+        let [Output::Detected(detected)] = reported.as_slice() else { panic!("{reported:?}") };
         assert_eq!((detected.scope, detected.limit_owner.as_deref()), (scope, owner));
     }
 }
@@ -405,24 +405,24 @@ fn the_limit_owner_is_found_by_counters_where_it_was_not_traced() {
     machine.count(POD, 1, 0, 0);
     machine.mark(Mark { limit: None, ..mark() });
     machine.exit(106 * MS, 398);
-    let told = machine.until(10_000 * MS);
-    let by_counters = incident(&told);
+    let reported = machine.until(10_000 * MS);
+    let by_counters = incident(&reported);
     assert_eq!((by_counters.scope, by_counters.limit_source), (Some(Scope::Pod), LimitSource::Counters));
 
     let time_ns = 20_000 * MS;
     machine.count(C1, 0, 1, 0);
     machine.mark(Mark { limit: None, time_ns, ..mark() });
     machine.exit(time_ns + MS, 398);
-    let told = machine.until(time_ns + 5_000 * MS);
-    let none_moved = incident(&told);
+    let reported = machine.until(time_ns + 5_000 * MS);
+    let none_moved = incident(&reported);
     assert_eq!((none_moved.scope, none_moved.limit_source), (Some(Scope::Node), LimitSource::Counters));
 }
 
 #[test]
 fn a_dying_task_is_no_kill() {
     let mut machine = Machine::new();
-    let told = machine.mark(Mark { killed: Some(false), ..mark() });
-    let [Output::Averted(averted)] = told.as_slice() else { panic!("{told:?}") };
+    let reported = machine.mark(Mark { killed: Some(false), ..mark() });
+    let [Output::Averted(averted)] = reported.as_slice() else { panic!("{reported:?}") };
     assert_eq!((averted.cause, averted.incident_id), (AvertedCause::AlreadyDying, None));
     assert_eq!(json(averted)["cause"], "alreadyDying");
     assert_eq!(machine.incidents.open(), 0);
@@ -433,8 +433,8 @@ fn our_own_eviction_is_no_kill() {
     for killed in [Some(false), None] {
         let mut machine = Machine::new();
         machine.evicting.insert(C1);
-        let told = machine.mark(Mark { killed, ..mark() });
-        let [Output::Averted(averted)] = told.as_slice() else { panic!("{told:?}") };
+        let reported = machine.mark(Mark { killed, ..mark() });
+        let [Output::Averted(averted)] = reported.as_slice() else { panic!("{reported:?}") };
         assert_eq!(averted.cause, AvertedCause::OwnEviction);
     }
 }
@@ -443,8 +443,8 @@ fn our_own_eviction_is_no_kill() {
 fn a_kill_during_a_soft_eviction_is_a_kill() {
     let mut machine = Machine::new();
     machine.evicting.insert(C1);
-    let told = machine.mark(mark());
-    assert!(matches!(told.as_slice(), [Output::Detected(_)]), "{told:?}");
+    let reported = machine.mark(mark());
+    assert!(matches!(reported.as_slice(), [Output::Detected(_)]), "{reported:?}");
 }
 
 #[test]
@@ -463,8 +463,8 @@ fn without_a_watch_on_kills_the_counters_decide() {
     let mut machine = Machine::new();
     machine.mark(Mark { killed: None, ..mark() });
     machine.exit(102 * MS, 398);
-    let told = machine.until(5_000 * MS);
-    let [Output::Averted(averted)] = told.as_slice() else { panic!("{told:?}") };
+    let reported = machine.until(5_000 * MS);
+    let [Output::Averted(averted)] = reported.as_slice() else { panic!("{reported:?}") };
     assert_eq!(averted.cause, AvertedCause::AlreadyDying);
     assert!(averted.incident_id.is_some(), "it had been told as detected");
 
@@ -479,25 +479,25 @@ fn unknown_counters_avert_nothing() {
     let mut machine = Machine::default();
     machine.mark(Mark { killed: None, ..mark() });
     machine.exit(102 * MS, 398);
-    let told = machine.until(5_000 * MS);
-    assert_eq!(incident(&told).reconciliation, Reconciliation::Unreadable);
+    let reported = machine.until(5_000 * MS);
+    assert_eq!(incident(&reported).reconciliation, Reconciliation::Unreadable);
 
     let mut machine = Machine::default();
     machine.count(C1, 0, 1, 0);
     machine.mark(mark());
     machine.exit(102 * MS, 398);
-    let told = machine.until(5_000 * MS);
-    assert_eq!(incident(&told).reconciliation, Reconciliation::NoBaseline);
+    let reported = machine.until(5_000 * MS);
+    assert_eq!(incident(&reported).reconciliation, Reconciliation::NoBaseline);
 }
 
 #[test]
-fn a_kill_that_the_kernel_did_not_count_is_told_as_such() {
+fn a_kill_that_the_kernel_did_not_count_is_reported_as_such() {
     let mut machine = Machine::new();
     machine.mark(mark());
     machine.exit(102 * MS, 398);
-    let told = machine.until(5_000 * MS);
-    assert_eq!(incident(&told).reconciliation, Reconciliation::Differs);
-    assert!(!incident(&told).reconciled);
+    let reported = machine.until(5_000 * MS);
+    assert_eq!(incident(&reported).reconciliation, Reconciliation::Differs);
+    assert!(!incident(&reported).reconciled);
 }
 
 #[test]
@@ -507,8 +507,8 @@ fn a_victim_that_does_not_die_closes_within_a_second() {
     machine.mark(mark());
     let first = machine.incidents.deadline_ns();
     assert_eq!(first, Some(100 * MS + READ_NS));
-    let told = machine.until(100 * MS + CLOSE_NS);
-    let incident = incident(&told);
+    let reported = machine.until(100 * MS + CLOSE_NS);
+    let incident = incident(&reported);
     assert_eq!(incident.timeline_ms.exited, None);
     assert!(incident.reconciled, "the counters are read before");
 }
@@ -520,12 +520,12 @@ fn no_answer_about_counters_holds_nothing_up() {
     let asked = machine.give(106 * MS, Input::Record(Record::Exit(exit(106 * MS, 398))));
     assert!(matches!(asked.as_slice(), [Output::ReadCounters { .. }]), "{asked:?}");
     assert_eq!(machine.give(200 * MS, Input::Tick), [], "asked once");
-    let told = machine.give(100 * MS + CLOSE_NS, Input::Tick);
-    assert_eq!(incident(&told).reconciliation, Reconciliation::Unreadable);
+    let reported = machine.give(100 * MS + CLOSE_NS, Input::Tick);
+    assert_eq!(incident(&reported).reconciliation, Reconciliation::Unreadable);
 }
 
 #[test]
-fn all_that_can_tell_of_it_is_read() {
+fn all_that_can_emit_of_it_is_read() {
     let mut machine = Machine::new();
     machine.give(100 * MS, Input::Record(Record::Mark(mark())));
     let asked = machine.give(106 * MS, Input::Record(Record::Exit(exit(106 * MS, 398))));
@@ -546,16 +546,17 @@ fn a_victim_without_cgroup_gets_it_from_its_exit() {
     let old = Mark { pid: None, cgroup: None, limit: Some(Limited::Cgroup(POD)), ..mark() };
     machine.mark(old);
     machine.exit(106 * MS, 398);
-    let told = machine.until(10_000 * MS);
-    assert_eq!(incident(&told).victims[0].place.container.as_deref(), Some("c1"));
-    assert!(incident(&told).reconciled);
+    let reported = machine.until(10_000 * MS);
+    assert_eq!(incident(&reported).victims[0].place.container.as_deref(), Some("c1"));
+    assert!(incident(&reported).reconciled);
 }
 
 #[test]
-fn a_foreign_victim_is_told_with_its_path_only() {
+fn a_foreign_victim_is_reported_with_its_path_only() {
     let mut machine = Machine::new();
-    let told = machine.mark(Mark { cgroup: Some(SYSTEM), limit: Some(Limited::Cgroup(SYSTEM)), ..mark() });
-    let [Output::Detected(detected)] = told.as_slice() else { panic!("{told:?}") };
+    let reported =
+        machine.mark(Mark { cgroup: Some(SYSTEM), limit: Some(Limited::Cgroup(SYSTEM)), ..mark() });
+    let [Output::Detected(detected)] = reported.as_slice() else { panic!("{reported:?}") };
     let victim = json(&detected.victim);
     assert_eq!(victim["cgroup"], "/system.slice/db.service");
     assert_eq!(victim.get("pod"), None);
@@ -567,12 +568,12 @@ fn four_thousand_at_once_stay_apart() {
     let mut machine = Machine::new();
     for i in 0..4_000_u32 {
         let trigger = Task { tid: 10_000 + i, ..mark().trigger };
-        let told = machine.mark(Mark { tid: 10_000 + i, pid: Some(10_000 + i), trigger, ..mark() });
-        assert_eq!(told.len(), 1);
+        let reported = machine.mark(Mark { tid: 10_000 + i, pid: Some(10_000 + i), trigger, ..mark() });
+        assert_eq!(reported.len(), 1);
     }
     assert_eq!(machine.incidents.open(), 4_000);
-    let told = machine.until(10_000 * MS);
+    let reported = machine.until(10_000 * MS);
     let pids: HashSet<u32> =
-        told.iter().map(|output| incident(std::slice::from_ref(output)).victims[0].pid).collect();
-    assert_eq!((told.len(), pids.len()), (4_000, 4_000));
+        reported.iter().map(|output| incident(std::slice::from_ref(output)).victims[0].pid).collect();
+    assert_eq!((reported.len(), pids.len()), (4_000, 4_000));
 }

@@ -173,7 +173,7 @@ fn what_is_unknown_is_tried() {
 }
 
 #[test]
-fn a_hybrid_host_is_told_apart() {
+fn a_hybrid_host_is_reported_apart() {
     assert!(!choose(&Facts { unified_memory: Some(false), ..everything() }).unified_memory);
     assert_eq!(memory_hierarchy("memory\t7\t101\t1"), Some(7));
     assert_eq!(memory_hierarchy("memory\t0\t101\t1"), Some(0));

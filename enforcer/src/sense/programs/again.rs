@@ -64,7 +64,7 @@ impl Which {
 impl Again {
     /// Notes a record as read.
     pub fn note(&mut self, record: &[u8]) {
-        if let Some((what, which)) = told(record) {
+        if let Some((what, which)) = reported(record) {
             self.read.entry(what).or_default().push(which);
         }
     }
@@ -72,7 +72,7 @@ impl Again {
     /// Whether a record tells what one that was noted told.
     #[must_use]
     pub fn is_one(&self, record: &[u8]) -> bool {
-        let Some((what, which)) = told(record) else { return false };
+        let Some((what, which)) = reported(record) else { return false };
         self.read.get(&what).is_some_and(|read| read.iter().any(|read| read.is(which)))
     }
 
@@ -84,7 +84,7 @@ impl Again {
 }
 
 /// What a record tells, and of which; none if it is too short to be one.
-fn told(record: &[u8]) -> Option<(What, Which)> {
+fn reported(record: &[u8]) -> Option<(What, Which)> {
     let (header, rest) = Header::read_from_prefix(record).ok()?;
     // Every record has its time right after the header.
     let (time_ns, rest) = u64::read_from_prefix(rest).ok()?;
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_known_by_its_thread_however_late_it_is_told() {
+    fn a_mark_is_known_by_its_thread_however_late_it_is_reported() {
         let mut again = Again::default();
         assert!(again.is_empty());
         again.note(mark(7, 5, 10 * S).as_bytes());
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_is_known_by_its_process_though_it_is_told_when_that_is_freed() {
+    fn an_exit_is_known_by_its_process_though_it_is_reported_when_that_is_freed() {
         let mut again = Again::default();
         again.note(mark(7, 5, 10 * S).as_bytes());
         assert!(!again.is_one(exit(7, 5, 10 * S).as_bytes()), "a mark is no exit");
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn who_dies_with_a_victim_is_told_once() {
+    fn who_dies_with_a_victim_is_reported_once() {
         let sharer = Sharer { tgid: 7, start_boottime_ns: 5, marked_ns: S, time_ns: S, ..Sharer::EMPTY };
         let mut again = Again::default();
         again.note(sharer.as_bytes());

@@ -12,7 +12,7 @@ pub struct Counters {
     reclaim: PerCpuArray<MapData, ReclaimTotals>,
     drops: PerCpuArray<MapData, u64>,
     seen: PerCpuArray<MapData, u64>,
-    told: Told,
+    reported: Told,
 }
 
 /// How many losses of each stage have been told.
@@ -50,38 +50,38 @@ impl Counters {
         drops: PerCpuArray<MapData, u64>,
         seen: PerCpuArray<MapData, u64>,
     ) -> Self {
-        Self { reclaim, drops, seen, told: Told::Here([0; drops::NAMES.len()]) }
+        Self { reclaim, drops, seen, reported: Told::Here([0; drops::NAMES.len()]) }
     }
 
     /// The counters are older than this process, and so is what was told of them.
-    pub(super) fn set_told(&mut self, told: Array<MapData, u64>) {
-        self.told = Told::Pinned(told);
+    pub(super) fn set_reported(&mut self, reported: Array<MapData, u64>) {
+        self.reported = Told::Pinned(reported);
     }
 
     /// Gives `tell` the losses that have not been told, by stage, and notes them as told.
-    pub fn tell_drops(&mut self, mut tell: impl FnMut(&'static str, u64)) -> Result<(), MapError> {
+    pub fn emit_drops(&mut self, mut emit: impl FnMut(&'static str, u64)) -> Result<(), MapError> {
         for (index, (stage, lost)) in (0..).zip(self.drops()?) {
-            let told = match &self.told {
-                Told::Here(told) => told
+            let reported = match &self.reported {
+                Told::Here(reported) => reported
                     .iter()
                     .zip(drops::NAMES)
                     .find(|(_, name)| *name == stage)
-                    .map_or(0, |(told, _)| *told),
-                Told::Pinned(told) => told.get(&index, 0)?,
+                    .map_or(0, |(reported, _)| *reported),
+                Told::Pinned(reported) => reported.get(&index, 0)?,
             };
-            if lost <= told {
+            if lost <= reported {
                 continue;
             }
-            tell(stage, lost - told);
-            match &mut self.told {
-                Told::Here(told) => {
-                    if let Some((told, _)) =
-                        told.iter_mut().zip(drops::NAMES).find(|(_, name)| *name == stage)
+            emit(stage, lost - reported);
+            match &mut self.reported {
+                Told::Here(reported) => {
+                    if let Some((reported, _)) =
+                        reported.iter_mut().zip(drops::NAMES).find(|(_, name)| *name == stage)
                     {
-                        *told = lost;
+                        *reported = lost;
                     }
                 }
-                Told::Pinned(told) => told.set(index, lost, 0)?,
+                Told::Pinned(reported) => reported.set(index, lost, 0)?,
             }
         }
         Ok(())

@@ -142,13 +142,15 @@ impl Pinned {
     }
 
     /// How many losses of each stage have been told: made where it is missing.
-    pub(super) fn drops_told(&self) -> Result<Array<MapData, u64>, MapError> {
+    pub(super) fn drops_reported(&self) -> Result<Array<MapData, u64>, MapError> {
         let path = self.dir.map(DROPS_TOLD);
         if path.exists() {
             return self.map(DROPS_TOLD, Array::try_from);
         }
-        let told = Array::<_, u64>::create(drops::COUNT, 0)?;
-        told.pin(&path).map_err(|error| MapError::PinError { name: Some(DROPS_TOLD.to_owned()), error })?;
+        let reported = Array::<_, u64>::create(drops::COUNT, 0)?;
+        reported
+            .pin(&path)
+            .map_err(|error| MapError::PinError { name: Some(DROPS_TOLD.to_owned()), error })?;
         self.map(DROPS_TOLD, Array::try_from)
     }
 

@@ -184,7 +184,7 @@ pub(super) fn sight(attached: &[&'static str]) -> Sight {
 }
 
 /// Whether the life of cgroups is told with these programs.
-pub(super) fn tells_life(attached: &[&'static str]) -> bool {
+pub(super) fn reports_life(attached: &[&'static str]) -> bool {
     LIFE.iter().all(|(program, ..)| attached.contains(program))
 }
 
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(names.last(), Some(&"mark_victim_pid"));
         assert_eq!(names.iter().filter(|name| mark_of(name).is_some()).count(), 1);
         assert_eq!(names.len(), RAW.len() + SCORES.len() + LIFE.len() + 8);
-        assert!(tells_life(&names) && !tells_life(&["cgroup_made"]));
+        assert!(reports_life(&names) && !reports_life(&["cgroup_made"]));
         assert_eq!(sight(&names), Sight { scores: true, writes: true });
     }
 
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn memcg_reclaim_begins_once_wherever_its_limit_is_told() {
+    fn memcg_reclaim_begins_once_wherever_its_limit_is_reported() {
         let hook = |limit| {
             let choice = Choice { reclaim: ReclaimChoice { limit, over_high: None }, ..choice(None) };
             let begins = wanted(&choice)

@@ -78,8 +78,8 @@ pub(super) fn take_over(
         }
     }
     if let Some(drops) = open(old, "DROPS", PerCpuArray::<_, u64>::try_from)? {
-        let told = open(old, DROPS_TOLD, Array::<_, u64>::try_from)?;
-        for (stage, lost) in untold_drops(&drops, told.as_ref()) {
+        let reported = open(old, DROPS_TOLD, Array::<_, u64>::try_from)?;
+        for (stage, lost) in unreported_drops(&drops, reported.as_ref()) {
             match inherited.drops.iter_mut().find(|(name, _)| *name == stage) {
                 Some((_, sum)) => *sum += lost,
                 None => inherited.drops.push((stage, lost)),
@@ -136,17 +136,17 @@ fn awaited(marked_ns: [u8; size_of::<u64>()]) -> Victim {
 pub(super) const DROPS_TOLD: &str = "DROPS_TOLD";
 
 /// The losses that have not been told, by stage.
-fn untold_drops(
+fn unreported_drops(
     drops: &PerCpuArray<MapData, u64>,
-    told: Option<&Array<MapData, u64>>,
+    reported: Option<&Array<MapData, u64>>,
 ) -> Vec<(&'static str, u64)> {
     let stages = (0..).zip(drops::NAMES);
     stages
         // A version before may not have had this stage yet.
         .filter_map(|(index, name)| {
             let lost: u64 = drops.get(&index, 0).ok()?.iter().sum();
-            let told = told.and_then(|told| told.get(&index, 0).ok()).unwrap_or(0);
-            Some((name, lost.saturating_sub(told)))
+            let reported = reported.and_then(|reported| reported.get(&index, 0).ok()).unwrap_or(0);
+            Some((name, lost.saturating_sub(reported)))
         })
         .filter(|(_, lost)| *lost > 0)
         .collect()

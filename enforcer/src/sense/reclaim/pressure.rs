@@ -136,8 +136,8 @@ struct Told {
 /// Who is under pressure.
 #[derive(Clone, Debug, Default)]
 pub struct Pressures {
-    told: HashMap<Who, Told>,
-    untold: u64,
+    reported: HashMap<Who, Told>,
+    unreported: u64,
 }
 
 impl Pressures {
@@ -153,14 +153,14 @@ impl Pressures {
             .as_ref()
             .and_then(|owner| owner.level.uid())
             .map_or(Who::Cgroup(stall.cgroup), |uid| Who::Pod(uid.clone()));
-        if !self.told.contains_key(&who) && self.told.len() >= MAX_TOLD {
-            self.untold += 1;
+        if !self.reported.contains_key(&who) && self.reported.len() >= MAX_TOLD {
+            self.unreported += 1;
             return None;
         }
         let path = world.path(stall.cgroup);
         let place = Place::new(owner.as_ref(), path);
         let mut is_new = false;
-        let told = self.told.entry(who).or_insert_with(|| {
+        let reported = self.reported.entry(who).or_insert_with(|| {
             is_new = true;
             Told {
                 since_ns: now_ns,
@@ -173,17 +173,17 @@ impl Pressures {
                 cgroup: stall.cgroup,
             }
         });
-        told.cgroups.entry(stall.cgroup).or_insert_with(|| before(stall, world.stalled_ns(stall.cgroup)));
-        told.latest_ns = now_ns;
-        told.records += 1;
-        told.longest_ns = told.longest_ns.max(stall.stall_ns);
-        told.place = place.clone();
-        told.cgroup = stall.cgroup;
-        let lasting_ns = now_ns.saturating_sub(told.since_ns);
-        if !is_new && now_ns.saturating_sub(told.reminded_ns) < REMIND_NS {
+        reported.cgroups.entry(stall.cgroup).or_insert_with(|| before(stall, world.stalled_ns(stall.cgroup)));
+        reported.latest_ns = now_ns;
+        reported.records += 1;
+        reported.longest_ns = reported.longest_ns.max(stall.stall_ns);
+        reported.place = place.clone();
+        reported.cgroup = stall.cgroup;
+        let lasting_ns = now_ns.saturating_sub(reported.since_ns);
+        if !is_new && now_ns.saturating_sub(reported.reminded_ns) < REMIND_NS {
             return None;
         }
-        told.reminded_ns = now_ns;
+        reported.reminded_ns = now_ns;
         let (limit, limit_source) = limit(stall);
         let limit_owner = match limit {
             Some(limit) => world.path(limit),
@@ -206,20 +206,21 @@ impl Pressures {
 
     /// Ends what has been quiet for long enough.
     pub fn quiet(&mut self, now_ns: u64, world: &mut impl StallWorld) -> Vec<PressureEvent> {
-        let over = self.told.extract_if(|_, told| now_ns.saturating_sub(told.latest_ns) >= QUIET_NS);
-        over.map(|(_, told)| PressureEvent::Cleared(cleared(told, world))).collect()
+        let over =
+            self.reported.extract_if(|_, reported| now_ns.saturating_sub(reported.latest_ns) >= QUIET_NS);
+        over.map(|(_, reported)| PressureEvent::Cleared(cleared(reported, world))).collect()
     }
 
     /// When [`quiet`](Self::quiet) has something to end at the earliest; none while nothing is told.
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
-        self.told.values().map(|told| told.latest_ns.saturating_add(QUIET_NS)).min()
+        self.reported.values().map(|reported| reported.latest_ns.saturating_add(QUIET_NS)).min()
     }
 
     /// Records that were not told, as too many are under pressure at a time.
     #[must_use]
-    pub const fn untold(&self) -> u64 {
-        self.untold
+    pub const fn unreported(&self) -> u64 {
+        self.unreported
     }
 }
 
@@ -244,21 +245,21 @@ fn limit(stall: &MuchStall) -> (Option<CgroupId>, LimitSource) {
     }
 }
 
-fn cleared(told: Told, world: &mut impl StallWorld) -> Cleared {
+fn cleared(reported: Told, world: &mut impl StallWorld) -> Cleared {
     let mut stalled_ns = ByKind::default();
-    for (cgroup, before) in &told.cgroups {
+    for (cgroup, before) in &reported.cgroups {
         for ((sum, now), before) in stalled_ns.iter_mut().zip(world.stalled_ns(*cgroup)).zip(before) {
             *sum += now.saturating_sub(*before);
         }
     }
     let kinds = StallKind::ALL.iter().zip(stalled_ns).filter(|(_, ns)| *ns > 0);
     Cleared {
-        place: told.place,
-        cgroup_id: told.cgroup.0,
-        lasted_ms: ms(told.latest_ns.saturating_sub(told.since_ns)),
+        place: reported.place,
+        cgroup_id: reported.cgroup.0,
+        lasted_ms: ms(reported.latest_ns.saturating_sub(reported.since_ns)),
         stalled_ms: kinds.map(|(kind, ns)| (kind.as_str(), ms(ns))).collect(),
-        longest_stall_ms: ms(told.longest_ns),
-        records: told.records,
+        longest_stall_ms: ms(reported.longest_ns),
+        records: reported.records,
     }
 }
 

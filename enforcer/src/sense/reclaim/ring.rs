@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_tells_who_was_stalled_and_by_whose_limit() {
+    fn a_record_reports_who_was_stalled_and_by_whose_limit() {
         let stall = MuchStall::decode(record().as_bytes()).unwrap();
         assert_eq!((stall.cgroup, stall.limit), (CgroupId(5), Some(CgroupId(6))));
         assert_eq!(stall.kind, StallKind::MemcgReclaim);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_told_is_not_made_up() {
+    fn what_is_not_reported_is_not_made_up() {
         let mut record = record();
         record.key.limit_id = 0;
         assert_eq!(MuchStall::decode(record.as_bytes()).unwrap().limit, None);

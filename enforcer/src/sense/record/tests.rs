@@ -81,7 +81,7 @@ fn an_exit_and_the_edges() {
 }
 
 #[test]
-fn torn_short_unknown_and_wrong_records_are_told_apart() {
+fn torn_short_unknown_and_wrong_records_are_reported_apart() {
     let raw = victim(0);
     assert_eq!(decode(&[]), Err(Undecodable::Torn(0)));
     assert_eq!(decode(&raw.as_bytes()[..7]), Err(Undecodable::Torn(7)));

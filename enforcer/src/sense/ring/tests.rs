@@ -9,7 +9,7 @@ use zerocopy::IntoBytes as _;
 use super::{fake::ring, *};
 
 /// Long enough for what is in memory, short enough for a test that fails.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn edge(time_ns: u64) -> Edge {
     Edge::new(0, 1, time_ns)
@@ -29,7 +29,7 @@ async fn drained(ring: impl RecordRing, count: usize) -> (Vec<Record>, RingStats
             drop(source);
         };
         let (drained, ()) =
-            timeout(PATIENCE, async { tokio::join!(draining, reading) }).await.expect("woken no more");
+            timeout(TIMEOUT, async { tokio::join!(draining, reading) }).await.expect("woken no more");
         drained.unwrap();
     }
     (records, stats)
@@ -118,26 +118,26 @@ async fn a_slow_reader_loses_only_what_is_counted() {
     let (sink, mut source) = mpsc::channel(1);
     let stats = RingStats::default();
     let reading = async {
-        let mut told = 0;
+        let mut reported = 0;
         for round in 0_u64..200 {
             // Bursts of more than the ring holds, between which a single record is read.
             for record in 0..100 {
                 producer.output(edge(round * 100 + record).as_bytes());
             }
-            told += u64::from(source.recv().await.is_some());
+            reported += u64::from(source.recv().await.is_some());
         }
-        while told < producer.stored() {
+        while reported < producer.stored() {
             source.recv().await.unwrap();
-            told += 1;
+            reported += 1;
         }
         drop(source);
-        told
+        reported
     };
     let draining = drain(ring, sink, &stats);
-    let (drained, told) =
-        timeout(PATIENCE, async { tokio::join!(draining, reading) }).await.expect("woken no more");
+    let (drained, reported) =
+        timeout(TIMEOUT, async { tokio::join!(draining, reading) }).await.expect("woken no more");
     drained.unwrap();
-    assert_eq!((told, stats.records()), (producer.stored(), producer.stored()));
+    assert_eq!((reported, stats.records()), (producer.stored(), producer.stored()));
     assert_eq!(producer.stored() + producer.dropped(), 20_000, "seen = stored + dropped");
     assert!(producer.dropped() > 10_000, "{}", producer.dropped());
 }

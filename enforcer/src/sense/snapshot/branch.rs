@@ -1,6 +1,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Charge, ChargeFiles, Missing, Seen};
+use super::{Charge, ChargeFiles, Missing, ReadResult};
 use crate::{
     cgroup::{self, CgroupDir},
     model::CgroupPath,
@@ -95,12 +95,12 @@ impl BranchFiles {
     }
 
     /// The whole, in bytes: one system call, no allocation.
-    pub fn current_bytes(&self, buffer: &mut [u8]) -> Seen<u64> {
+    pub fn current_bytes(&self, buffer: &mut [u8]) -> ReadResult<u64> {
         self.own.current_bytes(buffer)
     }
 
     /// The whole, with the parts as [those below tell them](Charge::made_of): two system calls for each, no allocation.
-    pub fn charge(&self, buffer: &mut [u8]) -> Seen<Charge> {
+    pub fn charge(&self, buffer: &mut [u8]) -> ReadResult<Charge> {
         let (own, below) = self.read(buffer, ChargeFiles::charge, Charge::plus)?;
         Ok(own.made_of(below))
     }
@@ -109,9 +109,9 @@ impl BranchFiles {
     pub(super) fn read<T: Default>(
         &self,
         buffer: &mut [u8],
-        read: impl Fn(&ChargeFiles, &mut [u8]) -> Seen<T>,
+        read: impl Fn(&ChargeFiles, &mut [u8]) -> ReadResult<T>,
         plus: impl Fn(T, T) -> T,
-    ) -> Seen<(T, T)> {
+    ) -> ReadResult<(T, T)> {
         let own = read(&self.own, buffer)?;
         let mut below = T::default();
         for (files, _place) in &self.below {

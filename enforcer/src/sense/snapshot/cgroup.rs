@@ -1,6 +1,6 @@
 use std::os::fd::OwnedFd;
 
-use super::{ChargeFiles, Missing, Seen, Slope, Split, Stalls, stalls};
+use super::{ChargeFiles, Missing, ReadResult, Slope, Split, Stalls, stalls};
 use crate::{
     cgroup::{self, CgroupDir},
     model::CgroupId,
@@ -27,15 +27,15 @@ pub struct CgroupView {
     /// What it asked for, in bytes.
     pub request_bytes: u64,
     /// What it is charged for, in bytes.
-    pub current_bytes: Seen<u64>,
+    pub current_bytes: ReadResult<u64>,
     /// The parts of that; [`Missing::Unread`] where it is no more than the request, and so nobody's concern.
-    pub split: Seen<Split>,
+    pub split: ReadResult<Split>,
     /// What of it is swapped out, in bytes.
-    pub swap_bytes: Seen<u64>,
+    pub swap_bytes: ReadResult<u64>,
     /// What happened to it and below.
-    pub events: Seen<EventCounts>,
+    pub events: ReadResult<EventCounts>,
     /// Its pressure of memory.
-    pub pressure: Seen<Stalls>,
+    pub pressure: ReadResult<Stalls>,
     /// How fast it grows; none at the start and after a gap.
     pub growth_bytes_per_second: Option<i64>,
 }
@@ -140,7 +140,7 @@ impl CgroupView {
     }
 }
 
-fn read<T>(fd: Option<&OwnedFd>, buffer: &mut [u8], parse: impl FnOnce(&[u8]) -> Option<T>) -> Seen<T> {
+fn read<T>(fd: Option<&OwnedFd>, buffer: &mut [u8], parse: impl FnOnce(&[u8]) -> Option<T>) -> ReadResult<T> {
     let text = read_into(fd.ok_or(Missing::Absent)?, buffer)?;
     parse(text).ok_or(Missing::Malformed)
 }

@@ -1,6 +1,6 @@
 use std::os::fd::OwnedFd;
 
-use super::{Missing, Seen};
+use super::{Missing, ReadResult};
 use crate::{
     cgroup::{self, CgroupDir},
     policy::engine::Usage,
@@ -55,30 +55,30 @@ impl ChargeFiles {
     }
 
     /// The whole, in bytes: one system call, no allocation.
-    pub fn current_bytes(&self, buffer: &mut [u8]) -> Seen<u64> {
+    pub fn current_bytes(&self, buffer: &mut [u8]) -> ReadResult<u64> {
         number(read_into(&self.current, buffer)?).ok_or(Missing::Malformed)
     }
 
     /// The parts: one system call, no allocation.
-    pub fn split(&self, buffer: &mut [u8]) -> Seen<Split> {
+    pub fn split(&self, buffer: &mut [u8]) -> ReadResult<Split> {
         Split::parse(read_into(&self.stat, buffer)?)
     }
 
     /// The whole and its parts: two system calls, no allocation.
-    pub fn charge(&self, buffer: &mut [u8]) -> Seen<Charge> {
+    pub fn charge(&self, buffer: &mut [u8]) -> ReadResult<Charge> {
         let current_bytes = self.current_bytes(buffer)?;
         Charge::parse(current_bytes, read_into(&self.stat, buffer)?)
     }
 
     /// What it is ranked by: two system calls, no allocation.
-    pub fn usage(&self, buffer: &mut [u8]) -> Seen<Usage> {
+    pub fn usage(&self, buffer: &mut [u8]) -> ReadResult<Usage> {
         Ok(self.charge(buffer)?.usage())
     }
 }
 
 impl Charge {
     /// Of the whole and the text of a `memory.stat`.
-    pub(super) fn parse(current_bytes: u64, stat: &[u8]) -> Seen<Self> {
+    pub(super) fn parse(current_bytes: u64, stat: &[u8]) -> ReadResult<Self> {
         Ok(Self { current_bytes, split: Split::parse(stat)?, parts_bytes: sum(stat) })
     }
 
@@ -152,7 +152,7 @@ impl Charge {
 
 impl Split {
     /// Of the text of a `memory.stat`. The machine's own root has one as well, in which shared memory is in `file` too.
-    pub fn parse(text: &[u8]) -> Seen<Self> {
+    pub fn parse(text: &[u8]) -> ReadResult<Self> {
         let bytes = |key: &[u8]| keyed(text, key).ok_or(Missing::Malformed);
         Ok(Self {
             anon_bytes: bytes(b"anon")?,
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cgroups_below_tell_of_themselves_holds() {
+    fn what_cgroups_below_emit_of_themselves_holds() {
         let mib = |mib: u64| mib << 20;
         let charge = |current, anon, inactive_file| Charge {
             current_bytes: mib(current),

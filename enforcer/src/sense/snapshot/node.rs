@@ -5,7 +5,7 @@ use std::{
 
 use rustix::fs::{Mode, OFlags};
 
-use super::{Missing, Seen, Slope, Stalls, Zones, stalls};
+use super::{Missing, ReadResult, Slope, Stalls, Zones, stalls};
 use crate::sense::{
     Meminfo, MeminfoError, MemoryInfo, NODE_PRESSURE, PROC_MEMINFO, page_bytes, text::read_into,
 };
@@ -35,9 +35,9 @@ impl Default for NodePaths {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NodeView {
     /// The memory summary.
-    pub memory: Seen<MemoryInfo>,
+    pub memory: ReadResult<MemoryInfo>,
     /// Its pressure of memory.
-    pub pressure: Seen<Stalls>,
+    pub pressure: ReadResult<Stalls>,
     /// The zones with their watermarks. They keep their room where there is no reading.
     pub zones: Zones,
     /// Why there are no zones, if there are none.
@@ -135,7 +135,7 @@ pub(in crate::sense) fn room_for(file: &OwnedFd) -> usize {
 const MAX_BUFFER_BYTES: usize = 1 << 20;
 
 /// Reads a file that the kernel gives piece by piece; malformed if it does not fit.
-pub(in crate::sense) fn read_whole<'a>(fd: &OwnedFd, buffer: &'a mut [u8]) -> Seen<&'a [u8]> {
+pub(in crate::sense) fn read_whole<'a>(fd: &OwnedFd, buffer: &'a mut [u8]) -> ReadResult<&'a [u8]> {
     let mut end = 0;
     loop {
         let Some(room) = buffer.get_mut(end..).filter(|room| !room.is_empty()) else {

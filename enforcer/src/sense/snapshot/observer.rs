@@ -13,7 +13,7 @@ use super::{Guarded, NodeFiles, Snapshot, Snapshots, next_look};
 const STACK_BYTES: usize = 256 * 1024;
 
 /// The longest that somebody who wants a fresh snapshot waits for it.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Holds the latest snapshot for whoever wants to read it, on a thread of its own.
 ///
@@ -86,7 +86,7 @@ impl Observer {
         let max_age_ns = u64::try_from(max_age.as_nanos()).unwrap_or(u64::MAX);
         let begin_ns = now_ns();
         let is_fresh = |latest: &Arc<Snapshot>| latest.at_ns.saturating_add(max_age_ns) >= begin_ns;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut state = self.shared.lock();
         loop {
             if let Some(latest) = state.latest.as_ref().filter(|latest| is_fresh(latest)) {

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_and_a_moment_tell_nothing_new() {
+    fn a_gap_and_a_moment_emit_nothing_new() {
         let mut slope = Slope::default();
         slope.observe(0, 0);
         slope.observe(SECOND, 10);

@@ -1,4 +1,4 @@
-use super::{Missing, Seen};
+use super::{Missing, ReadResult};
 
 /// Pressure stall information of memory at one moment.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -20,13 +20,13 @@ pub struct Stall {
 
 impl Stalls {
     /// Of the text of a pressure file.
-    pub(crate) fn parse(text: &[u8]) -> Seen<Self> {
+    pub(crate) fn parse(text: &[u8]) -> ReadResult<Self> {
         parse(text)
     }
 }
 
 /// Reads a pressure file.
-pub(super) fn parse(text: &[u8]) -> Seen<Stalls> {
+pub(super) fn parse(text: &[u8]) -> ReadResult<Stalls> {
     let text = str::from_utf8(text).or(Err(Missing::Malformed))?;
     let line = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));

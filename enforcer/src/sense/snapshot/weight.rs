@@ -1,6 +1,6 @@
 use std::os::fd::OwnedFd;
 
-use super::{BranchFiles, Charge, ChargeFiles, Missing, Seen};
+use super::{BranchFiles, Charge, ChargeFiles, Missing, ReadResult};
 use crate::{
     cgroup::{self, CgroupDir},
     policy::engine::Usage,
@@ -51,12 +51,12 @@ struct Parts {
 }
 
 impl Parts {
-    fn read(files: &ChargeFiles, buffer: &mut [u8]) -> Seen<Self> {
+    fn read(files: &ChargeFiles, buffer: &mut [u8]) -> ReadResult<Self> {
         let current_bytes = files.current_bytes(buffer)?;
         Self::parse(current_bytes, read_into(&files.stat, buffer)?)
     }
 
-    fn parse(current_bytes: u64, stat: &[u8]) -> Seen<Self> {
+    fn parse(current_bytes: u64, stat: &[u8]) -> ReadResult<Self> {
         let file_mapped_bytes = keyed(stat, b"file_mapped").ok_or(Missing::Malformed)?;
         // Not told before Linux 5.11.
         let page_tables_bytes = keyed(stat, b"pagetables").unwrap_or(0);
@@ -100,7 +100,7 @@ impl WeightFiles {
     }
 
     /// Reads it: at rest one system call, or two with swap.
-    pub fn read(&mut self, buffer: &mut [u8]) -> Seen<Weight> {
+    pub fn read(&mut self, buffer: &mut [u8]) -> ReadResult<Weight> {
         let swap_bytes = match &self.swap {
             None => 0,
             Some(fd) => number(read_into(fd, buffer)?).ok_or(Missing::Malformed)?,

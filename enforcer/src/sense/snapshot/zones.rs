@@ -171,7 +171,7 @@ mod tests {
     const TEXT: &str = "Node 0, zone      DMA\n  per-node stats\n      nr_inactive_anon 5\n      nr_file_pages 9\n  pages free     3840\n        boost    0\n        min      22\n        low      27\n        high     32\n        spanned  4095\n        present  3998\n        managed  3840\n        cma      0\n  pagesets\n    cpu: 0\n              count:    0\n              high: 14\n              batch: 1\nNode 0, zone    DMA32\n  pages free     400000\n        min      2799\n        low      3498\n        high     4197\n        managed  500000\nNode 0, zone  Movable\n  pages free     0\n        min      32\n        low      32\n        high     32\n        managed  0\n";
 
     #[test]
-    fn zones_with_memory_are_told_in_bytes() {
+    fn zones_with_memory_are_reported_in_bytes() {
         let mut zones = Zones::with_room();
         assert!(zones.read(TEXT.as_bytes(), 4096));
         let kinds: Vec<_> = zones.each().iter().map(|zone| zone.kind).collect();

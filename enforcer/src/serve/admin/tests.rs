@@ -59,15 +59,18 @@ async fn only_its_owner_can_open_it_and_a_wish_is_handed_on() {
     assert_eq!(metadata.mode() & 0o777, 0o600);
     let mut asked = std::mem::replace(&mut served.asked, mpsc::channel(1).1);
     let answering = tokio::spawn(async move {
-        let Asked { wish, peer, answer } = asked.recv().await.unwrap();
+        let Asked { request, peer, answer } = asked.recv().await.unwrap();
         let done = Done { message: String::from("paused"), durable: true, ..Done::default() };
         answer.send(Ok(done)).unwrap();
-        (wish, peer)
+        (request, peer)
     });
     let answer = served.post(PAUSE).await;
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(r#""message":"paused""#), "{answer}");
-    let (wish, peer) = answering.await.unwrap();
-    assert_eq!(wish, Wish::Give { what: What::Pause, reason: "an upgrade".into(), for_ms: 60_000 });
+    let (request, peer) = answering.await.unwrap();
+    assert_eq!(
+        request,
+        OrderRequest::Give { what: What::Pause, reason: "an upgrade".into(), for_ms: 60_000 }
+    );
     assert_eq!((peer.uid, peer.pid), (rustix::process::geteuid().as_raw(), std::process::id()));
     served.stop.send_replace(true);
     served.task.await.unwrap();
@@ -153,7 +156,7 @@ async fn what_is_no_order_is_refused() {
 async fn whoever_says_nothing_is_hung_up_on_and_keeps_no_place() {
     let served = serve(NOWHERE);
     let mut silent = Vec::new();
-    for _ in 0..Front::PLACES {
+    for _ in 0..AdminService::PLACES {
         silent.push(served.open().await);
     }
     // Its turn comes when the silent ones are gone.

@@ -139,7 +139,7 @@ async fn the_socket_is_for_owner_and_group_and_one_daemon() {
 }
 
 #[tokio::test]
-async fn health_and_pods_are_told() {
+async fn health_and_pods_are_reported() {
     let served = serve().await;
     assert!(served.get("/livez").await.starts_with("HTTP/1.0 200"));
     served.is_stuck.store(true, Ordering::Relaxed);
@@ -160,7 +160,7 @@ async fn health_and_pods_are_told() {
 }
 
 #[tokio::test]
-async fn what_may_come_is_told_and_what_is_not_known_is_not_made_up() {
+async fn what_may_come_is_reported_and_what_is_not_known_is_not_made_up() {
     let served = serve().await;
     let ranking = served.get("/v1/ranking?signal=pid.available").await;
     assert!(ranking.ends_with(r#"{"signal":"pid.available","order":[],"excluded":[]}"#), "{ranking}");

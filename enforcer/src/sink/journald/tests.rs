@@ -95,8 +95,8 @@ async fn an_event_is_an_entry_with_its_fields() {
     assert_eq!(text("ENFORCER_CURSOR"), journal.cursor(1).to_string());
     assert_eq!((text("ENFORCER_NAMESPACE"), text("ENFORCER_POD")), ("ns".into(), "web".into()));
     assert_eq!((text("ENFORCER_CONTAINER"), text("OBJECT_CGROUP")), ("app".into(), "/k/app".into()));
-    let told: serde_json::Value = serde_json::from_slice(&entry["ENFORCER_DATA"]).unwrap();
-    assert_eq!(told, data);
+    let reported: serde_json::Value = serde_json::from_slice(&entry["ENFORCER_DATA"]).unwrap();
+    assert_eq!(reported, data);
     let (entry, _) = receive(&socket);
     assert_eq!(entry["MESSAGE"], b"node n1 has a configuration in force: m");
     assert!(!entry.contains_key("ENFORCER_POD"), "what is not known is not there");
@@ -152,7 +152,7 @@ async fn what_journald_cannot_take_stays_and_a_new_journald_is_found() {
 }
 
 #[test]
-fn journald_is_not_told_more_than_it_takes() {
+fn journald_is_not_reported_more_than_it_takes() {
     let dir = tempfile::tempdir().unwrap();
     let mut journald = journald(&dir.path().join("socket"), &Journal::new("n", "b"));
     journald.sent = MOST_ENTRIES - 1;

@@ -123,17 +123,17 @@ impl Scene {
     }
 
     /// The messages of the events about sinks.
-    fn told(&self) -> Vec<(EventType, String)> {
+    fn reported(&self) -> Vec<(EventType, String)> {
         let mut reader = self.journal.reader(None, Filter::default());
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         while let Some(crate::journal::Batch::Records(records)) = reader.read() {
-            told.extend(records.into_iter().filter_map(|record| {
+            reported.extend(records.into_iter().filter_map(|record| {
                 let event: Value = serde_json::from_slice(&record.line).unwrap();
                 let message = event["data"]["message"].as_str()?.to_owned();
                 Some((record.kind, message))
             }));
         }
-        told
+        reported
     }
 }
 
@@ -147,7 +147,7 @@ async fn everything_arrives_in_order_whatever_fails() {
     assert_eq!(*scene.fake.taken(), (1..=25).collect::<Vec<_>>());
     assert_eq!(scene.kept(), Some(scene.journal.cursor(25)));
     assert_eq!((scene.health.delivered(), scene.health.failures()), (25, 2));
-    assert_eq!((scene.health.lag_records(25), scene.told().len()), (0, 0));
+    assert_eq!((scene.health.lag_records(25), scene.reported().len()), (0, 0));
     assert!(scene.health.last_success_ms().is_some());
 }
 
@@ -198,25 +198,28 @@ async fn a_receiver_that_asks_for_time_has_it() {
 }
 
 #[tokio::test]
-async fn long_failure_is_told_once_and_its_end() {
+async fn long_failure_is_reported_once_and_its_end() {
     let scene = Scene::new(Fake::saying(std::iter::repeat_n(Err(later()), 12)));
     scene.append(1);
     // The event itself, and those that tell of it.
     scene.until_taken(3, Duration::from_millis(150)).await;
-    let told = scene.told();
-    assert_eq!(told.len(), 2, "{told:?}");
-    assert_eq!(told[0].0, EventType::DegradedEntered);
-    assert!(told[0].1.contains("fake takes no events") && told[0].1.contains("not now"), "{told:?}");
-    assert_eq!(told[1].0, EventType::DegradedLeft);
+    let reported = scene.reported();
+    assert_eq!(reported.len(), 2, "{reported:?}");
+    assert_eq!(reported[0].0, EventType::DegradedEntered);
+    assert!(
+        reported[0].1.contains("fake takes no events") && reported[0].1.contains("not now"),
+        "{reported:?}"
+    );
+    assert_eq!(reported[1].0, EventType::DegradedLeft);
 }
 
 #[tokio::test]
-async fn short_failures_are_not_told() {
+async fn short_failures_are_not_reported() {
     let says = (0..30).flat_map(|_| [Err(later()), Ok(1)]);
     let scene = Scene::new(Fake::saying(says));
     scene.append(30);
     scene.until_taken(30, Duration::from_secs(1)).await;
-    assert_eq!(scene.told(), []);
+    assert_eq!(scene.reported(), []);
 }
 
 /// The event that tells of an event that was passed over is passed over as well, and that is not told.
@@ -233,7 +236,7 @@ async fn what_is_never_taken_makes_no_storm() {
         scene.stop.send_replace(true);
     };
     tokio::join!(work, watch);
-    assert_eq!(scene.told().len(), 1, "{:?}", scene.told());
+    assert_eq!(scene.reported().len(), 1, "{:?}", scene.reported());
     assert_eq!((scene.health.passed_over(), scene.journal.range().newest), (50, 50));
     assert_eq!(*scene.fake.attempts.lock().unwrap(), 50, "nothing is tried twice");
 }
@@ -246,12 +249,12 @@ async fn a_receiver_that_is_gone_is_left_alone() {
     scene.work(LONG).await;
     assert_eq!((scene.fake.taken().len(), *scene.fake.attempts.lock().unwrap()), (1, 2));
     assert_eq!(scene.kept(), Some(scene.journal.cursor(1)), "what it did not take is there for another");
-    let told = scene.told();
-    assert!(told.len() == 1 && told[0].1.contains("configured anew"), "{told:?}");
+    let reported = scene.reported();
+    assert!(reported.len() == 1 && reported[0].1.contains("configured anew"), "{reported:?}");
 }
 
 #[tokio::test]
-async fn a_disk_that_takes_no_cursor_is_told_once() {
+async fn a_disk_that_takes_no_cursor_is_reported_once() {
     let scene = Scene::new(Fake::default());
     std::fs::write(scene.dir.path().join("sinks"), "no folder").unwrap();
     // Reading finds no folder either; it is as if there were no cursor.
@@ -273,15 +276,15 @@ async fn a_disk_that_takes_no_cursor_is_told_once() {
         scene.stop.send_replace(true);
     });
     tokio::join!(work, watch);
-    let told = scene.told();
-    assert!(told.len() == 1 && told[0].1.contains("cannot write"), "{told:?}");
+    let reported = scene.reported();
+    assert!(reported.len() == 1 && reported[0].1.contains("cannot write"), "{reported:?}");
     assert_eq!(scene.fake.taken().len(), 3, "events go on");
 }
 
 /// Whether what it has not delivered comes later or never: the next process begins with what comes then if it finds no
 /// cursor.
 #[tokio::test]
-async fn what_follows_from_a_cursor_that_cannot_be_written_is_told() {
+async fn what_follows_from_a_cursor_that_cannot_be_written_is_reported() {
     for (is_there, then) in [
         (false, "does not deliver after a restart what it has not delivered before it"),
         (true, "delivers events again after a restart"),
@@ -296,7 +299,7 @@ async fn what_follows_from_a_cursor_that_cannot_be_written_is_told() {
         // The new cursor has no place, for root either.
         std::fs::create_dir_all(scene.dir.path().join("sinks/.fake.cursor.new")).unwrap();
         scene.until_taken(1 + usize::from(is_there), LONG).await;
-        let told = scene.told();
-        assert!(told.len() == 1 && told[0].1.contains(then), "{told:?}");
+        let reported = scene.reported();
+        assert!(reported.len() == 1 && reported[0].1.contains(then), "{reported:?}");
     }
 }

@@ -60,7 +60,7 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    fn told(status: u16, after: Option<&str>) -> Verdict {
+    fn reported(status: u16, after: Option<&str>) -> Verdict {
         let mut headers = HeaderMap::new();
         if let Some(after) = after {
             headers.insert(header::RETRY_AFTER, after.parse().unwrap());
@@ -73,19 +73,19 @@ mod tests {
     #[test]
     fn answers_mean_what_the_specification_says() {
         for status in [200, 201, 202, 204] {
-            assert_eq!(told(status, None), Verdict::Taken, "{status}");
+            assert_eq!(reported(status, None), Verdict::Taken, "{status}");
         }
-        assert_eq!(told(410, None), Verdict::Gone);
-        assert_eq!(told(413, None), Verdict::TooLarge);
+        assert_eq!(reported(410, None), Verdict::Gone);
+        assert_eq!(reported(413, None), Verdict::TooLarge);
         for status in [301, 307, 400, 401, 404, 415, 418, 500, 502] {
-            assert!(matches!(told(status, Some("7")), Verdict::Later { after: None, .. }), "{status}");
+            assert!(matches!(reported(status, Some("7")), Verdict::Later { after: None, .. }), "{status}");
         }
-        assert!(matches!(told(308, None), Verdict::Later { hint, .. } if hint.contains("redirects")));
+        assert!(matches!(reported(308, None), Verdict::Later { hint, .. } if hint.contains("redirects")));
     }
 
     #[test]
     fn retry_after_is_seconds_or_a_date_and_bounded() {
-        let after = |text| match told(429, Some(text)) {
+        let after = |text| match reported(429, Some(text)) {
             Verdict::Later { after, hint: "" } => after.map(|after| after.as_secs()),
             other => panic!("{other:?}"),
         };
@@ -98,7 +98,10 @@ mod tests {
         for wrong in ["", "-1", "1.5", "soon"] {
             assert_eq!(after(wrong), None, "{wrong:?}");
         }
-        assert_eq!(told(503, Some("5")), Verdict::Later { after: Some(Duration::from_secs(5)), hint: "" });
-        assert_eq!(told(503, None), Verdict::Later { after: None, hint: "" });
+        assert_eq!(
+            reported(503, Some("5")),
+            Verdict::Later { after: Some(Duration::from_secs(5)), hint: "" }
+        );
+        assert_eq!(reported(503, None), Verdict::Later { after: None, hint: "" });
     }
 }

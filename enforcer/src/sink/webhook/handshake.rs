@@ -72,7 +72,7 @@ pub(super) fn leave(status: StatusCode, headers: &HeaderMap, node: &str) -> Resu
 mod tests {
     use super::*;
 
-    fn told(status: u16, origin: Option<&str>, rate: Option<&str>) -> Result<Leave, Trouble> {
+    fn reported(status: u16, origin: Option<&str>, rate: Option<&str>) -> Result<Leave, Trouble> {
         let mut headers = HeaderMap::new();
         for (name, value) in [(ALLOWED_ORIGIN, origin), (ALLOWED_RATE, rate)] {
             if let Some(value) = value {
@@ -84,9 +84,9 @@ mod tests {
 
     #[test]
     fn leave_is_given_to_us_or_everybody_and_may_have_a_rate() {
-        assert_eq!(told(200, Some("*"), None).unwrap().gap(), None);
-        assert_eq!(told(204, Some("Node-1"), Some("*")).unwrap().gap(), None);
-        assert_eq!(told(200, Some("*"), Some("120")).unwrap().gap(), Some(Duration::from_millis(500)));
+        assert_eq!(reported(200, Some("*"), None).unwrap().gap(), None);
+        assert_eq!(reported(204, Some("Node-1"), Some("*")).unwrap().gap(), None);
+        assert_eq!(reported(200, Some("*"), Some("120")).unwrap().gap(), Some(Duration::from_millis(500)));
         for (status, origin, rate) in [
             (200, None, None),
             (200, Some("node-2"), None),
@@ -94,8 +94,11 @@ mod tests {
             (200, Some("*"), Some("0")),
             (200, Some("*"), Some("often")),
         ] {
-            assert!(matches!(told(status, origin, rate), Err(Trouble::Later { .. })), "{status} {origin:?}");
+            assert!(
+                matches!(reported(status, origin, rate), Err(Trouble::Later { .. })),
+                "{status} {origin:?}"
+            );
         }
-        assert!(matches!(told(410, None, None), Err(Trouble::Gone { .. })));
+        assert!(matches!(reported(410, None, None), Err(Trouble::Gone { .. })));
     }
 }

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_holds_no_certificate_is_told() {
+    fn what_holds_no_certificate_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ca.pem");
         assert!(matches!(config(Some(&path)), Err(TlsError::Read { .. })));

@@ -26,7 +26,7 @@ fn load(previous: &Loaded, files: Vec<FileContent>) -> Loaded {
     merge(previous, files, manifest::parse)
 }
 
-fn told(loaded: &Loaded) -> Vec<(String, i32)> {
+fn reported(loaded: &Loaded) -> Vec<(String, i32)> {
     loaded.pods.iter().map(|pod| (pod.name.name.clone(), pod.priority())).collect()
 }
 
@@ -40,7 +40,7 @@ fn pods_come_in_the_order_of_their_files() {
         &Loaded::default(),
         vec![file("b.yaml", pod("x", 1)), file("a.yaml", format!("{}---\n{}", pod("z", 2), pod("y", 3)))],
     );
-    assert_eq!(told(&loaded), expect(&[("z", 2), ("y", 3), ("x", 1)]));
+    assert_eq!(reported(&loaded), expect(&[("z", 2), ("y", 3), ("x", 1)]));
     assert_eq!(loaded.errors, []);
     assert_eq!(loaded.origins[2].to_string(), "b.yaml:1");
 }
@@ -52,7 +52,7 @@ fn pods_come_in_the_order_of_their_files() {
 fn the_last_good_version_stays_in_force(#[case] bad: FileContent) {
     let good = load(&Loaded::default(), vec![file("a.yaml", pod("x", 1)), file("b.yaml", pod("y", 2))]);
     let bad = load(&good, vec![bad, file("b.yaml", pod("y", 7))]);
-    assert_eq!(told(&bad), expect(&[("x", 1), ("y", 7)]));
+    assert_eq!(reported(&bad), expect(&[("x", 1), ("y", 7)]));
     assert!(!bad.errors.is_empty());
     assert!(bad.errors.iter().all(|error| error.to_string().starts_with("a.yaml")), "{:?}", bad.errors);
     assert_eq!(bad.new_errors(&good).count(), bad.errors.len());
@@ -60,7 +60,7 @@ fn the_last_good_version_stays_in_force(#[case] bad: FileContent) {
     assert_eq!(again, bad);
     assert_eq!(again.new_errors(&bad).count(), 0, "an error is told once");
     let mended = load(&again, vec![file("a.yaml", pod("x", 3)), unchanged("b.yaml")]);
-    assert_eq!(told(&mended), expect(&[("x", 3), ("y", 7)]));
+    assert_eq!(reported(&mended), expect(&[("x", 3), ("y", 7)]));
     assert_eq!(mended.errors, []);
 }
 
@@ -72,40 +72,40 @@ fn unchanged(name: &str) -> FileContent {
 fn a_file_that_was_never_good_counts_with_its_good_pods() {
     let bad = format!("{}---\nkind: Pod\n", pod("x", 1));
     let first = load(&Loaded::default(), vec![file("a.yaml", bad)]);
-    assert_eq!(told(&first), expect(&[("x", 1)]));
+    assert_eq!(reported(&first), expect(&[("x", 1)]));
     let bad = format!("{}---\nkind: Pod\n", pod("x", 2));
     let second = load(&first, vec![file("a.yaml", bad)]);
-    assert_eq!(told(&second), expect(&[("x", 2)]), "there is no good version to stay with");
+    assert_eq!(reported(&second), expect(&[("x", 2)]), "there is no good version to stay with");
 }
 
 #[test]
 fn a_file_that_is_gone_takes_its_pods_along() {
     let both = load(&Loaded::default(), vec![file("a.yaml", pod("x", 1)), file("b.yaml", pod("y", 2))]);
-    assert_eq!(told(&load(&both, vec![unchanged("b.yaml")])), expect(&[("y", 2)]));
+    assert_eq!(reported(&load(&both, vec![unchanged("b.yaml")])), expect(&[("y", 2)]));
 }
 
 #[test]
 fn a_pod_in_two_files_stays_where_it_was_and_both_are_named() {
     let one = load(&Loaded::default(), vec![file("b.yaml", pod("x", 1))]);
     let two = load(&one, vec![file("a.yaml", pod("x", 2)), unchanged("b.yaml")]);
-    assert_eq!(told(&two), expect(&[("x", 1)]));
+    assert_eq!(reported(&two), expect(&[("x", 1)]));
     let messages: Vec<String> = two.errors.iter().map(ToString::to_string).collect();
     assert_eq!(messages.len(), 1);
     assert!(messages[0].contains("a.yaml:") && messages[0].contains("b.yaml:"), "{messages:?}");
     let still = load(&two, vec![unchanged("a.yaml"), unchanged("b.yaml")]);
     assert_eq!(still, two, "the choice does not flap");
     let moved = load(&still, vec![unchanged("a.yaml")]);
-    assert_eq!(told(&moved), expect(&[("x", 2)]));
+    assert_eq!(reported(&moved), expect(&[("x", 2)]));
     assert_eq!(moved.errors, []);
 }
 
 #[test]
 fn at_first_sight_the_first_file_wins() {
     let loaded = load(&Loaded::default(), vec![file("b.yaml", pod("x", 2)), file("a.yaml", pod("x", 1))]);
-    assert_eq!(told(&loaded), expect(&[("x", 1)]));
+    assert_eq!(reported(&loaded), expect(&[("x", 1)]));
     let twice = format!("{}---\n{}", pod("x", 1), pod("x", 2));
     let loaded = load(&Loaded::default(), vec![file("a.yaml", twice)]);
-    assert_eq!(told(&loaded), expect(&[("x", 1)]));
+    assert_eq!(reported(&loaded), expect(&[("x", 1)]));
     assert_eq!(loaded.errors.len(), 1);
 }
 
@@ -113,7 +113,7 @@ fn at_first_sight_the_first_file_wins() {
 fn two_pods_may_not_share_a_uid() {
     let files = vec![file("a.yaml", with_uid("x", "u1")), file("b.yaml", with_uid("y", "u1"))];
     let loaded = load(&Loaded::default(), files);
-    assert_eq!(told(&loaded), expect(&[("x", 0)]));
+    assert_eq!(reported(&loaded), expect(&[("x", 0)]));
     let message = loaded.errors[0].to_string();
     assert!(
         message.contains("u1") && message.contains("a.yaml:") && message.contains("b.yaml:"),
@@ -127,7 +127,7 @@ fn an_error_of_the_whole_directory_changes_no_pod() {
     let path = "/etc/enforcer/pods";
     let away = |loaded: &Loaded| loaded.away(path, Absence::Unreadable(rustix::io::Errno::IO));
     let bad = away(&good);
-    assert_eq!(told(&bad), told(&good));
+    assert_eq!(reported(&bad), reported(&good));
     assert_eq!(bad.errors.len(), 1);
     assert!(
         bad.errors[0].is_down() && bad.errors[0].to_string().contains("1 pod stays"),

@@ -94,11 +94,14 @@ mod tests {
     #[case("enforcer.dev/cgroup: /a/../b", "the path of a cgroup")]
     #[case("enforcer.dev/cgroup: /a, cgroup.enforcer.dev/c: /a/c", "a container that the pod does not have")]
     #[case("cgroup.enforcer.dev/a: /a/c, cgroup.enforcer.dev/b: /a/c", "of container a too")]
-    fn what_cannot_be_meant_is_told_with_its_line(#[case] annotations: &str, #[case] words: &str) {
+    fn what_cannot_be_meant_is_reported_with_its_line(#[case] annotations: &str, #[case] words: &str) {
         let parsed = with(annotations, "{name: a}, {name: b}");
         assert!(parsed.pods.is_empty());
-        let told: Vec<_> = parsed.errors.iter().map(ToString::to_string).collect();
-        assert!(told.len() == 1 && told[0].starts_with("web.yaml:5: metadata.annotations["), "{told:?}");
-        assert!(told[0].contains(words), "{told:?}");
+        let reported: Vec<_> = parsed.errors.iter().map(ToString::to_string).collect();
+        assert!(
+            reported.len() == 1 && reported[0].starts_with("web.yaml:5: metadata.annotations["),
+            "{reported:?}"
+        );
+        assert!(reported[0].contains(words), "{reported:?}");
     }
 }

@@ -162,7 +162,7 @@ fn read_annotations(metadata: &Place<'_>, report: &mut Report<'_>) -> BTreeMap<S
 /// What cannot be meant is not passed over: a pod that should go first would go last.
 fn check_preference(metadata: &Place<'_>, annotations: &BTreeMap<String, String>, report: &mut Report<'_>) {
     let Some(text) = annotations.get(preference::EVICTION_PRIORITY) else { return };
-    if preference::wish(text).is_none()
+    if preference::parse_preference(text).is_none()
         && let Some(place) = metadata.get("annotations")
     {
         let value = text.chars().take(300).collect();

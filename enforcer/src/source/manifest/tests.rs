@@ -251,7 +251,7 @@ fn an_error_names_file_line_and_field(#[case] piece: &str, #[case] other: &str, 
 }
 
 #[test]
-fn all_that_is_wrong_is_told_at_once() {
+fn all_that_is_wrong_is_reported_at_once() {
     let text = WEB.replace("name: web\n", "name: W\n").replace("cpu: 0.1", "cpu: x").replace("1Gi", "1Q");
     assert_eq!(errors(&text).len(), 3);
 }
@@ -370,7 +370,7 @@ fn the_stored_class_is_read(#[case] status: &str, #[case] expected: Option<QosCl
 )]
 #[case("status: {qosClass: 1}", "4: status.qosClass: must be a text: put it in quotes")]
 #[case("status: Running", "4: status: must be a mapping")]
-fn a_class_that_is_none_is_told(#[case] status: &str, #[case] expected: &str) {
+fn a_class_that_is_none_is_reported(#[case] status: &str, #[case] expected: &str) {
     assert_eq!(errors(&with(status)), [format!("web.yaml:{expected}")]);
 }
 
@@ -415,7 +415,7 @@ fn tolerations_are_read() {
     "spec.tolerations[0].effect: \"Never\" is not supported: it must be NoSchedule, PreferNoSchedule or NoExecute"
 )]
 #[case("[a]", "spec.tolerations[0]: must be a mapping")]
-fn a_toleration_that_is_none_is_told(#[case] tolerations: &str, #[case] expected: &str) {
+fn a_toleration_that_is_none_is_reported(#[case] tolerations: &str, #[case] expected: &str) {
     assert_eq!(errors(&tolerating(tolerations)), [format!("web.yaml:6: {expected}")]);
 }
 

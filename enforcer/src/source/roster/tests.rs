@@ -78,13 +78,13 @@ fn uids(uids: &[&str]) -> Vec<PodUid> {
 }
 
 /// Who was told of, and why.
-fn told(decisions: &Decisions) -> Vec<String> {
+fn reported(decisions: &Decisions) -> Vec<String> {
     let one = |(pod, rejection): &(Arc<Pod>, Rejection)| format!("{} {}", pod.name.name, rejection.reason());
     decisions.rejected.iter().map(one).collect()
 }
 
 #[test]
-fn tells_what_is_new_changed_and_gone() {
+fn reports_what_is_new_changed_and_gone() {
     let mut roster = Roster::new();
     let changes = roster.apply(vec![pod("b", "2", 0), pod("a", "1", 0)]);
     assert_eq!(changes, [Change::Added(shared("b", "2", 0)), Change::Added(shared("a", "1", 0))]);
@@ -161,7 +161,7 @@ fn who_does_not_fit_waits_until_there_is_room() {
     let mut roster = Roster::new();
     let (a, b, c) = (requesting("a", "1", 3_000), requesting("b", "2", 3_000), requesting("c", "3", 1_000));
     roster.apply(vec![a.clone(), b.clone(), c.clone()]);
-    assert_eq!(told(&admit(&mut roster, &[])), ["b OutOfcpu"]);
+    assert_eq!(reported(&admit(&mut roster, &[])), ["b OutOfcpu"]);
     assert_eq!((names(&roster, is_active), names(&roster, is_waiting)), (vec!["a", "c"], vec!["b"]));
     assert_eq!(admit(&mut roster, &["1", "3"]), Decisions::default(), "a reason is told once");
     // The first one's manifest goes, but not yet its processes.
@@ -172,7 +172,7 @@ fn who_does_not_fit_waits_until_there_is_room() {
     assert_eq!(names(&roster, is_active), ["b", "c"]);
     // Who came later stays before one that is back.
     roster.apply(vec![a, b, c]);
-    assert_eq!(told(&admit(&mut roster, &["2", "3"])), ["a OutOfcpu"]);
+    assert_eq!(reported(&admit(&mut roster, &["2", "3"])), ["a OutOfcpu"]);
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn a_changed_manifest_that_does_not_fit_is_not_in_force() {
     roster.apply(vec![small.clone(), other(2_000)]);
     admit(&mut roster, &[]);
     assert_eq!(roster.apply(vec![large.clone(), other(2_000)]).len(), 1);
-    assert_eq!(told(&admit(&mut roster, &["1", "2"])), ["a OutOfcpu"]);
+    assert_eq!(reported(&admit(&mut roster, &["1", "2"])), ["a OutOfcpu"]);
     assert_eq!(in_force(&roster), (true, 1_000));
     assert_eq!(roster.apply(vec![large.clone(), other(2_000)]), [], "it is known already");
     assert_eq!(admit(&mut roster, &["1", "2"]), Decisions::default());
@@ -210,7 +210,7 @@ fn a_changed_manifest_that_does_not_fit_is_not_in_force() {
     assert_eq!(in_force(&roster), (true, 3_000));
     // Back to what is in force.
     roster.apply(vec![requesting("a", "1", 4_000), other(1_000)]);
-    assert_eq!(told(&admit(&mut roster, &["1", "2"])), ["a OutOfcpu"]);
+    assert_eq!(reported(&admit(&mut roster, &["1", "2"])), ["a OutOfcpu"]);
     let back = roster.apply(vec![large, other(1_000)]);
     assert!(matches!(&back[..], [Change::Changed { .. }]));
     assert!(roster.get(&PodUid::new("1").unwrap()).unwrap().held_back().is_none());
@@ -224,7 +224,7 @@ fn memory_pressure_keeps_new_best_effort_pods_out_and_no_other() {
     roster.apply(vec![runs.clone()]);
     admit(&mut roster, &[]);
     roster.apply(vec![new.clone(), runs.clone(), burstable.clone()]);
-    assert_eq!(told(&admit_under(&mut roster, &["1"], PRESSURE)), ["new Evicted"]);
+    assert_eq!(reported(&admit_under(&mut roster, &["1"], PRESSURE)), ["new Evicted"]);
     assert_eq!(names(&roster, is_active), ["runs", "burstable"]);
     admit(&mut roster, &["1", "3"]);
     assert_eq!(names(&roster, is_active), ["runs", "new", "burstable"]);
@@ -242,7 +242,7 @@ fn any_other_condition_keeps_all_new_pods_out_but_critical_ones() {
         admit(&mut roster, &[]);
         let (burstable, dns) = (requesting("burstable", "2", 1), critical(requesting("dns", "3", 1)));
         roster.apply(vec![pod("runs", "1", 0), burstable, dns]);
-        assert_eq!(told(&admit_under(&mut roster, &["1"], conditions)), ["burstable Evicted"]);
+        assert_eq!(reported(&admit_under(&mut roster, &["1"], conditions)), ["burstable Evicted"]);
         assert_eq!(names(&roster, is_active), ["runs", "dns"]);
     }
 }
@@ -256,7 +256,7 @@ fn a_critical_pod_waits_for_those_that_make_way() {
     admit(&mut roster, &[]);
     roster.apply(vec![small.clone(), large.clone(), dns.clone()]);
     let decisions = admit(&mut roster, &["1", "2"]);
-    assert_eq!((told(&decisions), decisions.preempted), (vec!["large Preempting".into()], uids(&["2"])));
+    assert_eq!((reported(&decisions), decisions.preempted), (vec!["large Preempting".into()], uids(&["2"])));
     assert_eq!(names(&roster, is_preempted), ["large"]);
     let may_start = |roster: &Roster| roster.get(&PodUid::new("3").unwrap()).unwrap().may_start();
     assert!(!may_start(&roster));
@@ -266,7 +266,7 @@ fn a_critical_pod_waits_for_those_that_make_way() {
     let all = vec![small, large, dns, late, plain];
     roster.apply(all.clone());
     let decisions = admit(&mut roster, &["1", "2"]);
-    assert_eq!((told(&decisions), decisions.preempted), (vec!["plain OutOfcpu".into()], Vec::new()));
+    assert_eq!((reported(&decisions), decisions.preempted), (vec!["plain OutOfcpu".into()], Vec::new()));
     assert_eq!(names(&roster, is_active), ["small", "dns", "late"]);
     assert!(!may_start(&roster));
     let awaits_other_than =
@@ -290,7 +290,7 @@ fn who_makes_way_has_had_its_changed_manifest() {
     admit(&mut roster, &[]);
     let held_back = requesting("a", "1", 5_000);
     roster.apply(vec![held_back.clone()]);
-    assert_eq!(told(&admit(&mut roster, &["1"])), ["a OutOfcpu"]);
+    assert_eq!(reported(&admit(&mut roster, &["1"])), ["a OutOfcpu"]);
     let all = vec![held_back, critical(requesting("dns", "2", 4_000))];
     roster.apply(all.clone());
     admit(&mut roster, &["1"]);
@@ -299,14 +299,14 @@ fn who_makes_way_has_had_its_changed_manifest() {
 }
 
 #[test]
-fn a_changed_manifest_that_fits_only_later_is_told_when_it_comes_into_force() {
+fn a_changed_manifest_that_fits_only_later_is_reported_when_it_comes_into_force() {
     let mut roster = Roster::new();
     let (old, new) = (requesting("a", "1", 1_000), requesting("a", "1", 2_000));
     roster.apply(vec![old.clone(), requesting("b", "2", 3_000)]);
     admit(&mut roster, &[]);
     roster.apply(vec![new.clone(), requesting("b", "2", 3_000)]);
     let decisions = admit(&mut roster, &[]);
-    assert_eq!((told(&decisions), decisions.in_force.len()), (vec![String::from("a OutOfcpu")], 0));
+    assert_eq!((reported(&decisions), decisions.in_force.len()), (vec![String::from("a OutOfcpu")], 0));
     roster.apply(vec![new.clone()]);
     let decisions = admit(&mut roster, &[]);
     assert_eq!(decisions.in_force, [Change::Changed { old: Arc::new(old), new: Arc::new(new) }]);
@@ -325,7 +325,7 @@ fn what_a_waiting_pod_still_takes_is_its_own() {
     admit(&mut roster, &["1"]);
     // It comes back while its processes still run.
     roster.apply(pods);
-    assert_eq!(told(&admit(&mut roster, &["1"])), ["b OutOfcpu"]);
+    assert_eq!(reported(&admit(&mut roster, &["1"])), ["b OutOfcpu"]);
     assert_eq!(names(&roster, is_active), ["a"]);
 }
 

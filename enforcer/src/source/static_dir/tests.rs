@@ -39,7 +39,7 @@ fn start(path: PathBuf) -> (StaticDir, tempfile::TempDir) {
 }
 
 #[tokio::test]
-async fn tells_what_is_there_and_then_every_change() {
+async fn reports_what_is_there_and_then_every_change() {
     let temp = tempfile::tempdir().unwrap();
     fs::write(temp.path().join("a.yaml"), pod("a")).unwrap();
     let (mut dir, _run_dir) = start(temp.path().to_owned());
@@ -60,7 +60,7 @@ async fn tells_what_is_there_and_then_every_change() {
 }
 
 #[tokio::test]
-async fn an_empty_directory_is_told_at_once() {
+async fn an_empty_directory_is_reported_at_once() {
     let temp = tempfile::tempdir().unwrap();
     let (mut dir, _run_dir) = start(temp.path().to_owned());
     assert_eq!(*next(&mut dir).await, Loaded::default());
@@ -107,10 +107,10 @@ async fn a_directory_that_hangs_keeps_nobody_and_is_reported() {
         Arc::new(merge(&Loaded::default(), [FileContent { name: name.into(), content }], manifest::parse))
     };
     let (let_go, held) = mpsc::channel();
-    let bell = Arc::new(Bell::new().unwrap());
+    let waker = Arc::new(Waker::new().unwrap());
     let reader = Hung(held, parse("read"));
     let patience = Duration::from_millis(50);
-    let mut dir = StaticDir::spawn("/hung".into(), bell, parse("remembered"), reader, patience).unwrap();
+    let mut dir = StaticDir::spawn("/hung".into(), waker, parse("remembered"), reader, patience).unwrap();
     let loaded = next(&mut dir).await;
     assert_eq!(names(&loaded), ["remembered"]);
     assert!(
@@ -125,7 +125,7 @@ async fn a_directory_that_hangs_keeps_nobody_and_is_reported() {
 }
 
 #[tokio::test]
-async fn anything_but_a_manifest_is_told_and_dot_files_are_not() {
+async fn anything_but_a_manifest_is_reported_and_dot_files_are_not() {
     let temp = tempfile::tempdir().unwrap();
     for name in ["README", ".hidden.yaml", "a.yaml~"] {
         fs::write(temp.path().join(name), pod("a")).unwrap();
@@ -136,11 +136,14 @@ async fn anything_but_a_manifest_is_told_and_dot_files_are_not() {
     symlink("nowhere", temp.path().join("lost.yaml")).unwrap();
     let loaded = next(&mut start(temp.path().to_owned()).0).await;
     assert_eq!(names(&loaded), Vec::<String>::new());
-    let told = errors(&loaded);
+    let reported = errors(&loaded);
     for name in ["README", "a.yaml~", "folder.yaml", "fifo.yaml", "lost.yaml"] {
-        assert!(told.iter().any(|error| error.starts_with(&format!("{name}: "))), "{name} not in {told:?}");
+        assert!(
+            reported.iter().any(|error| error.starts_with(&format!("{name}: "))),
+            "{name} not in {reported:?}"
+        );
     }
-    assert_eq!(told.len(), 5);
+    assert_eq!(reported.len(), 5);
 }
 
 #[tokio::test]

@@ -27,7 +27,7 @@ use super::{
 const EATER: &str = "exec tail /dev/zero";
 const GATE: &str = "/tmp/bench-ooms/gate";
 /// Emulated guests are slow.
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 /// Every incident closes a second after its first mark at the latest.
 const SETTLED: Duration = Duration::from_secs(3);
 
@@ -131,7 +131,7 @@ impl<'a> Burst<'a> {
         let begin = Instant::now();
         let mut lines = self.reader.take();
         let mut quiet = Instant::now();
-        while quiet.elapsed() < SETTLED && begin.elapsed() < PATIENCE {
+        while quiet.elapsed() < SETTLED && begin.elapsed() < TIMEOUT {
             thread::sleep(Duration::from_millis(50));
             let more = self.reader.take();
             if !more.is_empty() {
@@ -187,7 +187,7 @@ fn wait(child: &mut Child) -> anyhow::Result<()> {
             ensure!(status.signal() == Some(9), "a process was to be killed and ended with {status}");
             return Ok(());
         }
-        ensure!(begin.elapsed() < PATIENCE, "process {} lives after {PATIENCE:?}", child.id());
+        ensure!(begin.elapsed() < TIMEOUT, "process {} lives after {TIMEOUT:?}", child.id());
         thread::sleep(Duration::from_millis(1));
     }
 }

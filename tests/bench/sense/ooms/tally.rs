@@ -18,7 +18,7 @@ pub(super) struct Tally {
     /// Kills by the kernel's counters.
     pub(super) killed: usize,
     /// Kills that were told by an incident, each once.
-    pub(super) told: usize,
+    pub(super) reported: usize,
     /// Of those, the ones told of the pod and container in which the process was, with its limit.
     pub(super) right: usize,
     /// Told of another place, told twice, told of a process that nobody started, or told as no kill.
@@ -50,7 +50,7 @@ impl Tally {
         let mut tally = Self {
             started: started.len(),
             killed: usize::try_from(killed)?,
-            told: 0,
+            reported: 0,
             right: 0,
             wrong: 0,
             reconstructed: 0,
@@ -60,7 +60,7 @@ impl Tally {
             dated_ms: Vec::new(),
             is_single,
         };
-        let mut told = HashSet::new();
+        let mut reported = HashSet::new();
         for line in lines {
             let event = line.event()?;
             let data = &event["data"];
@@ -77,7 +77,7 @@ impl Tally {
             } else if is(&event, "oom.incident") && data["reconstructed"] == true {
                 let kills = data["kills"].as_u64().context("an incident without its number of kills")?;
                 let kills = usize::try_from(kills)?;
-                tally.told += kills;
+                tally.reported += kills;
                 tally.reconstructed += kills;
                 let owner = data["limitOwner"].as_str();
                 if started.values().any(|container| Some(container.cgroup.as_str()) == owner) {
@@ -87,9 +87,9 @@ impl Tally {
                 }
             } else if is(&event, "oom.incident") {
                 for victim in data["victims"].as_array().context("an incident without victims")? {
-                    let fresh = pid(victim).is_some_and(|pid| told.insert(pid));
+                    let fresh = pid(victim).is_some_and(|pid| reported.insert(pid));
                     let container = pid(victim).and_then(|pid| started.get(&pid));
-                    tally.told += usize::from(fresh);
+                    tally.reported += usize::from(fresh);
                     match container {
                         Some(container)
                             if fresh

@@ -65,16 +65,16 @@ fn the_slowest_of_few_runs_is_their_p99() {
 }
 
 #[test]
-fn one_signal_that_is_told_late_is_enough() {
+fn one_signal_that_is_reported_late_is_enough() {
     assert_eq!(verdict("journal", &[ours()]), (Verdict::Holds, "20.0 ms at the longest".into()));
     let late = with(OURS, 2, |run| run.journal_ms = Some(100.1));
     assert_eq!(verdict("journal", &[ours(), late]), (Verdict::Fails, "100.1 ms at the longest".into()));
-    let untold = with(OURS, 1, |run| run.journal_ms = None);
-    assert_eq!(verdict("journal", &[untold]).0, Verdict::Open);
+    let unreported = with(OURS, 1, |run| run.journal_ms = None);
+    assert_eq!(verdict("journal", &[unreported]).0, Verdict::Open);
 }
 
 #[test]
-fn a_run_that_was_not_seen_tells_no_times() {
+fn a_run_that_was_not_seen_reports_no_times() {
     let blind = with(OURS, 2, |run| {
         (run.seen, run.signal_ms, run.dead_ms, run.over_kills) = (false, Some(900.0), Some(900.0), 1);
     });

@@ -23,7 +23,7 @@ fn emptied(time_us: u64, name: &str) -> Event {
     Event { time_us, by: 0, what: What::Emptied { cgroup: format!("/b/{name}") } }
 }
 
-fn told() -> Told {
+fn reported() -> Told {
     Told {
         contender: "c".into(),
         workload: "w".into(),
@@ -57,7 +57,7 @@ fn judged(pods: &[Pod], expected: &[&str], samples: &[Sample], events: &[Event])
         samples,
         events,
     };
-    reckon(&facts, told())
+    reckon(&facts, reported())
 }
 
 fn is(value: Option<f64>, ms: f64) -> bool {
@@ -96,7 +96,7 @@ fn the_signal_that_the_log_had_last_is_timed_from_itself() {
     };
     let journalled_us = [("first", 12_500), ("second", 53_500), ("spared", 900_000)];
     let journalled_us = journalled_us.map(|(name, us)| (name.to_owned(), us)).into();
-    let outcome = reckon(&facts, Told { journalled_us, ..told() });
+    let outcome = reckon(&facts, Told { journalled_us, ..reported() });
     assert!(is(outcome.journal_ms, 50.0), "{:?}", outcome.journal_ms);
     assert_eq!(judged(&pods, &[], &samples, &events).journal_ms, None);
 }
@@ -146,7 +146,7 @@ fn a_bombs_children_are_the_pods() {
 }
 
 #[test]
-fn kernel_kills_are_told_apart() {
+fn kernel_kills_are_reported_apart() {
     let pods = [pod("ballast", 10, false), pod("hog", 11, true)];
     let samples = line(&[300, 199, 50], &[]);
     let events = [
@@ -287,6 +287,6 @@ fn each_following_signal_is_timed_from_its_own_crossing_or_the_death_before() {
         samples: &samples,
         events: &events,
     };
-    assert!(reckon(&facts, told()).right);
-    assert!(!reckon(&Facts { any_order: false, ..facts }, told()).right);
+    assert!(reckon(&facts, reported()).right);
+    assert!(!reckon(&Facts { any_order: false, ..facts }, reported()).right);
 }

@@ -45,7 +45,7 @@ impl Scene {
     }
 
     fn seen(&self, pid: u32, is_written: bool) -> ScoreSeen {
-        let suspect = Some(Suspect { pid, start_ns: Some(7_000_000_123) });
+        let suspect = Some(ScoreSuspect { pid, start_ns: Some(7_000_000_123) });
         ScoreSeen { container: self.container, suspect, is_written }
     }
 
@@ -107,7 +107,8 @@ fn a_written_score_is_put_back_thrice_and_then_later() {
 fn one_that_has_a_used_id_is_nobodys_drift() {
     let mut scene = Scene::new();
     scene.process(1, POD, "500");
-    let other = ScoreSeen { suspect: Some(Suspect { pid: 1, start_ns: Some(1) }), ..scene.seen(1, true) };
+    let other =
+        ScoreSeen { suspect: Some(ScoreSuspect { pid: 1, start_ns: Some(1) }), ..scene.seen(1, true) };
     assert!(scene.put_right(other).is_converged());
     assert_eq!(scene.score(1), "500");
     // As a new process it is corrected nevertheless: it is in the container.

@@ -63,7 +63,7 @@ fn an_adopted_cgroup_gets_values_and_has_its_own_back_at_the_end() {
 }
 
 #[test]
-fn what_may_not_be_adopted_is_told_and_left_alone() {
+fn what_may_not_be_adopted_is_reported_and_left_alone() {
     let mut fixture = Fixture::new(&["kubepods", "system.slice/web.service"]);
     fixture.write("system.slice/web.service/cgroup.procs", &format!("{}\n", std::process::id()));
     for (path, why) in [
@@ -74,8 +74,8 @@ fn what_may_not_be_adopted_is_told_and_left_alone() {
     ] {
         let report = fixture.reconcile(&adopting(path, "8192"));
         let problems = fixture.reconciler.problems().into_iter();
-        let told: Vec<_> = problems.map(|problem| problem.message).collect();
-        assert!(told.len() == 1 && told[0].contains(why), "{told:?}");
+        let reported: Vec<_> = problems.map(|problem| problem.message).collect();
+        assert!(reported.len() == 1 && reported[0].contains(why), "{reported:?}");
         assert!(report.written.iter().all(|write| write.path.as_str() == "/kubepods"), "{report:?}");
     }
     assert_eq!(fixture.read("system.slice/web.service/memory.max"), "max\n");
@@ -101,8 +101,9 @@ fn no_pod_adopts_what_another_holds_or_is_held_in() {
             all.pods.push(pod);
         }
         drop(fixture.reconcile(&all));
-        let told: Vec<_> = fixture.reconciler.problems().into_iter().map(|problem| problem.message).collect();
-        assert!(told.iter().any(|message| message.contains(why)), "{path}: {told:?}");
+        let reported: Vec<_> =
+            fixture.reconciler.problems().into_iter().map(|problem| problem.message).collect();
+        assert!(reported.iter().any(|message| message.contains(why)), "{path}: {reported:?}");
         let third = PodUid::new("3");
         let held = fixture.reconciler.cgroups().find(|(_, owner)| owner.level.uid() == third.as_ref());
         assert!(held.is_none(), "{held:?}");

@@ -82,7 +82,7 @@ fn silence_is_said_and_the_last_picture_is_grey() {
 
 /// The cells that are not plain, as `modifiers text`.
 fn styles(buffer: &Buffer) -> Vec<String> {
-    let mut told: Vec<String> = Vec::new();
+    let mut reported: Vec<String> = Vec::new();
     let mut last = Modifier::empty();
     for cell in buffer.content() {
         if cell.modifier.is_empty() {
@@ -90,14 +90,14 @@ fn styles(buffer: &Buffer) -> Vec<String> {
             continue;
         }
         if cell.modifier != last {
-            told.push(format!("{:?}: ", cell.modifier));
+            reported.push(format!("{:?}: ", cell.modifier));
             last = cell.modifier;
         }
-        if let Some(told) = told.last_mut() {
-            told.push_str(cell.symbol());
+        if let Some(reported) = reported.last_mut() {
+            reported.push_str(cell.symbol());
         }
     }
-    told.into_iter().map(|told| told.trim_end().to_owned()).collect()
+    reported.into_iter().map(|reported| reported.trim_end().to_owned()).collect()
 }
 
 #[test]

@@ -49,7 +49,7 @@ pub(in crate::cli::top) fn look(at_ms: u64) -> Look {
         {"order": "protect", "namespace": "shop", "name": "db", "reason": "a migration", "uid": 0, "given": "g", "until": "u", "leftMs": 3_600_000},
         {"order": "pause", "reason": "an upgrade\u{1b}[31m", "uid": 0, "given": "g", "until": "u", "leftMs": 723_000},
     ]);
-    told(at_ms, pods, memories, ranking, headroom, orders)
+    reported(at_ms, pods, memories, ranking, headroom, orders)
 }
 
 /// So many pods of one class, ranked in their order.
@@ -73,7 +73,7 @@ pub(in crate::cli::top) fn crowd(count: usize) -> Look {
         .collect();
     let ranking = json!({"signal": "memory.available", "order": order, "excluded": []});
     let pods = json!({"mode": "enforce", "memoryPressure": false, "pods": pods});
-    told(
+    reported(
         0,
         pods,
         json!({"nodeStall": null, "omitted": 0, "pods": []}),
@@ -84,7 +84,7 @@ pub(in crate::cli::top) fn crowd(count: usize) -> Look {
 }
 
 /// What is told in these words.
-pub(in crate::cli::top) fn told(
+pub(in crate::cli::top) fn reported(
     at_ms: u64,
     pods: Value,
     memories: Value,

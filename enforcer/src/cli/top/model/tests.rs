@@ -133,7 +133,7 @@ fn what_is_folded_and_selected_outlives_the_next_look() {
 }
 
 #[test]
-fn growth_is_told_or_found_between_two_looks() {
+fn growth_is_reported_or_found_between_two_looks() {
     let mut state = shown();
     state.take(Input::Looked(Box::new(sample::look(2_000))));
     let picture = state.picture.as_ref().unwrap();
@@ -194,7 +194,7 @@ fn silence_is_counted_from_its_beginning_and_ends_with_an_answer() {
 }
 
 #[test]
-fn only_what_is_seen_or_told_by_nobody_else_is_asked_for() {
+fn only_what_is_seen_or_reported_by_nobody_else_is_asked_for() {
     let mut state = State::new((80, 24));
     state.take(Input::Looked(Box::new(sample::crowd(1_000))));
     assert_eq!(state.wanted().len(), state.tree_height() - 1);

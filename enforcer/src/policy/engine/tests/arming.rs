@@ -31,8 +31,8 @@ fn is_dry(rig: &Rig) -> (bool, bool) {
     (decision.dry_run, decision.unarmed)
 }
 
-fn is_out_of_reach(told: &[Action]) -> bool {
-    told.iter().any(|action| matches!(action, Action::Suppressed { reason: Suppression::OutOfReach, .. }))
+fn is_out_of_reach(reported: &[Action]) -> bool {
+    reported.iter().any(|action| matches!(action, Action::Suppressed { reason: Suppression::OutOfReach, .. }))
 }
 
 #[test]
@@ -104,8 +104,8 @@ fn a_hard_threshold_that_is_not_armed_cuts_no_grace_short() {
     rig.hear(crate::policy::engine::Outcome::Terminated { number: rig.number(), now_ns: rig.now_ns });
     let typo = hard(Signal::MemoryAvailable, 2 * GIB);
     rig.engine.configure(&EngineSettings { thresholds: followed(&[typo, soft]), ..settings });
-    let told = rig.pass(SECOND).look(GIB - 1);
-    assert!(!told.iter().any(|action| matches!(action, Action::Kill { .. })), "{told:?}");
+    let reported = rig.pass(SECOND).look(GIB - 1);
+    assert!(!reported.iter().any(|action| matches!(action, Action::Kill { .. })), "{reported:?}");
 }
 
 /// Where the pods' limit is lowered below what they use, they are not short of memory by what they do.
@@ -132,25 +132,25 @@ fn what_cannot_be_reached_kills_nobody() {
         let facts = CandidateFacts { protected, ..candidate(1, -1, GIB) };
         [(facts, using(900 * MIB)), (candidate(2, 0, 0), using(950 * MIB))]
     };
-    let told = |settings: &EngineSettings, protected| {
+    let reported = |settings: &EngineSettings, protected| {
         let mut rig = Rig::new(settings, &pods(protected));
-        let told = rig.look(GIB);
-        (evicts(&told), is_out_of_reach(&told))
+        let reported = rig.look(GIB);
+        (evicts(&reported), is_out_of_reach(&reported))
     };
     let reach = GIB + 1_850 * MIB;
-    assert_eq!(told(&enforcing(reach, 0), false), (true, false));
-    assert_eq!(told(&enforcing(reach + 1, 0), false), (false, true));
-    assert_eq!(told(&enforcing(reach, 0), true), (false, true));
+    assert_eq!(reported(&enforcing(reach, 0), false), (true, false));
+    assert_eq!(reported(&enforcing(reach + 1, 0), false), (false, true));
+    assert_eq!(reported(&enforcing(reach, 0), true), (false, true));
     let dry = EngineSettings { mode: Mode::DryRun, ..enforcing(reach + 1, 0) };
-    assert_eq!(told(&dry, false), (false, true), "as in earnest");
+    assert_eq!(reported(&dry, false), (false, true), "as in earnest");
     // The threshold can be reached, and its minimum reclaim cannot: so much is fetched, and no more.
-    assert_eq!(told(&enforcing(reach, GIB), false), (true, false));
+    assert_eq!(reported(&enforcing(reach, GIB), false), (true, false));
     let mut rig = Rig::new(&enforcing(GIB, 10 * GIB), &pods(false));
     assert!(evicts(&rig.look(GIB - 1)));
     rig.dies();
     rig.readings[1] = Reading::Gone;
-    let told = rig.pass(SECOND).look(GIB + 900 * MIB);
-    assert!(!evicts(&told) && is_out_of_reach(&told), "{told:?}");
+    let reported = rig.pass(SECOND).look(GIB + 900 * MIB);
+    assert!(!evicts(&reported) && is_out_of_reach(&reported), "{reported:?}");
     // What is not known may be enough.
     let mut rig = Rig::new(&enforcing(15 * GIB, 0), &[(candidate(1, 0, 0), Reading::Missing)]);
     assert!(evicts(&rig.look(GIB)));

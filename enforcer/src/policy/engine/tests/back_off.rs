@@ -24,11 +24,11 @@ fn two(back_bytes: u64, other_bytes: u64) -> Rig {
 }
 
 #[test]
-fn one_that_is_back_is_evicted_again_each_time_and_who_does_so_is_told() {
+fn one_that_is_back_is_evicted_again_each_time_and_who_does_so_is_reported() {
     let mut rig = two(400 * MIB, 600 * MIB);
     for before in 1..50 {
-        let told = rig.pass(SECOND).look(GIB - 50 * MIB);
-        assert!(evicts(&told), "{told:?}");
+        let reported = rig.pass(SECOND).look(GIB - 50 * MIB);
+        assert!(evicts(&reported), "{reported:?}");
         let decision = *rig.engine.decision().unwrap();
         assert_eq!((decision.cgroup, decision.dry_run), (CgroupId(1), false), "not the breaker's");
         assert_eq!(decision.returned.unwrap().evictions, before);

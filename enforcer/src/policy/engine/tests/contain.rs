@@ -57,11 +57,11 @@ fn eases(actions: &[Action]) -> Option<u64> {
 
 fn contained() -> (Rig, Containment) {
     let mut rig = asked(&pods());
-    let told = fills(&mut rig, 1_500 * MIB, 100 * MIB, 1_100 * MIB);
-    let containment = contains(&told).expect("the next one is held back");
+    let reported = fills(&mut rig, 1_500 * MIB, 100 * MIB, 1_100 * MIB);
+    let containment = contains(&reported).expect("the next one is held back");
     let now_ns = rig.now_ns;
-    let told = rig.hear(Outcome::Contained { brake: 1, now_ns });
-    assert!(matches!(told[..], [Action::Contained { .. }]), "{told:?}");
+    let reported = rig.hear(Outcome::Contained { brake: 1, now_ns });
+    assert!(matches!(reported[..], [Action::Contained { .. }]), "{reported:?}");
     (rig, containment)
 }
 
@@ -131,34 +131,34 @@ fn memory_that_comes_back_too_late_holds_the_next_one_back() {
 }
 
 #[test]
-fn it_is_let_go_of_when_the_victim_is_gone_and_told() {
+fn it_is_let_go_of_when_the_victim_is_gone_and_reported() {
     let (mut rig, containment) = contained();
     assert_eq!(rig.engine.brake(), Some((1, CgroupId(2))));
     assert_eq!(eases(&fills(&mut rig, 1_500 * MIB, 100 * MIB, 1_000 * MIB)), None);
-    let told = rig.pass(SECOND).progress(false, 0);
-    assert!(matches!(told[..], [Action::Completed(_), Action::Ease { brake: 1 }]), "{told:?}");
+    let reported = rig.pass(SECOND).progress(false, 0);
+    assert!(matches!(reported[..], [Action::Completed(_), Action::Ease { brake: 1 }]), "{reported:?}");
     assert_eq!(eases(&rig.pass(MS).look(1_500 * MIB)), None, "asked for once");
     let now_ns = rig.now_ns;
-    let told = rig.hear(Outcome::Eased { brake: 1, now_ns, given_back: true });
+    let reported = rig.hear(Outcome::Eased { brake: 1, now_ns, given_back: true });
     let since_ns = containment.decided_ns;
-    assert_eq!(told, [Action::Eased { now_ns, containment, since_ns, given_back: true }]);
+    assert_eq!(reported, [Action::Eased { now_ns, containment, since_ns, given_back: true }]);
     assert_eq!(rig.engine.brake(), None);
 }
 
 #[test]
 fn who_is_held_back_and_becomes_the_victim_is_let_go_of_before() {
     let (mut rig, _) = contained();
-    let told = rig.pass(MS).look(MIB);
-    assert!(told.iter().any(|action| matches!(action, Action::Kill { .. })), "{told:?}");
+    let reported = rig.pass(MS).look(MIB);
+    assert!(reported.iter().any(|action| matches!(action, Action::Kill { .. })), "{reported:?}");
     rig.signalled();
     // It is dead, and some of what it held is still to come back, and would not suffice.
     assert_eq!(eases(&rig.pass(MS).progress(false, 600 * MIB)), None);
     rig.readings[0] = using(0);
-    let told = rig.pass(MS).look(0);
+    let reported = rig.pass(MS).look(0);
     assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(2));
-    let place = |is: fn(&Action) -> bool| told.iter().position(is).expect("it is asked for");
+    let place = |is: fn(&Action) -> bool| reported.iter().position(is).expect("it is asked for");
     let eased = place(|action| matches!(action, Action::Ease { brake: 1 }));
-    assert!(eased < place(|action| *action == Action::Evict), "{told:?}");
+    assert!(eased < place(|action| *action == Action::Evict), "{reported:?}");
 }
 
 #[test]
@@ -198,12 +198,15 @@ fn who_is_spared_meanwhile_is_let_go_of() {
 }
 
 #[test]
-fn who_cannot_be_held_back_is_told_and_not_tried_again_in_that_eviction() {
+fn who_cannot_be_held_back_is_reported_and_not_tried_again_in_that_eviction() {
     let mut rig = asked(&pods());
     assert!(contains(&fills(&mut rig, 1_500 * MIB, 100 * MIB, 1_100 * MIB)).is_some());
     let now_ns = rig.now_ns;
-    let told = rig.hear(Outcome::Uncontained { brake: 1, now_ns, reason: BrakeRefusal::Lower });
-    assert!(matches!(told[..], [Action::Uncontained { reason: BrakeRefusal::Lower, .. }]), "{told:?}");
+    let reported = rig.hear(Outcome::Uncontained { brake: 1, now_ns, reason: BrakeRefusal::Lower });
+    assert!(
+        matches!(reported[..], [Action::Uncontained { reason: BrakeRefusal::Lower, .. }]),
+        "{reported:?}"
+    );
     assert_eq!(rig.engine.brake(), None);
     assert_eq!(contains(&fills(&mut rig, 1_200 * MIB, GIB, 2_000 * MIB)), None);
 }
@@ -214,10 +217,10 @@ fn what_is_not_needed_any_more_before_it_is_done_is_undone_after() {
     assert!(contains(&fills(&mut rig, 1_500 * MIB, 100 * MIB, 1_100 * MIB)).is_some());
     assert_eq!(eases(&rig.pass(MS).progress(false, 0)), Some(1));
     let now_ns = rig.now_ns;
-    let told = rig.hear(Outcome::Contained { brake: 1, now_ns });
-    assert!(matches!(told[..], [Action::Contained { .. }]), "{told:?}");
-    let told = rig.hear(Outcome::Eased { brake: 1, now_ns, given_back: false });
-    assert!(matches!(told[..], [Action::Eased { given_back: false, .. }]), "{told:?}");
+    let reported = rig.hear(Outcome::Contained { brake: 1, now_ns });
+    assert!(matches!(reported[..], [Action::Contained { .. }]), "{reported:?}");
+    let reported = rig.hear(Outcome::Eased { brake: 1, now_ns, given_back: false });
+    assert!(matches!(reported[..], [Action::Eased { given_back: false, .. }]), "{reported:?}");
 }
 
 /// Found by the property test: it had been asked to be let go of before it was known that it was never held back.
@@ -225,11 +228,11 @@ fn what_is_not_needed_any_more_before_it_is_done_is_undone_after() {
 fn one_that_could_not_be_held_back_while_it_was_to_be_let_go_of_is_no_brake_any_more() {
     let mut rig = asked(&pods());
     assert!(contains(&fills(&mut rig, 1_500 * MIB, 100 * MIB, 1_100 * MIB)).is_some());
-    let told = rig.progress(false, 0);
-    assert_eq!(eases(&told), Some(1), "{told:?}");
+    let reported = rig.progress(false, 0);
+    assert_eq!(eases(&reported), Some(1), "{reported:?}");
     let now_ns = rig.now_ns;
     rig.hear(Outcome::Uncontained { brake: 1, now_ns, reason: BrakeRefusal::Unwritten });
     assert_eq!(rig.engine.brake(), None);
-    let told = rig.hear(Outcome::Eased { brake: 1, now_ns, given_back: true });
-    assert!(told.is_empty() && rig.engine.brake().is_none(), "{told:?}");
+    let reported = rig.hear(Outcome::Eased { brake: 1, now_ns, given_back: true });
+    assert!(reported.is_empty() && rig.engine.brake().is_none(), "{reported:?}");
 }

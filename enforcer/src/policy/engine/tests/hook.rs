@@ -16,16 +16,16 @@ use crate::policy::{
 fn hooked() -> Rig {
     let settings = EngineSettings { hook_timeout_ns: 5 * SECOND, ..both() };
     let mut rig = Rig::upstream(&settings);
-    let told = rig.look(GIB - 1);
-    assert!(told.contains(&Action::Evict), "{told:?}");
+    let reported = rig.look(GIB - 1);
+    assert!(reported.contains(&Action::Evict), "{reported:?}");
     assert_eq!(rig.engine.decision().unwrap().hook, HookPlan::Awaited { for_ns: 5 * SECOND });
     rig
 }
 
 fn end(rig: &mut Rig) {
     let (number, now_ns) = (rig.number(), rig.now_ns);
-    let told = rig.hear(Outcome::HookEnded { number, now_ns, end: HookEnd::Exited(1) });
-    assert!(matches!(told[..], [Action::LookAgainWithin(_)]), "{told:?}");
+    let reported = rig.hear(Outcome::HookEnded { number, now_ns, end: HookEnd::Exited(1) });
+    assert!(matches!(reported[..], [Action::LookAgainWithin(_)]), "{reported:?}");
 }
 
 fn killed_for(actions: &[Action]) -> Option<KillReason> {
@@ -76,10 +76,10 @@ fn it_is_waited_for_no_longer_once_half_of_what_was_left_has_gone() {
     ]);
     let mut rig = Rig::upstream(&EngineSettings { thresholds: hard_at_a_quarter, ..settings });
     rig.look(1_500 * MIB);
-    let told = rig.pass(SECOND).look(1_500 * MIB);
-    assert!(told.contains(&Action::Evict), "{told:?}");
-    let told = rig.pass(MS).look(700 * MIB);
-    assert!(told.iter().any(|action| matches!(action, Action::Ask { .. })), "{told:?}");
+    let reported = rig.pass(SECOND).look(1_500 * MIB);
+    assert!(reported.contains(&Action::Evict), "{reported:?}");
+    let reported = rig.pass(MS).look(700 * MIB);
+    assert!(reported.iter().any(|action| matches!(action, Action::Ask { .. })), "{reported:?}");
 }
 
 #[test]
@@ -87,8 +87,8 @@ fn where_it_has_ended_the_shortage_nobody_is_signalled() {
     let mut rig = hooked();
     assert_eq!(failed_for(&rig.pass(MS).look(3 * GIB)), None, "it has not ended");
     end(&mut rig);
-    let told = rig.pass(MS).look(3 * GIB);
-    assert_eq!((failed_for(&told), killed_for(&told)), (Some(FailureReason::Relieved), None));
+    let reported = rig.pass(MS).look(3 * GIB);
+    assert_eq!((failed_for(&reported), killed_for(&reported)), (Some(FailureReason::Relieved), None));
     assert_eq!(rig.engine.victim(), None);
 }
 
@@ -117,8 +117,11 @@ fn who_is_spared_meanwhile_is_not_signalled() {
         let mut rig = hooked();
         let first = rig.engine.decision().unwrap().cgroup;
         change(&mut rig);
-        let told = rig.pass(MS).look(GIB - MIB);
-        assert_eq!((failed_for(&told), killed_for(&told)), (Some(FailureReason::Spared(spared)), None));
+        let reported = rig.pass(MS).look(GIB - MIB);
+        assert_eq!(
+            (failed_for(&reported), killed_for(&reported)),
+            (Some(FailureReason::Spared(spared)), None)
+        );
         assert!(rig.engine.victim().is_none_or(|(_, cgroup)| cgroup != first));
     }
 }
@@ -135,12 +138,12 @@ fn memory_that_runs_out_is_no_reason_to_kill_who_was_chosen_for_process_ids() {
         fill_bytes_per_second,
         ..NodeSample::memory(now_ns, GIB, 16 * GIB)
     };
-    let told = rig.see(node(rig.now_ns, 50, 0));
-    assert!(told.contains(&Action::Evict), "{told:?}");
+    let reported = rig.see(node(rig.now_ns, 50, 0));
+    assert!(reported.contains(&Action::Evict), "{reported:?}");
     rig.pass(MS);
-    let told = rig.see(node(rig.now_ns, 500, 100 * GIB));
-    assert_eq!(failed_for(&told), Some(FailureReason::Relieved), "{told:?}");
-    assert_eq!(killed_for(&told), None);
+    let reported = rig.see(node(rig.now_ns, 500, 100 * GIB));
+    assert_eq!(failed_for(&reported), Some(FailureReason::Relieved), "{reported:?}");
+    assert_eq!(killed_for(&reported), None);
 }
 
 #[test]

@@ -45,10 +45,10 @@ fn a_cgroup_that_is_another_one_by_now_is_not_signalled_and_the_next_one_is() {
     let mut rig = Rig::upstream(&enforcing(GIB, 0));
     assert!(evicts(&rig.look(MIB)));
     let (number, now_ns) = (rig.number(), rig.now_ns);
-    let told = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Replaced });
+    let reported = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Replaced });
     assert!(
-        matches!(told[..], [Action::Failed(failure), Action::Evict, ..] if failure.reason == FailureReason::Refused(Refusal::Replaced)),
-        "{told:?}"
+        matches!(reported[..], [Action::Failed(failure), Action::Evict, ..] if failure.reason == FailureReason::Refused(Refusal::Replaced)),
+        "{reported:?}"
     );
     assert_ne!(chosen(&rig), CgroupId(5));
 }
@@ -80,14 +80,15 @@ fn a_clock_that_jumps_neither_hurries_nor_forgets_a_victim() {
     rig.pass(100 * SECOND);
     assert!(evicts(&rig.look(MIB)));
     rig.signalled();
-    let lives = |told: &[Action]| told.iter().all(|action| matches!(action, Action::LookAgainWithin(_)));
+    let lives =
+        |reported: &[Action]| reported.iter().all(|action| matches!(action, Action::LookAgainWithin(_)));
     // Far ahead, and back to before it was chosen.
     assert!(lives(&rig.pass(3_600 * SECOND).progress(true, 100 * MIB)));
     rig.now_ns = SECOND;
     assert!(lives(&rig.progress(true, 100 * MIB)));
     assert!(!evicts(&rig.look(MIB)), "nobody else meanwhile");
-    let told = rig.progress(false, 0);
-    assert!(matches!(told[..], [Action::Completed(_)]), "{told:?}");
+    let reported = rig.progress(false, 0);
+    assert!(matches!(reported[..], [Action::Completed(_)]), "{reported:?}");
     assert!(evicts(&rig.pass(3_700 * SECOND).look(MIB)), "the next one");
 }
 
@@ -108,11 +109,11 @@ fn among_a_thousand_the_right_one_is_found_and_the_first_are_shown() {
     assert_eq!((decision.ranked_count, decision.excluded_count), (900, 100));
     assert_eq!((decision.ranking.len(), decision.excluded.len()), (SHOWN_RANKING, SHOWN_EXCLUDED));
     // All refuse, one after the other, and that comes to an end.
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for _ in 0..900 {
         let (number, now_ns) = (rig.number(), rig.now_ns);
-        told = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Kernel(95) });
+        reported = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Kernel(95) });
     }
-    assert!(told.iter().any(|action| matches!(action, Action::Suppressed { .. })), "{told:?}");
+    assert!(reported.iter().any(|action| matches!(action, Action::Suppressed { .. })), "{reported:?}");
     assert_eq!(rig.engine.victim(), None);
 }

@@ -19,8 +19,8 @@ fn while_paused_the_same_is_decided_and_nothing_done_and_then_it_is() {
     rig.engine.configure(&paused(&running));
     assert_eq!(rig.engine.mode(), Mode::DryRun);
     assert!(evicts(&rig.look(MIB)));
-    let told = *rig.engine.decision().unwrap();
-    assert!(told.dry_run && told.paused);
+    let reported = *rig.engine.decision().unwrap();
+    assert!(reported.dry_run && reported.paused);
     assert_eq!(rig.engine.victim(), None);
     assert!(!evicts(&rig.pass(SECOND).look(MIB)), "told once a minute");
     rig.engine.configure(&running);
@@ -31,7 +31,7 @@ fn while_paused_the_same_is_decided_and_nothing_done_and_then_it_is() {
     let order = |decision: &Decision| -> Vec<_> {
         decision.ranking.iter().map(|ranked| (ranked.cgroup, ranked.standing)).collect()
     };
-    assert_eq!((done.cgroup, order(&done)), (told.cgroup, order(&told)));
+    assert_eq!((done.cgroup, order(&done)), (reported.cgroup, order(&reported)));
 }
 
 #[test]
@@ -64,8 +64,9 @@ fn a_pause_leaves_the_breaker_as_it_is() {
     let mut rig = Rig::upstream(&running);
     assert!(evicts(&rig.look(MIB)));
     rig.dies();
-    let opens = |told: &[Action]| {
-        told.iter()
+    let opens = |reported: &[Action]| {
+        reported
+            .iter()
             .any(|action| matches!(action, Action::Suppressed { reason: Suppression::BreakerOpen, .. }))
     };
     assert!(opens(&rig.look(MIB)));
@@ -99,16 +100,16 @@ fn with_victim(rig: &Rig, change: impl Fn(&mut CandidateFacts)) -> Candidates {
     Candidates::new(&facts)
 }
 
-fn failures(told: &[Action]) -> Vec<FailureReason> {
+fn failures(reported: &[Action]) -> Vec<FailureReason> {
     let of = |action: &Action| match action {
         Action::Failed(failure) => Some(failure.reason),
         _ => None,
     };
-    told.iter().filter_map(of).collect()
+    reported.iter().filter_map(of).collect()
 }
 
-fn kills(told: &[Action]) -> bool {
-    told.iter().any(|action| matches!(action, Action::Kill { .. }))
+fn kills(reported: &[Action]) -> bool {
+    reported.iter().any(|action| matches!(action, Action::Kill { .. }))
 }
 
 #[test]
@@ -133,9 +134,9 @@ fn who_is_spared_within_its_grace_has_that_and_is_not_killed_at_its_end() {
             let mut rig = asked();
             spare(&mut rig);
             assert!(!kills(&rig.pass(MS).look(1_500 * MIB)) && rig.engine.victim().is_some());
-            let told: Vec<_> = (0..wait_ns / MS).flat_map(|_| rig.pass(MS).look(available)).collect();
-            assert!(!kills(&told), "{spared:?}");
-            assert_eq!(failures(&told), [FailureReason::Spared(spared)]);
+            let reported: Vec<_> = (0..wait_ns / MS).flat_map(|_| rig.pass(MS).look(available)).collect();
+            assert!(!kills(&reported), "{spared:?}");
+            assert_eq!(failures(&reported), [FailureReason::Spared(spared)]);
             let decision = *rig.engine.decision().unwrap();
             let is_of_pod = matches!(spared, Spared::Protected | Spared::Critical);
             assert_eq!(decision.dry_run, !is_of_pod);
@@ -158,8 +159,8 @@ fn a_pause_that_is_over_within_the_grace_changes_nothing() {
     rig.engine.configure(&paused(&super::soft::both()));
     assert!(!kills(&rig.pass(SECOND).look(1_500 * MIB)));
     rig.engine.configure(&super::soft::both());
-    let told: Vec<_> = (0..10_000).flat_map(|_| rig.pass(MS).look(1_500 * MIB)).collect();
-    assert!(kills(&told) && failures(&told).is_empty());
+    let reported: Vec<_> = (0..10_000).flat_map(|_| rig.pass(MS).look(1_500 * MIB)).collect();
+    assert!(kills(&reported) && failures(&reported).is_empty());
 }
 
 /// What is to be asked is not killed in place of it either, however urgent.
@@ -185,7 +186,7 @@ fn who_is_spared_before_it_could_be_asked_is_not_asked() {
     rig.engine.configure(&paused(&super::soft::both()));
     assert_eq!(rig.engine.withdrawn(), Some(rig.number()));
     let (number, now_ns) = (rig.number(), rig.now_ns);
-    let told = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Withdrawn });
-    assert_eq!(failures(&told), [FailureReason::Spared(Spared::Paused)]);
+    let reported = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Withdrawn });
+    assert_eq!(failures(&reported), [FailureReason::Spared(Spared::Paused)]);
     assert_eq!(rig.engine.withdrawn(), None);
 }

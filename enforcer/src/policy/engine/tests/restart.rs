@@ -27,8 +27,10 @@ fn breaking(max_kills: u16) -> EngineSettings {
     EngineSettings { breaker, ..enforcing(GIB, 0) }
 }
 
-fn opens(told: &[Action]) -> bool {
-    told.iter().any(|action| matches!(action, Action::Suppressed { reason: Suppression::BreakerOpen, .. }))
+fn opens(reported: &[Action]) -> bool {
+    reported
+        .iter()
+        .any(|action| matches!(action, Action::Suppressed { reason: Suppression::BreakerOpen, .. }))
 }
 
 /// A daemon that dies after each kill is one daemon to the breaker.
@@ -41,10 +43,10 @@ fn a_crash_loop_evicts_no_more_than_one_life() {
         let mut rig = Rig::new(&breaking(20), &pods);
         rig.engine.remember(&before);
         rig.now_ns = (1 + life) * SECOND;
-        let told = rig.look(GIB - 1);
-        assert!(evicts(&told));
+        let reported = rig.look(GIB - 1);
+        assert!(evicts(&reported));
         let decision = *rig.engine.decision().unwrap();
-        assert_eq!((opens(&told), decision.dry_run), (life >= 20, life >= 20));
+        assert_eq!((opens(&reported), decision.dry_run), (life >= 20, life >= 20));
         if !decision.dry_run {
             rig.signalled();
             before.push(Past { pod: decision.pod, at_ns: rig.now_ns });
@@ -88,8 +90,8 @@ fn the_dead_are_no_part_of_those_that_the_share_is_of() {
     let pods: Vec<_> = (1..=20).map(|pod| (candidate(pod, 0, 0), using(100 * MIB))).collect();
     let mut rig = Rig::new(&breaking(100), &pods);
     for kill in 0..10 {
-        let told = rig.pass(MS).look(GIB - 1);
-        assert!(evicts(&told) && !rig.engine.decision().unwrap().dry_run, "{kill}: {told:?}");
+        let reported = rig.pass(MS).look(GIB - 1);
+        assert!(evicts(&reported) && !rig.engine.decision().unwrap().dry_run, "{kill}: {reported:?}");
         let index = rig.engine.decision().unwrap().index;
         rig.dies();
         rig.readings[index] = if kill % 2 == 0 { EMPTY } else { Reading::Gone };
@@ -107,8 +109,8 @@ fn undead() -> Rig {
 }
 
 fn given_up(rig: &mut Rig) {
-    let told: Vec<_> = (0..30).flat_map(|_| rig.pass(100 * MS).progress(true, MIB)).collect();
-    assert!(matches!(told[..], [Action::Failed(_)]), "{told:?}");
+    let reported: Vec<_> = (0..30).flat_map(|_| rig.pass(100 * MS).progress(true, MIB)).collect();
+    assert!(matches!(reported[..], [Action::Failed(_)]), "{reported:?}");
 }
 
 fn is_first(rig: &mut Rig) -> bool {

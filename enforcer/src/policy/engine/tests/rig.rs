@@ -86,25 +86,25 @@ impl Rig {
         )
     }
 
-    /// Looks at the node, and answers the engine's wish for readings.
+    /// Looks at the node, and answers the engine's request for readings.
     pub(super) fn look(&mut self, available_bytes: u64) -> Vec<Action> {
         self.see(NodeSample::memory(self.now_ns, available_bytes, 16 * GIB))
     }
 
     pub(super) fn see(&mut self, node: NodeSample) -> Vec<Action> {
         let actions = self.engine.step(Input::Node(node));
-        let mut told = self.note(&actions);
-        let wished = told.iter().find_map(|action| match action {
+        let mut reported = self.note(&actions);
+        let wished = reported.iter().find_map(|action| match action {
             Action::ReadUsages(resource) => Some(*resource),
             _ => None,
         });
         if wished.is_some() {
             self.wished = wished;
-            told.retain(|action| !matches!(action, Action::ReadUsages(_) | Action::LookAgainWithin(_)));
+            reported.retain(|action| !matches!(action, Action::ReadUsages(_) | Action::LookAgainWithin(_)));
             let actions = self.engine.step(Input::Usages { node, readings: &self.readings });
-            told.extend(self.note(&actions));
+            reported.extend(self.note(&actions));
         }
-        told
+        reported
     }
 
     pub(super) fn pass(&mut self, ns: u64) -> &mut Self {
@@ -119,15 +119,15 @@ impl Rig {
 
     /// All but the conditions and what is armed, which are kept apart.
     fn note(&mut self, actions: &Actions) -> Vec<Action> {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for action in actions.iter() {
             match action {
                 Action::Conditions(conditions) => self.conditions = Some(*conditions),
                 Action::Arming => self.arming += 1,
-                other => told.push(*other),
+                other => reported.push(*other),
             }
         }
-        told
+        reported
     }
 
     pub(super) fn number(&self) -> u64 {

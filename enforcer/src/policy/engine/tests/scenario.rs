@@ -18,16 +18,16 @@ use crate::{
 fn memory_pressure_evicts_the_lowest_that_exceeds_its_request() {
     let mut rig = Rig::upstream(&enforcing(GIB, 0));
     assert_eq!(rig.look(2 * GIB), []);
-    let told = rig.pass(MINUTE).look(500 * MIB);
-    assert!(matches!(told[0], Action::Crossed { shortage, .. } if shortage.observed == 500 * MIB));
-    assert!(evicts(&told));
+    let reported = rig.pass(MINUTE).look(500 * MIB);
+    assert!(matches!(reported[0], Action::Crossed { shortage, .. } if shortage.observed == 500 * MIB));
+    assert!(evicts(&reported));
     let decision = rig.engine.decision().unwrap();
     assert_eq!((decision.cgroup, decision.decided_by), (CgroupId(5), Some(DecidedBy::Priority)));
     let order: Vec<_> = decision.ranking.iter().map(|ranked| ranked.cgroup.0).collect();
     assert_eq!(order, [5, 3, 4, 1, 2]);
     rig.dies();
-    let told = rig.pass(MINUTE).look(2 * GIB);
-    assert!(matches!(told[..], [Action::Cleared { .. }]), "{told:?}");
+    let reported = rig.pass(MINUTE).look(2 * GIB);
+    assert!(matches!(reported[..], [Action::Cleared { .. }]), "{reported:?}");
 }
 
 #[test]
@@ -101,9 +101,9 @@ fn who_may_be_within_its_request_is_spared_with_those_that_are() {
 fn pods_within_their_request_can_be_spared() {
     let settings = EngineSettings { evict_within_request: false, ..enforcing(GIB, 0) };
     let mut rig = Rig::new(&settings, &[(candidate(1, 0, GIB), using(GIB))]);
-    let told = rig.look(MIB);
-    assert!(!evicts(&told));
-    assert!(told.contains(&Action::Suppressed {
+    let reported = rig.look(MIB);
+    assert!(!evicts(&reported));
+    assert!(reported.contains(&Action::Suppressed {
         now_ns: SECOND,
         signal: Signal::MemoryAvailable,
         reason: Suppression::NoCandidate,
@@ -148,8 +148,8 @@ fn shared_memory_is_neither_predicted_nor_waited_for() {
     );
     rig.signalled();
     rig.pass(5 * MS);
-    let told = rig.progress(false, 3 * GIB);
-    let [Action::Completed(completion)] = told[..] else { panic!("{told:?}") };
+    let reported = rig.progress(false, 3 * GIB);
+    let [Action::Completed(completion)] = reported[..] else { panic!("{reported:?}") };
     assert_eq!(completion.freed_bytes, Some(5 * GIB));
 }
 
@@ -170,8 +170,8 @@ fn nobody_else_is_chosen_while_the_victim_dies_and_gives_back() {
     assert_eq!(rig.progress(false, 7 * GIB), []);
     assert!(!evicts(&rig.look(MIB)));
     rig.pass(20 * MS);
-    let told = rig.progress(false, 10 * MIB);
-    let [Action::Completed(completion)] = told[..] else { panic!("{told:?}") };
+    let reported = rig.progress(false, 10 * MIB);
+    let [Action::Completed(completion)] = reported[..] else { panic!("{reported:?}") };
     assert_eq!(completion.freed_bytes, Some(8 * GIB - 10 * MIB));
     assert_eq!(completion.predicted_freed_bytes, 8 * GIB);
     let moments = completion.moments;
@@ -191,11 +191,11 @@ fn once_dead_a_victim_that_gives_too_little_does_not_hold_the_next_one_up() {
     rig.pass(MS);
     rig.progress(false, 150 * MIB);
     // 150 MiB still to come are not enough for the 250 that are missing.
-    let told = rig.look(GIB - 250 * MIB);
+    let reported = rig.look(GIB - 250 * MIB);
     assert!(
-        matches!(told[0], Action::Completed(Completion { freed_bytes: Some(freed), .. }) if freed == 50 * MIB)
+        matches!(reported[0], Action::Completed(Completion { freed_bytes: Some(freed), .. }) if freed == 50 * MIB)
     );
-    assert!(evicts(&told));
+    assert!(evicts(&reported));
 }
 
 #[test]
@@ -207,13 +207,13 @@ fn a_prediction_that_does_not_come_true_is_given_up_when_nothing_more_comes() {
     rig.pass(500 * MS - 1);
     assert_eq!(rig.progress(false, 2 * GIB), []);
     rig.pass(1);
-    let told = rig.progress(false, 2 * GIB);
-    let [Action::Completed(completion)] = told[..] else { panic!("{told:?}") };
+    let reported = rig.progress(false, 2 * GIB);
+    let [Action::Completed(completion)] = reported[..] else { panic!("{reported:?}") };
     assert_eq!((completion.freed_bytes, completion.moments.memory_back_ns), (Some(0), None));
 }
 
 #[test]
-fn a_victim_that_does_not_die_is_told_and_passed_over() {
+fn a_victim_that_does_not_die_is_reported_and_passed_over() {
     let mut rig = Rig::new(
         &enforcing(GIB, 0),
         &[(candidate(1, 0, 0), using(2 * GIB)), (candidate(2, 0, 0), using(GIB))],
@@ -227,8 +227,8 @@ fn a_victim_that_does_not_die_is_told_and_passed_over() {
     rig.pass(500 * MS - 1);
     assert_eq!(rig.progress(true, 2 * GIB), []);
     rig.pass(1);
-    let told = rig.progress(true, 2 * GIB);
-    let [Action::Failed(failure)] = told[..] else { panic!("{told:?}") };
+    let reported = rig.progress(true, 2 * GIB);
+    let [Action::Failed(failure)] = reported[..] else { panic!("{reported:?}") };
     assert_eq!((failure.cgroup, failure.reason), (CgroupId(1), FailureReason::StillPopulated));
     assert!(evicts(&rig.look(MIB)));
     let decision = rig.engine.decision().unwrap();
@@ -256,10 +256,10 @@ fn a_victim_is_not_given_up_as_long_as_it_dies() {
         assert_eq!(rig.progress(true, held), []);
     }
     rig.pass(2 * MS);
-    let told = rig.progress(true, held);
+    let reported = rig.progress(true, held);
     assert!(
-        matches!(told[..], [Action::Failed(failure)] if failure.reason == FailureReason::StillPopulated),
-        "{told:?}"
+        matches!(reported[..], [Action::Failed(failure)] if failure.reason == FailureReason::StillPopulated),
+        "{reported:?}"
     );
 }
 
@@ -280,15 +280,18 @@ fn after_a_refusal_the_next_of_the_order_follows_at_once() {
     assert!(evicts(&rig.look(MIB)));
     for next in [3, 4, 1, 2] {
         let (number, now_ns) = (rig.number(), rig.now_ns);
-        let told = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Kernel(95) });
-        assert!(matches!(told[0], Action::Failed(failure) if failure.number == number));
-        assert!(evicts(&told));
+        let reported = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Kernel(95) });
+        assert!(matches!(reported[0], Action::Failed(failure) if failure.number == number));
+        assert!(evicts(&reported));
         assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(next));
     }
     let (number, now_ns) = (rig.number(), rig.now_ns);
-    let told = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Gone });
-    assert!(matches!(told[1], Action::Suppressed { reason: Suppression::NoCandidate, .. }), "{told:?}");
-    assert!(!evicts(&told));
+    let reported = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Gone });
+    assert!(
+        matches!(reported[1], Action::Suppressed { reason: Suppression::NoCandidate, .. }),
+        "{reported:?}"
+    );
+    assert!(!evicts(&reported));
 }
 
 #[test]
@@ -311,10 +314,10 @@ fn an_answer_about_another_eviction_changes_nothing() {
 }
 
 #[test]
-fn observe_only_tells_the_crossing() {
+fn observe_only_reports_the_crossing() {
     let mut rig = Rig::upstream(&EngineSettings { mode: Mode::Observe, ..enforcing(GIB, 0) });
-    let told = rig.look(MIB);
-    assert!(matches!(told[..], [Action::Crossed { .. }, Action::LookAgainWithin(_)]), "{told:?}");
+    let reported = rig.look(MIB);
+    assert!(matches!(reported[..], [Action::Crossed { .. }, Action::LookAgainWithin(_)]), "{reported:?}");
     for _ in 0..100 {
         assert!(matches!(rig.pass(SECOND).look(MIB)[..], [Action::LookAgainWithin(_)]));
     }
@@ -342,7 +345,7 @@ fn dry_run_decides_the_same_and_then_rests() {
 }
 
 #[test]
-fn hovering_about_the_threshold_is_told_once() {
+fn hovering_about_the_threshold_is_reported_once() {
     let mut rig = Rig::upstream(&EngineSettings { mode: Mode::Observe, ..enforcing(GIB, 0) });
     rig.look(MIB);
     for _ in 0..50 {
@@ -364,12 +367,13 @@ fn the_breaker_steps_down_to_dry_run_and_says_so() {
         // Each time another: the same pod again would not count.
         rig.readings[decision.index] = using(0);
     }
-    let told = rig.look(MIB);
+    let reported = rig.look(MIB);
     assert!(
-        told.iter()
+        reported
+            .iter()
             .any(|action| matches!(action, Action::Suppressed { reason: Suppression::BreakerOpen, .. }))
     );
-    assert!(evicts(&told) && rig.engine.decision().unwrap().dry_run);
+    assert!(evicts(&reported) && rig.engine.decision().unwrap().dry_run);
     assert_eq!(rig.engine.mode(), Mode::DryRun);
     rig.engine.configure(&settings);
     assert_eq!(rig.engine.mode(), Mode::Enforce);
@@ -463,8 +467,8 @@ fn no_more_than_half_of_the_threshold_is_trusted_to_per_cpu_lists() {
 fn the_node_is_looked_at_often_while_an_eviction_waits_for_per_cpu_lists() {
     let mut rig = buried();
     let node = with_free(&rig, 150, 60);
-    let told = rig.pass(MS).see(node);
-    assert!(!evicts(&told) && told.contains(&Action::LookAgainWithin(5 * MS)), "{told:?}");
+    let reported = rig.pass(MS).see(node);
+    assert!(!evicts(&reported) && reported.contains(&Action::LookAgainWithin(5 * MS)), "{reported:?}");
     let node = with_free(&rig, 139, 60);
     assert!(evicts(&rig.pass(5 * MS).see(node)));
     assert_eq!(rig.engine.decision().unwrap().free_lists_bytes, 60 * MIB);
@@ -496,8 +500,8 @@ fn a_shortage_that_ends_with_its_threshold_is_over_for_who_was_passed_over_too()
     rig.signalled();
     let failed = (0..100).any(|_| {
         rig.pass(SECOND);
-        let told = rig.progress(true, 100 * MIB);
-        told.iter().any(|action| matches!(action, Action::Failed(_)))
+        let reported = rig.progress(true, 100 * MIB);
+        reported.iter().any(|action| matches!(action, Action::Failed(_)))
     });
     assert!(failed, "it dies for ever");
     rig.engine.configure(&enforcing(2 * GIB, 0));

@@ -48,25 +48,31 @@ fn shared_memory_is_predicted_as_far_as_it_is_mapped() {
 fn memory_in_a_tmpfs_is_reported_as_what_no_eviction_gives_back() {
     let mut rig = scene(false);
     let node = with_unmapped(&rig, 199, 1_198);
-    let told = rig.see(node);
+    let reported = rig.see(node);
     let (now_ns, bytes) = (rig.now_ns, 1_198 * MIB);
-    assert!(told.contains(&Action::SharedMemoryHeld { now_ns, bytes, limit_bytes: 200 * MIB }), "{told:?}");
+    assert!(
+        reported.contains(&Action::SharedMemoryHeld { now_ns, bytes, limit_bytes: 200 * MIB }),
+        "{reported:?}"
+    );
     let decision = *rig.engine.decision().unwrap();
     assert_eq!((decision.predicted_freed_bytes, decision.unmapped_shmem_bytes), (3 * MIB, bytes));
     rig.dies();
     // Nothing is left in it but the file.
     rig.readings[0] = Reading::Usage(Usage { process_count: Some(0), ..Usage::default() });
     let node = with_unmapped(rig.pass(MS), 199, 1_200);
-    let told = rig.see(node);
+    let reported = rig.see(node);
     let is_spared =
         |action: &Action| matches!(action, Action::Suppressed { reason: Suppression::NoCandidate, .. });
-    assert!(!evicts(&told) && told.iter().any(is_spared), "{told:?}");
+    assert!(!evicts(&reported) && reported.iter().any(is_spared), "{reported:?}");
     // Told once, and over when it is less than half of the threshold.
     let node = with_unmapped(rig.pass(MS), 900, 101);
     assert!(!rig.see(node).iter().any(|action| matches!(action, Action::SharedMemoryFreed { .. })));
     let node = with_unmapped(rig.pass(MS), 900, 100);
-    let told = rig.see(node);
-    assert!(told.contains(&Action::SharedMemoryFreed { now_ns: rig.now_ns, bytes: 100 * MIB }), "{told:?}");
+    let reported = rig.see(node);
+    assert!(
+        reported.contains(&Action::SharedMemoryFreed { now_ns: rig.now_ns, bytes: 100 * MIB }),
+        "{reported:?}"
+    );
 }
 
 #[test]
@@ -85,10 +91,10 @@ fn a_pod_within_its_request_goes_for_a_tmpfs_only_as_configured() {
 #[test]
 fn little_of_it_or_none_that_is_short_is_nobodys_concern() {
     let mut rig = scene(true);
-    let is_told =
-        |told: &[Action]| told.iter().any(|action| matches!(action, Action::SharedMemoryHeld { .. }));
+    let is_reported =
+        |reported: &[Action]| reported.iter().any(|action| matches!(action, Action::SharedMemoryHeld { .. }));
     let node = with_unmapped(&rig, 900, 1_200);
-    assert!(!is_told(&rig.see(node)), "memory is not short");
+    assert!(!is_reported(&rig.see(node)), "memory is not short");
     let node = with_unmapped(rig.pass(MS), 199, 200);
-    assert!(!is_told(&rig.see(node)), "no more than the threshold");
+    assert!(!is_reported(&rig.see(node)), "no more than the threshold");
 }

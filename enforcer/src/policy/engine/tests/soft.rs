@@ -6,7 +6,7 @@ use crate::{
     policy::{
         engine::{
             Action, Actions, BreakerSettings, Candidates, EngineSettings, FailureReason, Input, KillReason,
-            Level, Mode, NodeSample, Outcome, Reading, Refusal, Resource, Standing, Usage, followed,
+            Level, Mode, NodeSample, Outcome, RankKey, Reading, Refusal, Resource, Usage, followed,
         },
         rank::DecidedBy,
         threshold::{NodeCondition, Signal, Threshold, ThresholdValue},
@@ -36,8 +36,8 @@ fn decided() -> (Rig, Vec<Action>) {
     let mut rig = Rig::upstream(&both());
     assert!(!evicts(&rig.look(1_500 * MIB)));
     assert!(!evicts(&rig.pass(MINUTE - 1).look(1_500 * MIB)), "its grace period has not passed");
-    let told = rig.pass(1).look(1_500 * MIB);
-    (rig, told)
+    let reported = rig.pass(1).look(1_500 * MIB);
+    (rig, reported)
 }
 
 fn asked() -> Rig {
@@ -56,21 +56,21 @@ fn killed_for(actions: &[Action]) -> Option<KillReason> {
 
 #[test]
 fn a_soft_threshold_asks_after_its_grace_and_kills_after_the_pods() {
-    let (mut rig, told) = decided();
-    assert!(evicts(&told));
+    let (mut rig, reported) = decided();
+    assert!(evicts(&reported));
     let decision = *rig.engine.decision().unwrap();
     assert_eq!((decision.shortage.hard, decision.grace_ns), (false, 10 * SECOND), "the smaller of the two");
     assert_eq!(decision.shortage.threshold, 2 * GIB);
     assert_eq!(decision.decided_ns - decision.crossed_ns, MINUTE);
     let (number, now_ns) = (rig.number(), rig.now_ns);
-    let told = rig.hear(Outcome::Terminated { number, now_ns });
-    assert!(matches!(told[..], [Action::LookAgainWithin(within)] if within <= 100 * MS), "{told:?}");
+    let reported = rig.hear(Outcome::Terminated { number, now_ns });
+    assert!(matches!(reported[..], [Action::LookAgainWithin(within)] if within <= 100 * MS), "{reported:?}");
     for _ in 0..99 {
-        let told = rig.pass(100 * MS).look(1_500 * MIB);
-        assert_eq!((killed_for(&told), evicts(&told)), (None, false));
+        let reported = rig.pass(100 * MS).look(1_500 * MIB);
+        assert_eq!((killed_for(&reported), evicts(&reported)), (None, false));
     }
-    let told = rig.pass(100 * MS).look(1_500 * MIB);
-    assert_eq!(killed_for(&told), Some(KillReason::GracePassed));
+    let reported = rig.pass(100 * MS).look(1_500 * MIB);
+    assert_eq!(killed_for(&reported), Some(KillReason::GracePassed));
     assert_eq!(killed_for(&rig.pass(MS).look(1_500 * MIB)), None, "once");
     rig.signalled();
     rig.pass(MS);
@@ -92,9 +92,9 @@ fn who_ends_within_its_grace_is_not_killed() {
 fn a_hard_threshold_cuts_the_grace_short() {
     let mut rig = asked();
     assert_eq!(killed_for(&rig.pass(MS).look(GIB)), None, "not below it yet");
-    let told = rig.pass(MS).look(GIB - 1);
-    assert_eq!(killed_for(&told), Some(KillReason::HardThreshold));
-    assert!(!evicts(&told), "it is the same victim");
+    let reported = rig.pass(MS).look(GIB - 1);
+    assert_eq!(killed_for(&reported), Some(KillReason::HardThreshold));
+    assert!(!evicts(&reported), "it is the same victim");
 }
 
 /// The order that the refused one was first of has gone with its set.
@@ -104,8 +104,8 @@ fn a_refusal_after_the_candidates_were_exchanged_does_not_mean_that_nobody_is_le
     let facts: Vec<_> = rig.engine.candidates().known().map(|(facts, _)| *facts).collect();
     drop(rig.engine.replace(Candidates::new(&facts)));
     let (number, now_ns) = (rig.number(), rig.now_ns);
-    let told = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Empty });
-    assert!(matches!(told[..], [Action::Failed(_)]), "{told:?}");
+    let reported = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Empty });
+    assert!(matches!(reported[..], [Action::Failed(_)]), "{reported:?}");
     assert!(evicts(&rig.pass(MS).look(1_500 * MIB)), "the next of a fresh order");
     assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(3));
 }
@@ -118,8 +118,8 @@ fn after_a_refusal_that_took_long_the_next_one_is_chosen_by_fresh_readings() {
     rig.readings[3] = using(GIB);
     rig.pass(2 * SECOND).look(1_500 * MIB);
     let (number, now_ns) = (rig.number(), rig.now_ns);
-    let told = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Kernel(95) });
-    assert!(matches!(told[..], [Action::Failed(_)]), "{told:?}");
+    let reported = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Kernel(95) });
+    assert!(matches!(reported[..], [Action::Failed(_)]), "{reported:?}");
     assert!(evicts(&rig.pass(MS).look(1_500 * MIB)));
     assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(4), "the other one is within its request now");
 }
@@ -129,9 +129,9 @@ fn after_a_refusal_that_took_long_the_next_one_is_chosen_by_fresh_readings() {
 fn a_hard_threshold_does_not_wait_for_a_soft_decision_to_be_recorded() {
     let (mut rig, _) = decided();
     assert_eq!(killed_for(&rig.pass(MINUTE).look(1_500 * MIB)), None, "it has not been asked yet");
-    let told = rig.pass(MS).look(GIB - 1);
-    assert_eq!(killed_for(&told), Some(KillReason::HardThreshold));
-    assert!(!evicts(&told), "it is the same victim");
+    let reported = rig.pass(MS).look(GIB - 1);
+    assert_eq!(killed_for(&reported), Some(KillReason::HardThreshold));
+    assert!(!evicts(&reported), "it is the same victim");
     rig.signalled();
     // What comes of the asking after all is late.
     let (number, now_ns) = (rig.number(), rig.now_ns);
@@ -165,8 +165,8 @@ fn memory_that_would_be_exhausted_before_it_came_back_cuts_the_grace_short() {
 fn a_hard_threshold_does_not_wait_until_it_has_been_asked() {
     let (mut rig, _) = decided();
     assert_eq!(killed_for(&rig.pass(MS).look(1_500 * MIB)), None);
-    let told = rig.pass(MS).look(GIB - 1);
-    assert_eq!(killed_for(&told), Some(KillReason::HardThreshold));
+    let reported = rig.pass(MS).look(GIB - 1);
+    assert_eq!(killed_for(&reported), Some(KillReason::HardThreshold));
     rig.signalled();
     // The answer comes all the same, and is no second eviction.
     let (number, now_ns) = (rig.number(), rig.now_ns);
@@ -232,20 +232,20 @@ fn the_limit_of_kubepods_can_be_exhausted_first() {
 #[test]
 fn a_refusal_to_kill_who_has_ended_meanwhile_is_no_failure() {
     let mut rig = asked();
-    let told = rig.pass(MS).look(MIB);
-    assert_eq!(killed_for(&told), Some(KillReason::HardThreshold));
+    let reported = rig.pass(MS).look(MIB);
+    assert_eq!(killed_for(&reported), Some(KillReason::HardThreshold));
     let (number, now_ns) = (rig.number(), rig.now_ns);
-    let told = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Gone });
-    assert!(matches!(told[..], [Action::Completed(_)]), "{told:?}");
+    let reported = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Gone });
+    assert!(matches!(reported[..], [Action::Completed(_)]), "{reported:?}");
 }
 
 #[test]
 fn what_cannot_be_recorded_is_not_begun_and_tried_again_later() {
     let (mut rig, _) = decided();
     let (number, now_ns) = (rig.number(), rig.now_ns);
-    let told = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Unrecorded });
+    let reported = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Unrecorded });
     assert!(
-        matches!(told[..], [Action::Failed(failure)] if failure.reason == FailureReason::Refused(Refusal::Unrecorded))
+        matches!(reported[..], [Action::Failed(failure)] if failure.reason == FailureReason::Refused(Refusal::Unrecorded))
     );
     assert!(!evicts(&rig.pass(9 * SECOND).look(1_500 * MIB)));
     // A hard threshold waits for no disk.
@@ -283,8 +283,9 @@ fn a_condition_outlasts_its_threshold() {
 #[test]
 fn each_threshold_is_crossed_and_cleared_by_itself() {
     let mut rig = Rig::upstream(&EngineSettings { mode: Mode::Observe, ..both() });
-    let crossed = |told: &[Action]| -> Vec<bool> {
-        told.iter()
+    let crossed = |reported: &[Action]| -> Vec<bool> {
+        reported
+            .iter()
             .filter_map(|action| match action {
                 Action::Crossed { shortage, .. } => Some(shortage.hard),
                 _ => None,
@@ -293,8 +294,8 @@ fn each_threshold_is_crossed_and_cleared_by_itself() {
     };
     assert_eq!(crossed(&rig.look(1_500 * MIB)), [false]);
     assert_eq!(crossed(&rig.pass(SECOND).look(500 * MIB)), [true]);
-    let told = rig.pass(SECOND).look(1_500 * MIB);
-    assert!(matches!(told[0], Action::Cleared { shortage, .. } if shortage.hard), "{told:?}");
+    let reported = rig.pass(SECOND).look(1_500 * MIB);
+    assert!(matches!(reported[0], Action::Cleared { shortage, .. } if shortage.hard), "{reported:?}");
     assert_eq!(rig.engine.next_threshold(Signal::MemoryAvailable), Some(GIB), "the soft one is met already");
 }
 
@@ -343,12 +344,12 @@ fn process_ids_are_short() {
     let node = with(&rig, 1_200);
     assert_eq!(rig.see(node), []);
     let node = with(&rig, 1_000);
-    let told = rig.see(node);
-    assert!(evicts(&told));
+    let reported = rig.see(node);
+    assert!(evicts(&reported));
     assert_eq!(rig.wished, Some(Resource::Pids));
     let decision = *rig.engine.decision().unwrap();
     assert_eq!((decision.cgroup, decision.decided_by), (CgroupId(3), Some(DecidedBy::ProcessCount)));
-    assert!(decision.ranking.iter().all(|ranked| matches!(ranked.standing, Standing::Pids(_))));
+    assert!(decision.ranking.iter().all(|ranked| matches!(ranked.standing, RankKey::Pids(_))));
     assert_eq!(decision.ranked_count, 3);
     // What it held counts as available until it has come back, so that nobody else is chosen.
     rig.signalled();
@@ -416,11 +417,12 @@ fn process_ids_that_run_short_while_memory_is_read_wait_for_their_own_reading() 
         "close to its threshold"
     );
     let uncounted = [using(MIB), using(MIB)];
-    let told = rig.engine.step(Input::Usages { node: node(1_000), readings: &uncounted });
-    assert!(!told.iter().any(|action| *action == Action::Evict));
+    let reported = rig.engine.step(Input::Usages { node: node(1_000), readings: &uncounted });
+    assert!(!reported.iter().any(|action| *action == Action::Evict));
     assert_eq!(asked(rig.engine.step(Input::Node(node(1_000)))), Some(Resource::Pids));
-    let told = rig.engine.step(Input::Usages { node: node(1_000), readings: &[holding(1), holding(500)] });
-    assert!(told.iter().any(|action| *action == Action::Evict));
+    let reported =
+        rig.engine.step(Input::Usages { node: node(1_000), readings: &[holding(1), holding(500)] });
+    assert!(reported.iter().any(|action| *action == Action::Evict));
     assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(2));
 }
 
@@ -430,8 +432,8 @@ fn who_ends_right_before_its_kill_is_counted_on_until_its_memory_is_back() {
     let mut rig = asked();
     assert_eq!(killed_for(&rig.pass(MS).look(GIB - 1)), Some(KillReason::HardThreshold));
     let (number, now_ns) = (rig.number(), rig.now_ns);
-    let told = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Empty });
-    assert!(!told.iter().any(|action| matches!(action, Action::Completed(_))), "{told:?}");
+    let reported = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Empty });
+    assert!(!reported.iter().any(|action| matches!(action, Action::Completed(_))), "{reported:?}");
     assert!(!evicts(&rig.pass(MS).look(2 * GIB - 50 * MIB)), "twice of that is still to come back");
     rig.pass(MS);
     let [Action::Completed(completion)] = rig.progress(false, 0)[..] else { panic!("not completed") };
@@ -454,11 +456,11 @@ fn short_of_both(now_ns: u64) -> NodeSample {
 #[test]
 fn nobody_to_evict_for_memory_keeps_nobody_from_being_evicted_for_process_ids() {
     let mut rig = Rig::new(&sparing(), &[(candidate(1, 0, GIB), using(900 * MIB))]);
-    let told = rig.see(short_of_both(rig.now_ns));
-    assert!(!evicts(&told), "it is within its request");
+    let reported = rig.see(short_of_both(rig.now_ns));
+    assert!(!evicts(&reported), "it is within its request");
     rig.pass(MS);
-    let told = rig.see(short_of_both(rig.now_ns));
-    assert!(evicts(&told), "{told:?}");
+    let reported = rig.see(short_of_both(rig.now_ns));
+    assert!(evicts(&reported), "{reported:?}");
     assert_eq!(rig.engine.decision().unwrap().shortage.signal, Signal::PidAvailable);
 }
 
@@ -480,10 +482,10 @@ fn nobody_to_evict_for_memory_leaves_the_credit_of_who_was_evicted_for_process_i
     let process_count = Some(480);
     rig.hear(Outcome::Progress { number, now_ns, populated: false, current_bytes: Some(0), process_count });
     for _ in 0..10 {
-        let told = look(&mut rig, MS);
+        let reported = look(&mut rig, MS);
         assert!(
-            !evicts(&told) && !told.iter().any(|action| matches!(action, Action::Completed(_))),
-            "{told:?}"
+            !evicts(&reported) && !reported.iter().any(|action| matches!(action, Action::Completed(_))),
+            "{reported:?}"
         );
     }
 }

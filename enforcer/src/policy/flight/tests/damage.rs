@@ -60,7 +60,7 @@ fn check(bytes: &[u8], written: &[Vec<u8>], sound: &Account, is_replayed: bool) 
 }
 
 #[test]
-fn a_file_cut_anywhere_is_told_and_its_beginning_is_used() {
+fn a_file_cut_anywhere_is_reported_and_its_beginning_is_used() {
     let whole = sound();
     let recording = Recording::read(&whole).unwrap();
     assert!(recording.whole);
@@ -83,7 +83,7 @@ fn a_file_cut_anywhere_is_told_and_its_beginning_is_used() {
 }
 
 #[test]
-fn any_flipped_bit_is_told_and_the_rest_is_used() {
+fn any_flipped_bit_is_reported_and_the_rest_is_used() {
     let whole = sound();
     let recording = Recording::read(&whole).unwrap();
     let (written, account) = (records(&recording), replay(&recording));
@@ -104,7 +104,7 @@ fn any_flipped_bit_is_told_and_the_rest_is_used() {
 }
 
 #[test]
-fn frames_that_are_missing_doubled_or_exchanged_are_told() {
+fn frames_that_are_missing_doubled_or_exchanged_are_reported() {
     let whole = sound();
     let recording = Recording::read(&whole).unwrap();
     let (written, account) = (records(&recording), replay(&recording));
@@ -129,7 +129,7 @@ fn frames_that_are_missing_doubled_or_exchanged_are_told() {
 }
 
 #[test]
-fn what_is_no_recording_is_told_as_what_it_is() {
+fn what_is_no_recording_is_reported_as_what_it_is() {
     let whole = sound();
     assert_eq!(Recording::read(b"{}").unwrap_err(), NotARecording::Magic);
     assert_eq!(Recording::read(b"").unwrap_err(), NotARecording::Short { bytes: 0 });
@@ -147,7 +147,7 @@ fn what_is_no_recording_is_told_as_what_it_is() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_refused_or_told(bytes: Vec<u8>) {
+    fn any_bytes_are_refused_or_reported(bytes: Vec<u8>) {
         prop_assert!(Recording::read(&bytes).is_err());
         let mut begun = sound()[..52].to_vec();
         begun.extend_from_slice(&bytes);

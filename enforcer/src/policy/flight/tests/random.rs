@@ -294,7 +294,7 @@ proptest! {
 
     /// A record that is missing is found at the next whole state, or makes no difference to it.
     #[test]
-    fn a_loss_is_told_and_bridged(first in settings(), events in events(), place: prop::sample::Index) {
+    fn a_loss_is_reported_and_bridged(first in settings(), events in events(), place: prop::sample::Index) {
         let mut records = keep(&first, &events);
         let cut = place.index(records.len());
         let mut lost = Vec::new();

@@ -9,7 +9,7 @@ use crate::{
             Outcome, Past, PodKey, Reading, Usage, Waiting, followed,
         },
         flight::{
-            Happening, Nobody, Recording, put_called, put_candidates, put_key, put_step, replay, under,
+            Happening, NoVictim, Recording, put_called, put_candidates, put_key, put_step, replay, under,
         },
         threshold::{Signal, Threshold, ThresholdValue},
     },
@@ -134,12 +134,12 @@ fn scene_of(engine: Engine) -> Vec<u8> {
 }
 
 #[test]
-fn an_eviction_is_told_from_the_crossing_to_the_end() {
+fn an_eviction_is_reported_from_the_crossing_to_the_end() {
     let file = scene();
     let account = replay(&Recording::read(&file).unwrap());
     assert_eq!((account.difference.as_ref(), account.unverified), (None, 0));
-    let told: Vec<_> = account.moments.iter().map(|moment| (moment.at_ns / MS, &moment.what)).collect();
-    match told[..] {
+    let reported: Vec<_> = account.moments.iter().map(|moment| (moment.at_ns / MS, &moment.what)).collect();
+    match reported[..] {
         [
             (at, Happening::Crossed(_)),
             (decided, Happening::Decided { decision, id: Some(77) }),
@@ -151,7 +151,7 @@ fn an_eviction_is_told_from_the_crossing_to_the_end() {
             assert_eq!((decision.cgroup, decision.shortage.observed), (CgroupId(2), 150 * MIB));
             assert_eq!(completion.freed_bytes, Some(800 * MIB));
         }
-        _ => panic!("{told:?}"),
+        _ => panic!("{reported:?}"),
     }
 }
 
@@ -172,7 +172,7 @@ fn what_earlier_processes_evicted_is_in_the_recording() {
 fn a_lower_threshold_would_have_evicted_nobody_then() {
     let file = scene();
     let other = under(&Recording::read(&file).unwrap(), &enforcing(&[hard(100)]));
-    assert_eq!(other.nobody, [Nobody { at_ns: 2_400 * MS, number: 1, why: Waiting::NotShort }]);
+    assert_eq!(other.nobody, [NoVictim { at_ns: 2_400 * MS, number: 1, why: Waiting::NotShort }]);
     // What the recorded kill gave back is taken away again, and that is below this threshold too: 1000 - 800 = 200 MiB.
     assert_eq!(other.decisions, []);
     assert_eq!(other.parted_ns, Some(2_400 * MS));

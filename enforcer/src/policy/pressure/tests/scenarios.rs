@@ -6,7 +6,7 @@ use crate::{
     model::{Pod, QosClass, ResourceName},
     policy::{
         admission, critical, effective, message, qos,
-        rank::{self, MemoryStanding, PidStanding},
+        rank::{self, MemoryRankKey, PidRankKey},
         sample::{app, pod},
         threshold::ThresholdValue::Amount,
     },
@@ -81,13 +81,13 @@ impl Manager {
     fn ranked(&self, signal: Signal) -> Vec<&Running> {
         let mut order: Vec<_> = (0..).zip(&self.pods).collect();
         if signal == Signal::PidAvailable {
-            rank::by_pids(&mut order, |(order, running)| PidStanding {
+            rank::by_pids(&mut order, |(order, running)| PidRankKey {
                 process_count: Some(running.usage),
                 priority: running.pod.priority(),
                 order: *order,
             });
         } else {
-            rank::by_memory(&mut order, |(order, running)| MemoryStanding {
+            rank::by_memory(&mut order, |(order, running)| MemoryRankKey {
                 usage_bytes: Some(running.usage),
                 request_bytes: effective::ranking_request(&running.pod, ResourceName::MEMORY).units(),
                 priority: running.pod.priority(),
@@ -203,7 +203,7 @@ fn allocatable_memory_pressure() {
 
 /// `TestMemoryPressure_VerifyPodStatus`.
 #[test]
-fn the_evicted_pod_is_told_why() {
+fn the_evicted_pod_is_reported_why() {
     let limits = [("cpu", "100m"), ("memory", "1Gi")];
     let pods = vec![
         running("below-requests", DEFAULT, &limits, &limits, 900 * MIB),
@@ -212,7 +212,7 @@ fn the_evicted_pod_is_told_why() {
     let mut node = Manager::new(&[Threshold::hard(Signal::MemoryAvailable, Amount(2 * GIB))], pods);
     assert_eq!(node.memory(0, 1500 * MIB), Some((String::from("above-requests"), 1)));
     let reclaim = node.verdict.unwrap().reclaim.unwrap();
-    let told = message::evicted(
+    let reported = message::evicted(
         reclaim.threshold.signal,
         reclaim.amount,
         reclaim.available,
@@ -221,7 +221,7 @@ fn the_evicted_pod_is_told_why() {
         None,
     );
     assert_eq!(
-        told.text,
+        reported.text,
         "The node was low on resource: memory. Threshold quantity: 2Gi, available: 1500Mi. "
     );
 }

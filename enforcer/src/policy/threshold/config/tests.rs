@@ -159,14 +159,14 @@ fn what_the_kubelet_refuses_is_refused(
     #[case] soft: &str,
     #[case] grace: &str,
     #[case] reclaim: &str,
-    #[case] told: &str,
+    #[case] reported: &str,
 ) {
     let wrong = parse(hard, soft, grace, reclaim, false).unwrap_err();
-    assert!(wrong[0].starts_with(told), "{wrong:?}");
+    assert!(wrong[0].starts_with(reported), "{wrong:?}");
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_at_once() {
+fn everything_that_is_wrong_is_reported_at_once() {
     let wrong = parse(
         "a=1,memory.available=x",
         "pid.available=5",

@@ -66,7 +66,7 @@ struct Run {
     cgroups: [CgroupId; 3],
     truth: BTreeMap<CgroupId, Truth>,
     gone: HashSet<CgroupId>,
-    told: Vec<Output>,
+    reported: Vec<Output>,
 }
 
 impl Run {
@@ -79,7 +79,7 @@ impl Run {
             cgroups: [C1, C2, SYSTEM],
             truth: BTreeMap::new(),
             gone: HashSet::new(),
-            told: Vec::new(),
+            reported: Vec::new(),
         };
         for at in 0..run.cgroups.len() {
             run.replace(at);
@@ -101,8 +101,8 @@ impl Run {
             }
             Op::Look(at) => {
                 let cgroup = self.cgroups.get(at).copied().unwrap_or(POD);
-                let told = self.machine.look(self.now_ns, cgroup);
-                self.told.extend(told);
+                let reported = self.machine.look(self.now_ns, cgroup);
+                self.reported.extend(reported);
             }
             Op::Replace(at) => self.replace(at),
             Op::Wait(wait_ms) => self.wait(wait_ms * MS),
@@ -170,8 +170,8 @@ impl Run {
         if self.machine.files.remove(&old).is_some() && self.truth.contains_key(&old) {
             self.gone.insert(old);
         }
-        let told = self.machine.tell(self.now_ns, Input::Gone(old));
-        self.told.extend(told);
+        let reported = self.machine.emit(self.now_ns, Input::Gone(old));
+        self.reported.extend(reported);
         self.machine.files.insert(new, OomCounts::default());
         self.machine.give(self.now_ns, Input::Known { cgroup: new, counts: None });
     }
@@ -189,8 +189,8 @@ impl Run {
                 Some(entry) => Input::Record(entry.remove()),
                 None => Input::Tick,
             };
-            let told = self.machine.tell(self.now_ns, input);
-            self.told.extend(told);
+            let reported = self.machine.emit(self.now_ns, input);
+            self.reported.extend(reported);
         }
         self.now_ns = end_ns;
     }
@@ -204,7 +204,7 @@ impl Run {
         };
         // Where the last one ended, and whether it agreed.
         let mut ends: BTreeMap<&str, (u64, bool)> = BTreeMap::new();
-        for output in &self.told {
+        for output in &self.reported {
             let Output::Incident(incident) = output else { continue };
             let Incident { counters, counters_before, counters_after, reconciled, .. } = incident;
             let before = counters_before.oom_kill;
@@ -222,9 +222,9 @@ impl Run {
     }
 
     /// All that was told of each cgroup: kills in all, and those of them that were traced.
-    fn told(&self) -> BTreeMap<String, (u64, u64)> {
+    fn reported(&self) -> BTreeMap<String, (u64, u64)> {
         let mut sums: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-        for output in &self.told {
+        for output in &self.reported {
             let Output::Incident(incident) = output else { continue };
             for victim in &incident.victims {
                 let sum = sums.entry(victim.place.cgroup.clone().unwrap()).or_default();
@@ -241,7 +241,7 @@ impl Run {
 
 proptest! {
     #[test]
-    fn every_kill_is_told_exactly_once(ops in proptest::collection::vec(op(), 1..40)) {
+    fn every_kill_is_reported_exactly_once(ops in proptest::collection::vec(op(), 1..40)) {
         let mut run = Run::new();
         for op in ops {
             run.act(op);
@@ -254,24 +254,24 @@ proptest! {
         run.wait(20_000 * MS);
         prop_assert_eq!(run.machine.incidents.open(), 0);
         run.assert_neighbours_add_up();
-        let told = run.told();
+        let reported = run.reported();
         for (cgroup, truth) in &run.truth {
-            let (told, traced) = told.get(path(*cgroup).unwrap().as_str()).copied().unwrap_or_default();
-            prop_assert!(told <= truth.kills + truth.blurred, "{cgroup}: {told} told of {truth:?}");
+            let (reported, traced) = reported.get(path(*cgroup).unwrap().as_str()).copied().unwrap_or_default();
+            prop_assert!(reported <= truth.kills + truth.blurred, "{cgroup}: {reported} told of {truth:?}");
             if run.gone.contains(cgroup) {
                 // What was lost and not looked at before it went is not known by anybody.
-                prop_assert!(told >= truth.marked, "{cgroup}: {told} told of {truth:?}");
+                prop_assert!(reported >= truth.marked, "{cgroup}: {reported} told of {truth:?}");
             } else {
-                prop_assert!(told >= truth.kills, "{cgroup}: {told} told of {truth:?}");
+                prop_assert!(reported >= truth.kills, "{cgroup}: {reported} told of {truth:?}");
             }
             prop_assert!(traced <= truth.marked, "{cgroup}: {traced} traced of {truth:?}");
         }
         // Nothing is told later of what is told.
-        let before = run.told.len();
+        let before = run.reported.len();
         for at in 0..4 {
             run.act(Op::Look(at));
         }
         run.wait(20_000 * MS);
-        prop_assert_eq!(run.told.len(), before);
+        prop_assert_eq!(run.reported.len(), before);
     }
 }

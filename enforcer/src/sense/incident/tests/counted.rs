@@ -2,32 +2,33 @@
 use super::*;
 use crate::{
     journal::{Event, EventType, Journal},
-    metrics::{Gauges, expose},
+    metrics::{Counts, Gauges, expose},
 };
 
 /// The rows of kills that are not 0, once an incident was told.
 fn counted(incident: &Incident) -> Vec<String> {
-    let journal = Journal::new("n", "b");
+    let counts = Counts::default();
+    let journal = Journal::new("n", "b").observed_by(std::sync::Arc::new(counts.clone()));
     let data = json(incident);
     journal.append(Event { kind: EventType::OomIncident, subject: incident.subject(), data });
-    let text = expose(journal.counts(), Gauges::default()).unwrap();
+    let text = expose(&counts, Gauges::default()).unwrap();
     let kills = text.lines().filter(|line| line.starts_with("enforcer_oom_kills_total{"));
     kills.filter(|line| !line.ends_with(" 0")).map(str::to_owned).collect()
 }
 
 #[test]
-fn the_first_process_of_a_container_and_another_one_are_told_apart() {
+fn the_first_process_of_a_container_and_another_one_are_reported_apart() {
     for (init, survived) in [(Some(true), "false"), (Some(false), "true"), (None, "unknown")] {
         let mut machine = Machine::new();
         machine.count(POD, 1, 0, 0);
         machine.count(C1, 0, 1, 0);
         machine.mark(Mark { container_init: init, ..mark() });
         machine.exit(106 * MS, 398);
-        let told = machine.until(10_000 * MS);
+        let reported = machine.until(10_000 * MS);
         let row = format!(
             "enforcer_oom_kills_total{{scope=\"pod\",namespace=\"default\",init_survived=\"{survived}\"}} 1"
         );
-        assert_eq!(counted(incident(&told)), [row]);
+        assert_eq!(counted(incident(&reported)), [row]);
     }
 }
 
@@ -40,7 +41,7 @@ fn a_group_leaves_nobody() {
         machine.mark(Mark { tid: pid, pid: Some(pid), ..container.clone() });
         machine.exit(101 * MS, pid);
     }
-    let told = machine.until(10_000 * MS);
+    let reported = machine.until(10_000 * MS);
     let row = r#"enforcer_oom_kills_total{scope="container",namespace="default",init_survived="false"} 3"#;
-    assert_eq!(counted(incident(&told)), [row]);
+    assert_eq!(counted(incident(&reported)), [row]);
 }

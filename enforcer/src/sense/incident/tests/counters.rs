@@ -3,7 +3,7 @@ use super::*;
 
 /// The kernel counts a group kill where `memory.oom.group` is set, and the kills where the victims are.
 #[test]
-fn a_group_kill_that_is_counted_above_is_told_once_whenever_that_is_looked_at() {
+fn a_group_kill_that_is_counted_above_is_reported_once_whenever_that_is_looked_at() {
     for looked_first in [true, false] {
         let mut machine = Machine::new();
         let nested = CgroupId(FIRST_OF_MANY);
@@ -21,8 +21,8 @@ fn a_group_kill_that_is_counted_above_is_told_once_whenever_that_is_looked_at() 
         machine.look(101 * MS, nested);
         machine.exit(102 * MS, 398);
         machine.exit(102 * MS, 399);
-        let told = machine.until(60_000 * MS);
-        let incident = incident(&told);
+        let reported = machine.until(60_000 * MS);
+        let incident = incident(&reported);
         assert_eq!(incident.counters, OomCounts { oom: 1, oom_kill: 3, oom_group_kill: 1 });
         assert_eq!((incident.kills, incident.reconciliation), (2, Reconciliation::Matched));
     }
@@ -36,12 +36,12 @@ fn counters_of_neighbours_add_up() {
     machine.mark(own.clone());
     machine.count(C1, 2, 2, 0);
     machine.exit(102 * MS, 398);
-    let told = machine.until(160 * MS);
-    let first = incident(&told).clone();
+    let reported = machine.until(160 * MS);
+    let first = incident(&reported).clone();
     machine.mark(Mark { time_ns: 161 * MS, tid: 401, pid: Some(401), ..own });
     machine.exit(162 * MS, 401);
-    let told = machine.until(60_000 * MS);
-    let second = incident(&told);
+    let reported = machine.until(60_000 * MS);
+    let second = incident(&reported);
     for one in [&first, second] {
         assert_eq!((one.counters.oom_kill, one.reconciliation), (1, Reconciliation::Matched));
     }
@@ -56,25 +56,25 @@ fn late_marks_do_not_claim_the_group_kill_of_a_neighbour() {
     machine.count(C2, 0, 4, 0);
     machine.count(C1, 0, 2, 0);
     machine.count(POD, 2, 0, 2);
-    let told = [(100, 400), (151, 401), (152, 402)].into_iter().flat_map(|(at_ms, pid)| {
+    let reported = [(100, 400), (151, 401), (152, 402)].into_iter().flat_map(|(at_ms, pid)| {
         let own = Mark { tid: pid, pid: Some(pid), cgroup: Some(C2), counted: Some(C2), ..mark() };
-        let mut told = machine.until(at_ms * MS);
-        told.extend(machine.tell(at_ms * MS, Input::Record(Record::Mark(own))));
-        told.extend(machine.tell(at_ms * MS, Input::Record(Record::Exit(exit(at_ms * MS, pid)))));
+        let mut reported = machine.until(at_ms * MS);
+        reported.extend(machine.emit(at_ms * MS, Input::Record(Record::Mark(own))));
+        reported.extend(machine.emit(at_ms * MS, Input::Record(Record::Exit(exit(at_ms * MS, pid)))));
         if pid == 400 {
             let trigger = Task { tid: 500, ..mark().trigger };
             let other = Mark { tid: 403, pid: Some(403), counted: Some(C1), trigger, ..mark() };
-            told.extend(machine.tell(at_ms * MS, Input::Record(Record::Mark(other))));
+            reported.extend(machine.emit(at_ms * MS, Input::Record(Record::Mark(other))));
         }
-        told
+        reported
     });
-    let mut told: Vec<Output> = told.collect();
-    told.extend(machine.until(500 * MS));
+    let mut reported: Vec<Output> = reported.collect();
+    reported.extend(machine.until(500 * MS));
     for cgroup in [C1, C2, POD] {
-        told.extend(machine.look(500 * MS, cgroup));
+        reported.extend(machine.look(500 * MS, cgroup));
     }
-    told.extend(machine.until(60_000 * MS));
-    assert_eq!(kills(&told), [(1, false), (1, false), (1, false), (1, false)]);
+    reported.extend(machine.until(60_000 * MS));
+    assert_eq!(kills(&reported), [(1, false), (1, false), (1, false), (1, false)]);
 }
 
 /// The reading of the one that is killed as a group is of before its neighbours' kills, and a mark of it is lost.
@@ -91,24 +91,24 @@ fn neighbours_in_the_same_cgroup_do_not_hide_a_kill_whose_mark_is_lost() {
         ..mark()
     };
     machine.count(C1, 1, 3, 1);
-    let mut told = machine.mark(own(400));
-    told.extend(machine.exit(101 * MS, 400));
+    let mut reported = machine.mark(own(400));
+    reported.extend(machine.exit(101 * MS, 400));
     machine.count(C1, 2, 2, 0);
     for pid in [402, 403] {
-        told.extend(machine.mark(own(pid)));
+        reported.extend(machine.mark(own(pid)));
     }
     for pid in [402, 403] {
-        told.extend(machine.exit(104 * MS, pid));
+        reported.extend(machine.exit(104 * MS, pid));
     }
-    told.extend(machine.until(500 * MS));
-    told.extend(machine.look(500 * MS, C1));
-    told.extend(machine.until(60_000 * MS));
-    assert_eq!(kills(&told), [(1, false), (1, false), (1, false), (1, true)]);
+    reported.extend(machine.until(500 * MS));
+    reported.extend(machine.look(500 * MS, C1));
+    reported.extend(machine.until(60_000 * MS));
+    assert_eq!(kills(&reported), [(1, false), (1, false), (1, false), (1, true)]);
 }
 
 /// The kills of each incident, and whether it is of counters alone.
-fn kills(told: &[Output]) -> Vec<(u64, bool)> {
-    let incidents = told.iter().filter_map(|output| match output {
+fn kills(reported: &[Output]) -> Vec<(u64, bool)> {
+    let incidents = reported.iter().filter_map(|output| match output {
         Output::Incident(incident) => Some((incident.kills, incident.reconstructed)),
         Output::Detected(_) | Output::Averted(_) | Output::ReadCounters { .. } => None,
     });

@@ -30,7 +30,7 @@ proptest! {
     ) {
         let mut machine = Machine::new();
         let mut now_ns = 1_000 * MS;
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let mut kills = 0;
         for (wait_ms, mut record, counted) in steps {
             now_ns += wait_ms * MS;
@@ -45,13 +45,13 @@ proptest! {
                 Record::Exit(exit) => exit.time_ns = now_ns,
                 _ => {}
             }
-            told.extend(machine.tell(now_ns, Input::Record(record)));
+            reported.extend(machine.emit(now_ns, Input::Record(record)));
         }
-        told.extend(machine.until(now_ns + 2 * CLOSE_NS));
+        reported.extend(machine.until(now_ns + 2 * CLOSE_NS));
         prop_assert_eq!(machine.incidents.open(), 0);
         let mut open = HashSet::new();
         let mut counted = 0;
-        for output in told {
+        for output in reported {
             match output {
                 Output::Detected(detected) => { open.insert(detected.incident_id); }
                 Output::Incident(incident) => {

@@ -2,8 +2,8 @@
 use super::*;
 use crate::sense::incident::{GRACE_NS, SETTLE_NS};
 
-fn rebuilt(told: &[Output]) -> &Incident {
-    let [Output::Detected(detected), Output::Incident(incident)] = told else { panic!("{told:#?}") };
+fn rebuilt(reported: &[Output]) -> &Incident {
+    let [Output::Detected(detected), Output::Incident(incident)] = reported else { panic!("{reported:#?}") };
     assert_eq!(detected.incident_id, incident.incident_id);
     assert!(detected.reconstructed && incident.reconstructed);
     assert_eq!((&detected.victim, &detected.trigger, &incident.trigger), (&None, &None, &None));
@@ -19,8 +19,8 @@ fn a_lost_record_is_made_up_for_from_counters() {
     machine.count(POD, 1, 0, 0);
     assert_eq!(machine.look(100 * MS, C1), []);
     assert_eq!(machine.until(99 * MS + GRACE_NS), [], "its record may be late");
-    let told = machine.until(100 * MS + GRACE_NS);
-    let value = json(rebuilt(&told));
+    let reported = machine.until(100 * MS + GRACE_NS);
+    let value = json(rebuilt(&reported));
     assert_eq!(value["scope"], "pod");
     assert_eq!(value["limitOwner"], "/kubepods/burstable/podp");
     assert_eq!(value["limitSource"], "counters");
@@ -33,21 +33,21 @@ fn a_lost_record_is_made_up_for_from_counters() {
     assert_eq!(value["counters"], json!({"oom": 1, "oomKill": 1, "oomGroupKill": 0}));
     assert_eq!((&value["victims"], &value["timelineMs"]), (&json!([]), &json!({})));
     assert_eq!((&value["reconciled"], &value["reconstructed"]), (&json!(true), &json!(true)));
-    let Output::Incident(incident) = &told[1] else { panic!() };
+    let Output::Incident(incident) = &reported[1] else { panic!() };
     assert!(matches!(incident.subject(), crate::journal::Subject::Pod(pod) if pod.name == "p"));
     machine.look(10_000 * MS, C1);
     assert_eq!(machine.until(60_000 * MS), [], "once");
 }
 
 #[test]
-fn without_tracing_it_is_told_after_a_moment() {
+fn without_tracing_it_is_reported_after_a_moment() {
     let mut machine = Machine::with(Tracing::Off);
     machine.count(C1, 1, 1, 0);
     machine.look(100 * MS, C1);
     // The rest of a group kill.
     machine.count(C1, 0, 5, 1);
-    let told = machine.until(100 * MS + SETTLE_NS);
-    let incident = rebuilt(&told);
+    let reported = machine.until(100 * MS + SETTLE_NS);
+    let incident = rebuilt(&reported);
     assert_eq!(incident.counters, OomCounts { oom: 1, oom_kill: 6, oom_group_kill: 1 });
     assert_eq!(
         (incident.scope, incident.limit_owner.as_deref()),
@@ -64,8 +64,11 @@ fn nobodys_limit_is_the_machines() {
     let mut machine = Machine::with(Tracing::Off);
     machine.count(C1, 0, 1, 0);
     machine.look(100 * MS, C1);
-    let told = machine.until(1_000 * MS);
-    assert_eq!((rebuilt(&told).scope, rebuilt(&told).limit_owner.as_deref()), (Some(Scope::Node), Some("/")));
+    let reported = machine.until(1_000 * MS);
+    assert_eq!(
+        (rebuilt(&reported).scope, rebuilt(&reported).limit_owner.as_deref()),
+        (Some(Scope::Node), Some("/"))
+    );
 }
 
 #[test]
@@ -76,8 +79,8 @@ fn a_limit_that_is_hit_is_no_kill_and_not_the_next_ones_limit() {
     assert_eq!(machine.until(10_000 * MS), []);
     machine.count(C1, 1, 1, 0);
     machine.look(20_000 * MS, C1);
-    let told = machine.until(30_000 * MS);
-    assert_eq!(rebuilt(&told).scope, Some(Scope::Container));
+    let reported = machine.until(30_000 * MS);
+    assert_eq!(rebuilt(&reported).scope, Some(Scope::Container));
 }
 
 #[test]
@@ -91,23 +94,23 @@ fn a_record_in_time_explains_its_count() {
 }
 
 #[test]
-fn a_record_that_comes_after_all_is_not_told_again() {
+fn a_record_that_comes_after_all_is_not_reported_again() {
     let mut machine = Machine::new();
     machine.count(C1, 0, 1, 0);
     machine.look(101 * MS, C1);
     assert_eq!(machine.until(500 * MS + GRACE_NS).len(), 2);
-    let late = machine.tell(1_000 * MS + GRACE_NS, Input::Record(Record::Mark(mark())));
+    let late = machine.emit(1_000 * MS + GRACE_NS, Input::Record(Record::Mark(mark())));
     assert_eq!(late, []);
     // The next kill is told again.
     machine.count(C1, 0, 1, 0);
-    let told = machine.mark(Mark { time_ns: 5_000 * MS, ..mark() });
-    assert_eq!(told.len(), 1);
+    let reported = machine.mark(Mark { time_ns: 5_000 * MS, ..mark() });
+    assert_eq!(reported.len(), 1);
     machine.exit(5_001 * MS, 398);
     assert_eq!(machine.until(60_000 * MS).len(), 1);
 }
 
 #[test]
-fn what_a_cgroup_counted_before_it_was_known_is_not_told() {
+fn what_a_cgroup_counted_before_it_was_known_is_not_reported() {
     let mut machine = Machine::new();
     let counts = OomCounts { oom: 9, oom_kill: 7, oom_group_kill: 0 };
     machine.files.insert(CgroupId(100), counts);
@@ -136,8 +139,8 @@ fn a_cgroup_of_the_same_name_is_another() {
     machine.give(120 * MS, Input::Known { cgroup: CgroupId(101), counts: None });
     machine.count(CgroupId(101), 1, 1, 0);
     machine.look(130 * MS, CgroupId(101));
-    let told = machine.until(10_000 * MS);
-    let cgroups: Vec<_> = told
+    let reported = machine.until(10_000 * MS);
+    let cgroups: Vec<_> = reported
         .iter()
         .filter_map(|output| match output {
             Output::Incident(incident) => incident.place.as_ref()?.container.clone(),
@@ -156,10 +159,10 @@ fn part_of_a_group_may_be_lost() {
     machine.mark(Mark { tid: 399, pid: Some(399), ..own });
     machine.exit(102 * MS, 398);
     machine.exit(102 * MS, 399);
-    let told = machine.until(200 * MS);
-    assert_eq!(incident(&told).counters, OomCounts { oom: 1, oom_kill: 3, oom_group_kill: 1 });
-    let told = machine.until(10_000 * MS);
-    assert_eq!(rebuilt(&told).kills, 3);
+    let reported = machine.until(200 * MS);
+    assert_eq!(incident(&reported).counters, OomCounts { oom: 1, oom_kill: 3, oom_group_kill: 1 });
+    let reported = machine.until(10_000 * MS);
+    assert_eq!(rebuilt(&reported).kills, 3);
 }
 
 #[test]
@@ -170,10 +173,10 @@ fn a_lost_one_beside_a_traced_one_keeps_its_limit() {
     machine.count(C1, 4, 3, 0);
     machine.mark(own);
     machine.exit(102 * MS, 398);
-    let told = machine.until(200 * MS);
-    assert_eq!(incident(&told).counters, OomCounts { oom: 1, oom_kill: 1, oom_group_kill: 0 });
-    let told = machine.until(10_000 * MS);
-    let rest = rebuilt(&told);
+    let reported = machine.until(200 * MS);
+    assert_eq!(incident(&reported).counters, OomCounts { oom: 1, oom_kill: 1, oom_group_kill: 0 });
+    let reported = machine.until(10_000 * MS);
+    let rest = rebuilt(&reported);
     assert_eq!((rest.kills, rest.limit_owner.as_deref()), (2, Some("/kubepods/burstable/podp/c1")));
     assert_eq!(rest.counters.oom, 3);
 }
@@ -186,8 +189,8 @@ fn a_limit_that_others_took_is_not_the_machines() {
     machine.mark(Mark { limit: Some(Limited::Cgroup(POD)), ..mark() });
     machine.exit(102 * MS, 398);
     assert_eq!(incident(&machine.until(200 * MS)).scope, Some(Scope::Pod));
-    let told = machine.until(10_000 * MS);
-    let rest = rebuilt(&told);
+    let reported = machine.until(10_000 * MS);
+    let rest = rebuilt(&reported);
     assert_eq!((rest.kills, rest.scope, rest.limit_owner.as_deref()), (1, None, None));
 }
 
@@ -199,16 +202,16 @@ fn a_suspicion_does_not_take_what_an_open_incident_will_claim() {
     // The lost one above; here another, whose victim takes its time to die.
     machine.count(C1, 0, 1, 0);
     machine.mark(Mark { time_ns: 400 * MS, ..mark() });
-    let told = machine.until(60_000 * MS);
-    let kills: u64 = told
+    let reported = machine.until(60_000 * MS);
+    let kills: u64 = reported
         .iter()
         .map(|output| match output {
             Output::Incident(incident) => incident.kills,
             _ => 0,
         })
         .sum();
-    assert_eq!(kills, 2, "{told:#?}");
-    assert_eq!(told.iter().filter(|output| matches!(output, Output::Incident(_))).count(), 2);
+    assert_eq!(kills, 2, "{reported:#?}");
+    assert_eq!(reported.iter().filter(|output| matches!(output, Output::Incident(_))).count(), 2);
 }
 
 #[test]
@@ -218,8 +221,8 @@ fn no_answer_about_counters_holds_it_up_for_a_second_at_most() {
     machine.look(100 * MS, C1);
     let asked = machine.give(100 * MS + GRACE_NS, Input::Tick);
     assert!(matches!(asked.as_slice(), [Output::ReadCounters { .. }]), "{asked:?}");
-    let told = machine.give(100 * MS + GRACE_NS + CLOSE_NS, Input::Tick);
-    assert_eq!(rebuilt(&told).kills, 1);
+    let reported = machine.give(100 * MS + GRACE_NS + CLOSE_NS, Input::Tick);
+    assert_eq!(rebuilt(&reported).kills, 1);
 }
 
 #[test]
@@ -230,8 +233,8 @@ fn a_reading_between_the_hit_and_the_kill_keeps_the_limit() {
         assert_eq!(machine.look(100 * MS, C1), []);
         machine.count(C1, 0, 2, 1);
         machine.look(110 * MS, C1);
-        let told = machine.until(10_000 * MS);
-        let incident = rebuilt(&told);
+        let reported = machine.until(10_000 * MS);
+        let incident = rebuilt(&reported);
         assert_eq!(incident.counters, OomCounts { oom: 1, oom_kill: 2, oom_group_kill: 1 });
         assert_eq!(incident.scope, Some(Scope::Container));
     }

@@ -7,7 +7,7 @@ fn error(errno: Errno) -> io::Error {
 }
 
 #[test]
-fn a_tree_without_cgroups_is_told_from_one_of_v1() {
+fn a_tree_without_cgroups_is_reported_from_one_of_v1() {
     let root = tempfile::tempdir().unwrap();
     let cgroups = root.path().join("sys/fs/cgroup");
     assert_eq!(hierarchy(&cgroups), Some(Hierarchy::Absent));
@@ -54,7 +54,7 @@ fn without_a_cgroup_the_kernels_list_is_asked() {
 }
 
 #[test]
-fn pressure_that_is_off_is_told_from_none() {
+fn pressure_that_is_off_is_reported_from_none() {
     let root = tempfile::tempdir().unwrap();
     let (pressure, line) = (root.path().join("memory"), root.path().join("cmdline"));
     assert_eq!(psi(&pressure, &line), Some(Psi::Absent));

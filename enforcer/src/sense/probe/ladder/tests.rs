@@ -97,15 +97,15 @@ fn one_fact_flipped(#[case] flip: Flip, #[case] expected: &[(&str, State)]) {
         assert!(facility.lost.is_some() && facility.remedy.is_some(), "{facility:?}");
     }
     // What the daemon tells at its start is what stands in the table, in the same words.
-    let told: Vec<_> = host_lost(&host).into_iter().chain(choose(&facts).lost).collect();
-    for lost in &told {
+    let reported: Vec<_> = host_lost(&host).into_iter().chain(choose(&facts).lost).collect();
+    for lost in &reported {
         let row = rows::of_word(lost.what).unwrap_or_else(|| panic!("{lost:?} has no row"));
         let facility = table.iter().find(|facility| facility.name == row.name).unwrap();
         assert_ne!(facility.state, State::Full, "{lost:?}");
         assert!(facility.found.contains(&lost.why), "{lost:?}, {facility:?}");
         assert_eq!(facility.lost.as_deref(), Some(lost.consequence));
     }
-    let names: BTreeSet<_> = told.iter().map(|lost| rows::of_word(lost.what).unwrap().name).collect();
+    let names: BTreeSet<_> = reported.iter().map(|lost| rows::of_word(lost.what).unwrap().name).collect();
     let lost = table.iter().filter(|facility| matches!(facility.state, State::Lesser | State::Missing));
     for facility in lost {
         // Without eBPF one event says it for all that is made of it.

@@ -70,7 +70,7 @@ fn ended(events: Vec<PressureEvent>) -> Vec<Cleared> {
 }
 
 #[test]
-fn a_pod_is_told_once_and_again_only_as_a_reminder() {
+fn a_pod_is_reported_once_and_again_only_as_a_reminder() {
     let mut world = World::with(&[(1, "web", "app"), (2, "web", "side")]);
     let mut pressures = Pressures::default();
     let first = rising(pressures.stalled(0, &stall(1, Some(1), StallKind::MemcgReclaim), &mut world));
@@ -78,9 +78,9 @@ fn a_pod_is_told_once_and_again_only_as_a_reminder() {
     assert_eq!((first.stall_ms, first.window_stall_ms, first.lasting_ms), (60, 120, 0));
     for second in 1..60 {
         let container = 1 + second % 2;
-        let told =
+        let reported =
             pressures.stalled(second * SECOND, &stall(container, None, StallKind::MemcgReclaim), &mut world);
-        assert_eq!(told, None, "second {second}");
+        assert_eq!(reported, None, "second {second}");
     }
     let again = rising(pressures.stalled(REMIND_NS, &stall(2, None, StallKind::MemcgReclaim), &mut world));
     assert_eq!((again.place.container.as_deref(), again.lasting_ms), (Some("side"), 60_000));
@@ -113,46 +113,46 @@ fn it_is_over_when_it_has_been_quiet_and_says_what_it_came_to() {
 #[test]
 fn whose_limit_it_was_says_how_it_is_known() {
     let mut world = World::with(&[(1, "web", "app")]);
-    let mut told = |limit, kind| {
-        let told = rising(Pressures::default().stalled(0, &stall(1, limit, kind), &mut world));
-        (told.limit_owner.unwrap(), told.limit_source)
+    let mut reported = |limit, kind| {
+        let reported = rising(Pressures::default().stalled(0, &stall(1, limit, kind), &mut world));
+        (reported.limit_owner.unwrap(), reported.limit_source)
     };
     let pod = "/system.slice/9".to_owned();
     let own = "/kubepods/podweb/app".to_owned();
-    assert_eq!(told(Some(9), StallKind::MemcgReclaim), (pod.clone(), LimitSource::Argument));
-    assert_eq!(told(None, StallKind::MemcgReclaim), (own.clone(), LimitSource::TaskCgroup));
-    assert_eq!(told(None, StallKind::MemoryHigh), (own, LimitSource::TaskCgroup));
-    assert_eq!(told(None, StallKind::DirectReclaim), ("/".to_owned(), LimitSource::Machine));
-    assert_eq!(told(Some(9), StallKind::Throttled), (pod, LimitSource::Argument));
+    assert_eq!(reported(Some(9), StallKind::MemcgReclaim), (pod.clone(), LimitSource::Argument));
+    assert_eq!(reported(None, StallKind::MemcgReclaim), (own.clone(), LimitSource::TaskCgroup));
+    assert_eq!(reported(None, StallKind::MemoryHigh), (own, LimitSource::TaskCgroup));
+    assert_eq!(reported(None, StallKind::DirectReclaim), ("/".to_owned(), LimitSource::Machine));
+    assert_eq!(reported(Some(9), StallKind::Throttled), (pod, LimitSource::Argument));
 }
 
 #[test]
-fn what_is_no_pods_is_told_by_cgroup_and_about_the_node() {
+fn what_is_no_pods_is_reported_by_cgroup_and_about_the_node() {
     let mut world = World::default();
     let mut pressures = Pressures::default();
     for cgroup in [5, 6] {
-        let told = pressures.stalled(0, &stall(cgroup, None, StallKind::DirectReclaim), &mut world);
-        assert_eq!(told.as_ref().unwrap().subject(), Subject::Node);
-        assert_eq!(rising(told).place.cgroup, Some(format!("/system.slice/{cgroup}")));
+        let reported = pressures.stalled(0, &stall(cgroup, None, StallKind::DirectReclaim), &mut world);
+        assert_eq!(reported.as_ref().unwrap().subject(), Subject::Node);
+        assert_eq!(rising(reported).place.cgroup, Some(format!("/system.slice/{cgroup}")));
     }
     assert_eq!(pressures.quiet(QUIET_NS, &mut world).len(), 2);
 }
 
 #[test]
-fn no_more_are_told_than_there_is_room_for() {
+fn no_more_are_reported_than_there_is_room_for() {
     let mut world = World::default();
     let mut pressures = Pressures::default();
     for cgroup in 0..u64::try_from(MAX_TOLD).unwrap() {
         rising(pressures.stalled(0, &stall(cgroup, None, StallKind::MemcgReclaim), &mut world));
     }
     assert_eq!(pressures.stalled(0, &stall(u64::MAX, None, StallKind::MemcgReclaim), &mut world), None);
-    assert_eq!(pressures.untold(), 1);
+    assert_eq!(pressures.unreported(), 1);
 }
 
 #[test]
 fn the_event_is_what_is_documented() {
     let mut world = World::with(&[(1, "web", "app")]);
-    let told =
+    let reported =
         rising(Pressures::default().stalled(0, &stall(1, Some(1), StallKind::MemcgReclaim), &mut world));
     let expected = serde_json::json!({
         "namespace": "default", "pod": "web", "uid": "web", "container": "app",
@@ -160,5 +160,5 @@ fn the_event_is_what_is_documented() {
         "windowStallMs": 120, "limitOwner": "/kubepods/podweb/app", "limitSource": "argument",
         "pid": 7, "tid": 8, "comm": "java", "lastingMs": 0,
     });
-    assert_eq!(serde_json::to_value(told).unwrap(), expected);
+    assert_eq!(serde_json::to_value(reported).unwrap(), expected);
 }

@@ -59,7 +59,7 @@ impl Scene {
 }
 
 #[test]
-fn tells_what_the_files_say() {
+fn reports_what_the_files_say() {
     let scene = Scene::new(64);
     let mut snapshots = scene.snapshots();
     let (hog, calm) = (scene.pod("hog", 100, 50), scene.pod("calm", 100, 100));

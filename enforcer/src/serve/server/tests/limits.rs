@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 async fn patiently<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, work).await.unwrap()
+    tokio::time::timeout(TIMEOUT, work).await.unwrap()
 }
 
 /// Reads until that many events have come.
@@ -93,7 +93,7 @@ async fn whoever_asks_slowly_or_nothing_more_is_hung_up_on() {
 }
 
 #[tokio::test]
-async fn one_too_many_is_told_to_come_again() {
+async fn one_too_many_is_reported_to_come_again() {
     let limits = Limits { places: 4, kept: 1, refusals: 1, ..Limits::default() };
     let served = serve_within(limits).await;
     let mut followers = Vec::new();
@@ -109,14 +109,14 @@ async fn one_too_many_is_told_to_come_again() {
     followers.pop();
     let begun = Instant::now();
     while !patiently(served.get("/livez")).await.starts_with("HTTP/1.0 200") {
-        assert!(begun.elapsed() < PATIENCE, "the place is not free again");
+        assert!(begun.elapsed() < TIMEOUT, "the place is not free again");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
 #[tokio::test]
 async fn a_reader_that_does_not_read_keeps_nobody_from_stopping() {
-    let limits = Limits { goodbye: Duration::from_millis(300), ..Limits::default() };
+    let limits = Limits { drain: Duration::from_millis(300), ..Limits::default() };
     let served = serve_within(limits).await;
     let asleep = served.open("/v1/events?follow=true").await;
     let mut awake = served.open("/v1/events?follow=true").await;

@@ -22,12 +22,12 @@ impl Served {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_request_is_told_with_what_would_be_right() {
+async fn what_is_wrong_with_a_request_is_reported_with_what_would_be_right() {
     let served = serve().await;
     let long = "x".repeat(5_000);
     let endless = "x".repeat(100_000);
     let many = "x: y\r\n".repeat(200);
-    for (target, headers, status, told) in [
+    for (target, headers, status, reported) in [
         ("/v1/evnets", "", "404", "did you mean /v1/events?"),
         ("/", "", "404", r#""paths":["/v1/events","/v1/pods","#),
         (&format!("/v1/events?pod={long}"), "", "414", "request line"),
@@ -48,7 +48,7 @@ async fn what_is_wrong_with_a_request_is_told_with_what_would_be_right() {
         let answer = served.get_with(target, headers).await;
         let shown = &answer[..answer.len().min(500)];
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{target:.60} {headers:.60}: {shown}");
-        assert!(answer.contains(told), "{target:.60} {headers:.60}: {shown}");
+        assert!(answer.contains(reported), "{target:.60} {headers:.60}: {shown}");
     }
     let answer = served.ask("DELETE /v1/pods HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 405") && answer.contains("allow: GET"), "{answer}");

@@ -12,10 +12,10 @@ use crate::{
     policy::{
         engine::{
             Action, Actions, BrakeRefusal, CandidateFacts, Candidates, Containment, Decision, Engine,
-            EngineSettings, FailureReason, HookEnd, HookPlan, Input, KillReason, Mode, Outcome, Ranked,
-            Reading, Refusal, Resource, Spared, Standing, Usage,
+            EngineSettings, FailureReason, HookEnd, HookPlan, Input, KillReason, Mode, Outcome, RankKey,
+            Ranked, Reading, Refusal, Resource, Spared, Usage,
         },
-        rank::MemoryStanding,
+        rank::MemoryRankKey,
         threshold::{Signal, Threshold},
     },
 };
@@ -436,10 +436,10 @@ impl Watcher {
         let has_returned = known.is_some_and(|(_, _, until_ns)| self.now_ns < *until_ns);
         assert_eq!(decision.returned.is_some(), has_returned, "another's back-off");
         let is_within = |ranked: &Ranked| match ranked.standing {
-            Standing::Memory(MemoryStanding { usage_bytes: Some(usage), request_bytes, .. }) => {
+            RankKey::Memory(MemoryRankKey { usage_bytes: Some(usage), request_bytes, .. }) => {
                 usage <= request_bytes
             }
-            Standing::Memory(_) | Standing::Pids(_) => false,
+            RankKey::Memory(_) | RankKey::Pids(_) => false,
         };
         if is_within(first) {
             assert!(decision.ranking.iter().all(is_within), "within its request, in another's place");

@@ -1,0 +1,95 @@
+use std::collections::BTreeMap;
+
+use super::Index;
+use crate::model::{CgroupId, CgroupPath, Owner, OwnerLevel, PodName};
+
+/// The cgroups that a plan names or has named, and that exist; feeds the index.
+#[derive(Debug)]
+pub(super) struct LiveCgroups {
+    known: BTreeMap<CgroupPath, Known>,
+    index: Index,
+}
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    pub(super) id: CgroupId,
+    pub(super) owner: Owner,
+    /// Whether no plan names it any longer: it goes once it is empty.
+    pub(super) is_retired: bool,
+    /// Whether it is somebody else's to remove.
+    pub(super) is_outside: bool,
+}
+
+impl Known {
+    /// Whether it is removed once it is retired and empty.
+    pub(super) fn is_removable(&self) -> bool {
+        !self.is_outside
+            && match self.owner.level {
+                OwnerLevel::Pod { .. } | OwnerLevel::Container { .. } => true,
+                OwnerLevel::Node | OwnerLevel::Qos(_) => false,
+            }
+    }
+}
+
+impl LiveCgroups {
+    pub(super) fn new(index: Index) -> Self {
+        Self { known: BTreeMap::new(), index }
+    }
+
+    /// Learns of a cgroup. Answers the one that stood there before, if it was another.
+    pub(super) fn know(&mut self, path: &CgroupPath, known: Known) -> Option<Known> {
+        let replaced = self
+            .known
+            .get(path)
+            .is_some_and(|before| before.id != known.id)
+            // It was removed and made again behind our back.
+            .then(|| self.bury(path))
+            .flatten();
+        self.index.insert(known.id, known.owner.clone());
+        self.known.insert(path.clone(), known);
+        replaced
+    }
+
+    /// Learns that a cgroup is gone.
+    pub(super) fn bury(&mut self, path: &CgroupPath) -> Option<Known> {
+        let known = self.known.remove(path)?;
+        self.index.bury(known.id);
+        Some(known)
+    }
+
+    /// Sets apart those that no plan names any longer.
+    pub(super) fn retire_all_but(&mut self, is_wanted: impl Fn(&CgroupPath) -> bool) {
+        for (path, known) in &mut self.known {
+            known.is_retired = !is_wanted(path);
+        }
+    }
+
+    pub(super) fn get(&self, path: &CgroupPath) -> Option<&Known> {
+        self.known.get(path)
+    }
+
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (&CgroupPath, &Known)> {
+        self.known.iter()
+    }
+
+    /// The retired ones, those further down first.
+    pub(super) fn retired(&self) -> Vec<(CgroupPath, Known)> {
+        let retired = self.known.iter().rev().filter(|(_, known)| known.is_retired);
+        retired.map(|(path, known)| (path.clone(), known.clone())).collect()
+    }
+
+    /// The cgroup of a pod, or of one of its containers, that is not retired.
+    pub(super) fn find(&self, pod: &PodName, container: Option<&str>) -> Option<&CgroupPath> {
+        let is_it = |known: &Known| {
+            !known.is_retired
+                && known.owner.level.pod() == Some(pod)
+                && known.owner.level.container() == container
+        };
+        self.known.iter().find(|(_, known)| is_it(known)).map(|(path, _)| path)
+    }
+
+    pub(super) fn index(&self) -> &Index {
+        &self.index
+    }
+}

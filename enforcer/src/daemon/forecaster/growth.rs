@@ -1,0 +1,252 @@
+//! How fast pods grow, looked at only while it matters.
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    os::fd::OwnedFd,
+    sync::Arc,
+};
+
+use super::GrowthCandidate;
+use crate::{
+    cgroup::{CgroupDir, Error},
+    model::CgroupId,
+    policy::engine::Resource,
+    sense::{
+        snapshot::{BranchFiles, Slope},
+        text::{number, read_into},
+    },
+};
+
+/// The most pods that are named.
+const MAX_NAMED: usize = 10;
+
+/// A pod that grows by less than this part of what is lost is not its cause.
+const CAUSE_SHARE: u64 = 20;
+
+/// What was read of a pod's parts stands while the whole has not changed by more than this.
+const ALIKE_BYTES: u64 = 256 << 10;
+
+/// `memory.stat` has some 2 KiB.
+const BUFFER_BYTES: usize = 8 * 1_024;
+
+/// The pods, with their files open while it matters.
+#[derive(Default)]
+pub(super) struct Growth {
+    root: Option<Arc<CgroupDir>>,
+    suspects: Vec<GrowthCandidate>,
+    open: HashMap<CgroupId, Counters>,
+}
+
+/// A pod's counters, and how they change.
+struct Counters {
+    memory: Memory,
+    pids: Option<Tasks>,
+}
+
+/// What it has and how that grows, a second.
+#[derive(Clone, Copy, Debug)]
+struct GrowthState {
+    usage: u64,
+    per_second: Option<i64>,
+}
+
+struct Memory {
+    files: BranchFiles,
+    slope: Slope,
+    /// The whole when the parts were read, if they accounted for it.
+    whole_bytes: Option<u64>,
+    /// What it is ranked by, and what of it the kernel cannot take back.
+    parts: Option<(u64, u64)>,
+    latest: Option<GrowthState>,
+}
+
+struct Tasks {
+    file: OwnedFd,
+    slope: Slope,
+    latest: Option<GrowthState>,
+}
+
+/// A pod that grew.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grown<'a> {
+    pub(super) suspect: &'a GrowthCandidate,
+    /// What it has, in the resource's base unit.
+    pub(super) usage: u64,
+    pub(super) per_second: u64,
+}
+
+impl Growth {
+    pub(super) fn suspect(&mut self, root: Arc<CgroupDir>, suspects: Vec<GrowthCandidate>) {
+        self.open.retain(|cgroup, _| suspects.iter().any(|suspect| suspect.cgroup == *cgroup));
+        self.root = Some(root);
+        self.suspects = suspects;
+    }
+
+    /// The root of the hierarchy, once it is known.
+    pub(super) fn root(&self) -> Option<&CgroupDir> {
+        self.root.as_deref()
+    }
+
+    /// Looks at every pod.
+    pub(super) fn look(&mut self, now_ns: u64) {
+        let Self { root: Some(root), suspects, open } = self else { return };
+        let mut buffer = [0; BUFFER_BYTES];
+        for suspect in suspects {
+            let counters = match open.entry(suspect.cgroup) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(place) => match Counters::open(root, suspect) {
+                    Ok(Some(opened)) => place.insert(opened),
+                    // One that is gone, or another by now, is nobody's cause.
+                    Ok(None) | Err(_) => continue,
+                },
+            };
+            counters.look(now_ns, &mut buffer);
+        }
+    }
+
+    /// Closes what was open: at rest nothing is held.
+    pub(super) fn rest(&mut self) {
+        self.open = HashMap::new();
+    }
+
+    /// Whose doing it is that so much of the resource is lost a second, the fastest first.
+    pub(super) fn causes(&self, resource: Resource, lost_per_second: u64) -> Vec<Grown<'_>> {
+        let mut causes: Vec<Grown<'_>> = self
+            .suspects
+            .iter()
+            .filter_map(|suspect| self.grown(suspect, resource))
+            .filter(|grown| grown.per_second > lost_per_second / CAUSE_SHARE)
+            .collect();
+        causes.sort_by_key(|grown| std::cmp::Reverse(grown.per_second));
+        causes.truncate(MAX_NAMED);
+        causes
+    }
+
+    fn grown<'a>(&self, suspect: &'a GrowthCandidate, resource: Resource) -> Option<Grown<'a>> {
+        let Counters { memory, pids } = self.open.get(&suspect.cgroup)?;
+        let GrowthState { usage, per_second } = match resource {
+            Resource::Memory => memory.latest?,
+            Resource::Pids => pids.as_ref()?.latest?,
+        };
+        let per_second = per_second.and_then(|rate| u64::try_from(rate).ok())?;
+        Some(Grown { suspect, usage, per_second })
+    }
+}
+
+impl Counters {
+    fn open(root: &CgroupDir, suspect: &GrowthCandidate) -> Result<Option<Self>, Error> {
+        let dir = root.open(&suspect.path)?;
+        if dir.id() != suspect.cgroup {
+            return Ok(None);
+        }
+        let memory = Memory {
+            files: BranchFiles::open(&dir)?,
+            slope: Slope::default(),
+            whole_bytes: None,
+            parts: None,
+            latest: None,
+        };
+        let tasks = |file| Tasks { file, slope: Slope::default(), latest: None };
+        Ok(Some(Self { memory, pids: dir.open_read("pids.current").ok().map(tasks) }))
+    }
+
+    fn look(&mut self, now_ns: u64, buffer: &mut [u8]) {
+        self.memory.look(now_ns, buffer);
+        if let Some(pids) = &mut self.pids {
+            pids.look(now_ns, buffer);
+        }
+    }
+}
+
+impl Memory {
+    /// The parts cost the kernel a hundred times as much as the whole, and are read only when that has changed.
+    fn look(&mut self, now_ns: u64, buffer: &mut [u8]) {
+        let Ok(whole_bytes) = self.files.current_bytes(buffer) else {
+            self.latest = None;
+            return;
+        };
+        if self.whole_bytes.is_none_or(|before| before.abs_diff(whole_bytes) > ALIKE_BYTES) {
+            let read = self.files.charge(buffer).ok();
+            self.parts = read.map(|charge| {
+                // Page cache that is no shared memory can be dropped, or written and dropped.
+                let cache_bytes = charge.split.file_bytes.saturating_sub(charge.split.shmem_bytes);
+                (charge.usage().working_set_bytes, charge.current_bytes.saturating_sub(cache_bytes))
+            });
+            self.whole_bytes =
+                read.and_then(|charge| charge.is_accounted_for().then_some(charge.current_bytes));
+        }
+        self.latest = self.parts.map(|(usage, held_bytes)| GrowthState {
+            usage,
+            per_second: self.slope.observe(now_ns, held_bytes),
+        });
+    }
+}
+
+impl Tasks {
+    fn look(&mut self, now_ns: u64, buffer: &mut [u8]) {
+        let count = read_into(&self.file, buffer).ok().and_then(number);
+        self.latest = count.map(|usage| GrowthState { usage, per_second: self.slope.observe(now_ns, usage) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::model::{CgroupPath, PodName, PodUid};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn who_grows_most_is_named_first_and_who_does_not_is_not() {
+        let temp = tempfile::tempdir().unwrap();
+        let root = Arc::new(CgroupDir::unchecked(temp.path()).unwrap());
+        let set = |name: &str, bytes: u64| {
+            fs::create_dir_all(temp.path().join(name)).unwrap();
+            let (anon, cache) = (bytes << 20, if name == "cache" { bytes << 21 } else { 5 << 20 });
+            let folder = temp.path().join(name);
+            fs::write(folder.join("memory.current"), (anon + cache + (1 << 20)).to_string()).unwrap();
+            // Shared memory is in `file` and cannot be dropped.
+            let stat = format!(
+                "anon {anon}\nfile {}\nshmem {}\ninactive_file {cache}\n",
+                cache + (1 << 20),
+                1 << 20
+            );
+            fs::write(folder.join("memory.stat"), stat).unwrap();
+        };
+        let suspects = ["slow", "fast", "still", "tiny", "gone", "cache"].map(|name| {
+            set(name, 1_000);
+            let path = CgroupPath::parse(name).unwrap();
+            GrowthCandidate {
+                pod: PodName { namespace: String::from("default"), name: name.to_owned() },
+                uid: PodUid::new(name).unwrap(),
+                cgroup: root.open(&path).unwrap().id(),
+                path,
+                request_bytes: 0,
+            }
+        });
+        let mut growth = Growth::default();
+        growth.suspect(root, suspects.to_vec());
+        fs::remove_dir_all(temp.path().join("gone")).unwrap();
+        growth.look(0);
+        assert!(growth.causes(Resource::Memory, 1_000 << 20).is_empty(), "one look says nothing");
+        for (name, bytes) in [("slow", 1_300), ("fast", 1_900), ("still", 900), ("tiny", 1_010)] {
+            set(name, bytes);
+        }
+        // Its cache grows by a gigabyte, and it by next to nothing.
+        set("cache", 1_001);
+        fs::write(temp.path().join("cache/memory.current"), (3_500_u64 << 20).to_string()).unwrap();
+        let stat = format!("anon {}\nfile {}\nshmem 0\ninactive_file 0\n", 1_001 << 20, 2_499_u64 << 20);
+        fs::write(temp.path().join("cache/memory.stat"), stat).unwrap();
+        growth.look(SECOND);
+        let causes = growth.causes(Resource::Memory, 1_000 << 20);
+        let named: Vec<_> = causes
+            .iter()
+            .map(|grown| (grown.suspect.pod.name.as_str(), grown.per_second >> 20, grown.usage >> 20))
+            .collect();
+        assert_eq!(named, [("fast", 900, 1_901), ("slow", 300, 1_301)]);
+        assert!(growth.causes(Resource::Pids, 1).is_empty());
+        growth.rest();
+        assert!(growth.causes(Resource::Memory, 1_000 << 20).is_empty());
+    }
+}

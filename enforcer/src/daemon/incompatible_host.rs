@@ -1,0 +1,130 @@
+use super::{
+    host::{self, Host},
+    reach,
+};
+use crate::{
+    config::{Config, Mode, Ownership, PreKillHook},
+    policy::{CgroupDriver, SettingsError, allocatable},
+    sense::PidNamespace,
+};
+
+/// Why the configuration cannot be followed on this host: everything at once, and nothing was started.
+#[derive(Debug, thiserror::Error)]
+#[error("the configuration cannot be followed here:\n{}", .problems.join("\n"))]
+pub struct IncompatibleHost {
+    problems: Vec<String>,
+}
+
+/// Whether the kubelet owns the pods' cgroups here, so that they are not ours to write.
+pub(super) fn is_kubelets(config: &Config) -> bool {
+    match config.ownership {
+        Ownership::Enforcer => false,
+        Ownership::Kubelet => true,
+        Ownership::Auto => host::kubelet_owns(&config.settings.cgroup_root),
+    }
+}
+
+/// Checks the configuration against the host.
+pub(super) fn check(config: &Config, host: &Host, kubelets: bool) -> Result<(), IncompatibleHost> {
+    let settings = &config.settings;
+    let mut problems: Vec<String> =
+        settings.check().err().unwrap_or_default().iter().map(SettingsError::to_string).collect();
+    if let Err(overreserved) = allocatable::validate(&host.node, settings) {
+        problems.extend(overreserved.iter().map(ToString::to_string));
+    }
+    let writes = config.mode == Mode::Enforce && !kubelets;
+    if writes
+        && settings.cgroup_driver == CgroupDriver::Systemd
+        && let Err(absent) = &host.systemd
+    {
+        problems.push(format!(
+            "cgroupDriver: systemd needs systemd, which makes the pods' slices: {absent}; where there is none, write \
+             cgroupDriver: cgroupfs"
+        ));
+    }
+    if config.mode == Mode::Enforce && !host.pid_namespace.is_some_and(PidNamespace::is_initial) {
+        problems.push(String::from(
+            "mode: enforce needs the machine's own PID namespace: elsewhere the kubelet and the container runtime may be \
+             invisible among the processes of a cgroup, and would be killed with it; run it there (hostPID: true, \
+             --pid=host), or write mode: dry-run",
+        ));
+    }
+    problems.extend(reach::beyond_capacity(config, host));
+    if let Some(PreKillHook { program, .. }) = &config.pre_kill_hook
+        && let Err(error) = program.check()
+    {
+        problems.push(format!("preKillHook.path: {}", crate::chain(&error)));
+    }
+    if problems.is_empty() { Ok(()) } else { Err(IncompatibleHost { problems }) }
+}
+
+/// Checks the thresholds against what there is now: another time they may be within reach.
+pub(super) fn check_reach(config: &Config, host: &Host) -> Result<(), IncompatibleHost> {
+    let problems = reach::out_of_reach(config, host);
+    if problems.is_empty() { Ok(()) } else { Err(IncompatibleHost { problems }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::{
+        cgroup::Absent,
+        model::{CgroupPath, Quantity, ResourceName},
+        policy::Settings,
+    };
+
+    fn host() -> Host {
+        let node = crate::policy::sample::node();
+        let systemd = Err(Absent::Init);
+        let pid_namespace = Some(PidNamespace::new(4, 0xEFFF_FFFC));
+        Host { name: String::from("host"), boot_id: String::from("boot"), node, systemd, pid_namespace }
+    }
+
+    #[test]
+    fn who_cannot_see_all_processes_may_report_and_not_evict() {
+        for pid_namespace in [Some(PidNamespace::new(4, 7)), None] {
+            let host = Host { pid_namespace, ..host() };
+            let fits = |mode| check(&Config { mode, ..Config::default() }, &host, true).is_ok();
+            assert_eq!([Mode::Observe, Mode::DryRun, Mode::Enforce].map(fits), [true, true, false]);
+        }
+    }
+
+    #[rstest]
+    #[case(Mode::Enforce, false, CgroupDriver::Systemd, false)]
+    #[case(Mode::Enforce, true, CgroupDriver::Systemd, true)]
+    #[case(Mode::DryRun, false, CgroupDriver::Systemd, true)]
+    #[case(Mode::Observe, false, CgroupDriver::Systemd, true)]
+    #[case(Mode::Enforce, false, CgroupDriver::Cgroupfs, true)]
+    fn slices_need_systemd(
+        #[case] mode: Mode,
+        #[case] kubelets: bool,
+        #[case] cgroup_driver: CgroupDriver,
+        #[case] fits: bool,
+    ) {
+        let settings = Settings { cgroup_driver, ..Settings::default() };
+        let config = Config { mode, settings, ..Config::default() };
+        assert_eq!(check(&config, &host(), kubelets).is_ok(), fits);
+        let booted_by_systemd = Host { systemd: Ok(()), ..host() };
+        assert!(check(&config, &booted_by_systemd, kubelets).is_ok());
+    }
+
+    #[test]
+    fn everything_is_reported_at_once() {
+        let settings = Settings {
+            cgroup_root: CgroupPath::parse("/a_b").unwrap(),
+            cgroup_driver: CgroupDriver::Systemd,
+            system_reserved: [(ResourceName::new("memory"), Quantity::from_units(1 << 40))].into(),
+            ..Settings::default()
+        };
+        let config = Config { mode: Mode::Enforce, settings, ..Config::default() };
+        let IncompatibleHost { problems } = check(&config, &host(), false).unwrap_err();
+        let shown = problems.join("\n");
+        assert_eq!(problems.len(), 3, "{shown}");
+        assert!(
+            ["cgroupRoot: ", "systemReserved ", "cgroupDriver: "].iter().all(|place| shown.contains(place)),
+            "{shown}"
+        );
+    }
+}

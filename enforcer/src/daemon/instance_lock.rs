@@ -1,0 +1,126 @@
+//! That one daemon at a time evicts on a machine, whatever its directories are.
+//!
+//! Two would both answer the same shortage, and two pods would die for it. What they have in common is the kernel's
+//! hierarchy of cgroups: so the lock is on a file of its root. It is `memory.reclaim`, which only root can open; what everybody
+//! can open everybody can lock. It is never written to. Being the kernel's it is the same file in every mount namespace,
+//! and it is let go of when the process ends, however it does. In a cgroup namespace of its own a daemon sees another
+//! root, and only the pods below it.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::FlockOperation;
+
+use super::{
+    emit,
+    handover::{self, Refusal},
+};
+use crate::{cgroup, config::Mode, journal::Journal};
+
+/// Its lock is the claim.
+const FILE: &str = "memory.reclaim";
+
+/// Why the claim cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "another enforcer evicts on this machine: {holder} holds the lock on {}, and has not ended within {} s; stop it, or \
+     let this one have mode: dry-run",
+    .path.display(),
+    handover::TIMEOUT.as_secs()
+)]
+pub(super) struct Held {
+    path: PathBuf,
+    holder: String,
+}
+
+impl Refusal for Locked {
+    fn is_held(&self) -> bool {
+        true
+    }
+
+    fn holder(&self) -> String {
+        handover::holder(&self.0)
+    }
+}
+
+/// Another process has the lock of that file.
+#[derive(Debug)]
+struct Locked(PathBuf);
+
+/// The claim to evict here, as long as it is kept.
+#[derive(Debug)]
+pub(super) struct InstanceLock {
+    /// None where nobody evicts, or nothing can be locked.
+    lock: Option<Result<File, io::Error>>,
+}
+
+impl InstanceLock {
+    /// Claims this machine in mode `enforce`, and waits for a predecessor to end; who only tells needs no claim.
+    pub(super) async fn take(mode: Mode) -> Result<Self, Held> {
+        let path = match mode {
+            Mode::Observe | Mode::DryRun => return Ok(Self { lock: None }),
+            Mode::Enforce => Path::new(cgroup::MOUNT).join(FILE),
+        };
+        match handover::take(handover::TIMEOUT, async || lock(&path)).await {
+            Ok(lock) => Ok(Self { lock: Some(lock) }),
+            Err(locked) => Err(Held { holder: locked.holder(), path }),
+        }
+    }
+
+    /// Tells if there is nothing to be locked.
+    pub(super) fn emit(&self, journal: &Journal) {
+        if let Some(Err(error)) = &self.lock {
+            let message = format!(
+                "a second daemon that evicts on this machine would not be noticed: cannot lock {}/{FILE}: {error}",
+                cgroup::MOUNT
+            );
+            emit::degraded(journal, "claim", &message);
+        }
+    }
+}
+
+/// The file, locked; the inner error is why it cannot be.
+fn lock(path: &Path) -> Result<Result<File, io::Error>, Locked> {
+    let locked = OpenOptions::new().write(true).open(path).and_then(|file| {
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(file)
+    });
+    match locked {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Locked(path.to_owned())),
+        other => Ok(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_at_a_time_has_it_and_the_next_when_that_one_has_ended() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let first = lock(file.path()).unwrap().unwrap();
+        let locked = lock(file.path()).unwrap_err();
+        let shown = Held { holder: locked.holder(), path: file.path().to_owned() }.to_string();
+        assert!(shown.contains(&format!("process {}", std::process::id())), "{shown}");
+        drop(first);
+        assert!(lock(file.path()).unwrap().is_ok());
+    }
+
+    #[test]
+    fn what_cannot_be_locked_is_reported_and_hinders_nobody() {
+        let journal = Journal::new("n", "b");
+        let missing = lock(Path::new("/no/such/file")).unwrap();
+        InstanceLock { lock: Some(missing) }.emit(&journal);
+        assert_eq!(journal.range().newest, 1);
+    }
+
+    #[tokio::test]
+    async fn who_only_reports_claims_nothing() {
+        for mode in [Mode::Observe, Mode::DryRun] {
+            assert!(InstanceLock::take(mode).await.unwrap().lock.is_none());
+        }
+    }
+}

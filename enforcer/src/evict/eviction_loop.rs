@@ -1,0 +1,600 @@
+//! What the reflex thread does each time it wakes.
+
+mod brakes;
+mod hooks;
+mod kill;
+mod reports;
+
+use std::{
+    cell::Cell,
+    os::fd::{AsFd as _, OwnedFd},
+    sync::{Arc, TryLockError, atomic::Ordering},
+};
+
+use rustix::{
+    event::epoll::{self, CreateFlags, Event, EventData, EventFlags},
+    io::Errno,
+    time::{ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime},
+};
+use ulid::Ulid;
+
+use self::{brakes::Braked, hooks::Begun};
+use super::{
+    candidate::Candidate,
+    core::Core,
+    executor,
+    fill_detector::FillDetector,
+    hook::Hooks,
+    intents::EvictionIntents,
+    levels::Levels,
+    observer::Counters,
+    raised_limits::RaisedLimits,
+    reap::Work,
+    reflex::{Braker, Hooker, PreparedSet, Reaper, ReflexError, ReportSender, Shared},
+    report::{Blindness, Report},
+    sources::Sources,
+    stat,
+};
+use crate::{
+    model::CgroupPath,
+    policy::{
+        engine::{
+            Action, Actions, Decision, EngineSettings, FailureReason, Input, Moments, NodeSample, Outcome,
+            Past, Reading, Refusal, Resource,
+        },
+        threshold::{Signal, Threshold},
+    },
+    recorder::Tap,
+    sense::{Available, AvailableMemory, EdgeKind, EdgeSource, PodsMemory, Readiness, Sampler},
+};
+
+/// Edges that come thicker than this are taken together: a look costs some 20 µs. The further away the threshold is,
+/// the less an edge says: then an eighth of what the headroom lasts may pass. A node that churns page cache wakes kswapd
+/// a thousand times a second, far from any shortage.
+const MIN_GAP_NS: u64 = 500_000;
+const MAX_GAP_NS: u64 = 10_000_000;
+const GAP_SHARE: u64 = 8;
+
+/// Of so many victims it waits for the helper that what they were lent is put back.
+const MOST_DUE: usize = 4;
+
+/// How soon to try again when the node cannot be read.
+const BLIND_PAUSE_NS: u64 = 100_000_000;
+
+/// Who woke us, as `epoll` tells it; edge sources count on from the last.
+const TIMER: u64 = 0;
+const BELL: u64 = 1;
+const VICTIM: u64 = 2;
+const FIRST_EDGE: u64 = 3;
+
+/// What the thread is connected to.
+pub(super) struct Wiring {
+    pub(super) shared: Arc<Shared>,
+    pub(super) available: Available,
+    pub(super) levels: Levels,
+    pub(super) reports: ReportSender,
+    pub(super) reaper: Reaper,
+    pub(super) braker: Braker,
+    pub(super) hooker: Hooker,
+    pub(super) hooks: Arc<Hooks>,
+    pub(super) edges: Vec<Box<dyn EdgeSource>>,
+    /// How many cpus may fill memory at once.
+    pub(super) cpus: u64,
+    /// Where evictions are written down before their signal, if anywhere.
+    pub(super) intents: Option<EvictionIntents>,
+    /// The random part of the first eviction id.
+    pub(super) seed: u128,
+    /// Where what the engine goes through is kept, if anywhere.
+    pub(super) tap: Option<Tap>,
+    pub(super) fill_detector: FillDetector,
+}
+
+/// The eviction that is told about: the engine's present or latest one.
+struct Current {
+    id: Ulid,
+    number: u64,
+    decision: Decision,
+    candidate: Arc<Candidate>,
+}
+
+/// The reflex thread's own.
+pub(super) struct EvictionLoop {
+    wiring: Wiring,
+    core: Core,
+    sampler: Sampler,
+    set: PreparedSet,
+    /// An old set that found no room in the reaper's queue; until it has gone no newer one is taken.
+    retired: Option<Box<PreparedSet>>,
+    /// What the latest victim was lent, until it is dead; and what is to be given back, and found no room in that queue.
+    loan: Option<RaisedLimits>,
+    due: Box<[Option<RaisedLimits>; MOST_DUE]>,
+    /// The same for the files of a kubepods that there was before.
+    retired_pods: Option<Box<PodsMemory>>,
+    braked: Option<Braked>,
+    /// The brake that is to be let go of, and found no room in the helper's queue.
+    uneased: Option<u64>,
+    current: Option<Current>,
+    epoll: OwnedFd,
+    timer: OwnedFd,
+    buffer: Box<[u8; stat::BUFFER_BYTES]>,
+    sources: Sources,
+    /// Whether there are more of them in the inbox, for which there is no place yet.
+    edges_wait: bool,
+    /// When we woke for the first edge of each kind that no look has followed yet; 0 for none.
+    awake_ns: [u64; EdgeKind::ALL.len()],
+    last_sample_ns: u64,
+    /// How long after a look an edge may wait for the next one.
+    gap_ns: u64,
+    /// What the engine wished for last.
+    look_within_ns: Option<u64>,
+    blind: bool,
+    /// Whether there are reports that the report thread was not woken for.
+    is_report_due: Cell<bool>,
+}
+
+impl EvictionLoop {
+    pub(super) fn new(
+        settings: &EngineSettings,
+        past: &[Past],
+        armed: &[Threshold],
+        mut wiring: Wiring,
+    ) -> Result<Self, ReflexError> {
+        let setup = |errno: Errno| ReflexError::Setup(errno.into());
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(setup)?;
+        let timer = rustix::time::timerfd_create(
+            TimerfdClockId::Monotonic,
+            TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
+        )
+        .map_err(setup)?;
+        let add = |fd, token, flags| epoll::add(&epoll, fd, EventData::new_u64(token), flags);
+        add(timer.as_fd(), TIMER, EventFlags::IN).map_err(setup)?;
+        add(wiring.shared.waker.as_fd(), BELL, EventFlags::IN).map_err(setup)?;
+        let mut sources = Sources::default();
+        for source in wiring.edges.drain(..) {
+            sources.add(&epoll, FIRST_EDGE, source).map_err(|(_, errno)| ReflexError::Edges(errno.into()))?;
+        }
+        wiring.shared.counters.sources.store(sources.live(), Ordering::Relaxed);
+        let sampler = Sampler::new(wiring.cpus);
+        let core = Core::new(settings, past, armed, wiring.tap.take(), wiring.seed);
+        Ok(Self {
+            wiring,
+            core,
+            sampler,
+            set: PreparedSet::default(),
+            retired: None,
+            loan: None,
+            due: Box::new([const { None }; MOST_DUE]),
+            retired_pods: None,
+            braked: None,
+            uneased: None,
+            current: None,
+            epoll,
+            timer,
+            buffer: Box::new([0; stat::BUFFER_BYTES]),
+            sources,
+            edges_wait: false,
+            awake_ns: [0; EdgeKind::ALL.len()],
+            last_sample_ns: 0,
+            gap_ns: MIN_GAP_NS,
+            look_within_ns: None,
+            blind: false,
+            is_report_due: Cell::new(false),
+        })
+    }
+
+    /// Until it is told to stop.
+    pub(super) fn run(&mut self) {
+        self.look();
+        let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 8];
+        loop {
+            self.wake_report_thread();
+            self.counters().heartbeat.beat();
+            let count = match rustix::io::retry_on_intr(|| epoll::wait(&self.epoll, &mut events, None)) {
+                Ok(count) => count,
+                Err(error) => {
+                    tracing::error!(%error, "the eviction thread cannot wait, and ends");
+                    return;
+                }
+            };
+            self.counters().heartbeat.beat();
+            if self.wiring.shared.stop.load(Ordering::Acquire) {
+                self.give_back_all();
+                return;
+            }
+            let awake_ns = now_ns(ClockId::Boottime);
+            let mut only_edges = true;
+            for event in events.iter().take(count) {
+                only_edges &= self.acknowledge(event, awake_ns);
+            }
+            let since_ns = now_ns(ClockId::Boottime).saturating_sub(self.last_sample_ns);
+            if only_edges && since_ns < self.gap_ns {
+                self.arm(self.gap_ns - since_ns);
+            } else {
+                self.look();
+            }
+        }
+    }
+
+    /// Quietens what woke us; whether it was an edge.
+    fn acknowledge(&mut self, event: &Event, awake_ns: u64) -> bool {
+        let mut count = [0_u8; 8];
+        match event.data.u64() {
+            TIMER => {
+                let _expirations = rustix::io::read(&self.timer, &mut count);
+                false
+            }
+            BELL => {
+                let _rings = rustix::io::read(&self.wiring.shared.waker, &mut count);
+                self.drain_inbox();
+                false
+            }
+            // The look at the victim reads the file, and that quietens it.
+            VICTIM => false,
+            edge => {
+                let flags = event.flags;
+                let failed = flags.intersects(EventFlags::ERR | EventFlags::HUP);
+                let ready = if failed { Readiness::Failed } else { Readiness::Ready };
+                let counters = &self.wiring.shared.counters;
+                let awake = &mut self.awake_ns;
+                self.sources.drain(&self.epoll, edge - FIRST_EDGE, ready, &mut |edge| {
+                    counters.edges.fetch_add(1, Ordering::Relaxed);
+                    counters.wakes.edge(edge, awake_ns);
+                    for (kind, since_ns) in EdgeKind::ALL.into_iter().zip(awake.iter_mut()) {
+                        if kind == edge.kind && *since_ns == 0 {
+                            *since_ns = awake_ns;
+                        }
+                    }
+                });
+                self.retire();
+                if self.edges_wait && self.sources.has_room() {
+                    self.drain_inbox();
+                }
+                true
+            }
+        }
+    }
+
+    /// Takes what the handle has left, unless it is just being put there: then the waker rings again.
+    pub(super) fn drain_inbox(&mut self) {
+        self.retire();
+        let shared = Arc::clone(&self.wiring.shared);
+        let mut inbox = match shared.inbox.try_lock() {
+            Ok(inbox) => inbox,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        if let Some(settings) = inbox.settings.take() {
+            self.core.configure(&settings);
+        }
+        let is_to_arm = std::mem::take(&mut inbox.is_to_arm);
+        let outcomes = std::mem::take(&mut inbox.outcomes);
+        if self.retired.is_none()
+            && let Some(mut set) = inbox.set.take()
+        {
+            let candidates = self.core.replace(std::mem::take(&mut set.candidates));
+            std::mem::swap(&mut self.set, &mut set);
+            set.candidates = candidates;
+            self.retired = Some(set);
+        }
+        if self.retired_pods.is_none()
+            && let Some(pods) = inbox.pods.take()
+        {
+            self.retired_pods = self.wiring.levels.replace_pods(pods);
+        }
+        while self.sources.has_room()
+            && let Some(source) = inbox.edges.pop()
+        {
+            if let Err((source, _errno)) = self.sources.add(&self.epoll, FIRST_EDGE, source) {
+                // Given up by who can close it; where that is busy, it waits for the next letter.
+                shared.counters.sources_refused.fetch_add(1, Ordering::Relaxed);
+                if let Err(Work::Close(source)) = self.wiring.reaper.offer(Work::Close(source)) {
+                    inbox.edges.push(source);
+                    break;
+                }
+            }
+        }
+        self.edges_wait = !inbox.edges.is_empty();
+        drop(inbox);
+        if is_to_arm {
+            let actions = self.core.step(Input::Arm { now_ns: now_ns(ClockId::Boottime) });
+            self.carry_out(&actions);
+        }
+        self.withdraw();
+        self.retire();
+        if !outcomes.is_empty() {
+            self.wiring.levels.renew();
+        }
+        for outcome in outcomes.iter() {
+            self.heard(*outcome);
+        }
+    }
+
+    /// Takes in what came of asking the victim to end, or of a brake.
+    fn heard(&mut self, outcome: Outcome) {
+        let undecided = self.core.engine().victim().map(|(number, _)| number);
+        let actions = self.core.step(Input::Outcome(outcome));
+        // One that was killed before it could be asked is told of as that.
+        let terminated_ns = self.core.engine().terminated_ns();
+        if let (Outcome::Terminated { number, .. }, Some(current)) = (outcome, &self.current)
+            && current.number == number
+            && terminated_ns.is_some()
+        {
+            let Current { id, number: _, decision, candidate } = current;
+            let Decision { crossed_ns, decided_ns, grace_ns, .. } = *decision;
+            let moments = Moments {
+                crossed_ns,
+                decided_ns,
+                terminated_ns,
+                signalled_ns: None,
+                dead_ns: None,
+                memory_back_ns: None,
+            };
+            self.watch(candidate);
+            let (signal, candidate) = (decision.shortage.signal, Arc::clone(candidate));
+            self.emit(Report::Terminated { id: *id, signal, number, candidate, grace_ns, moments });
+        } else if let (Outcome::Refused { number, .. }, Some(intents)) = (outcome, &mut self.wiring.intents)
+            && undecided == Some(number)
+            && self.core.engine().victim().is_none_or(|(next, _)| next != number)
+        {
+            intents.release(number);
+        }
+        self.carry_out(&actions);
+    }
+
+    fn retire(&mut self) {
+        if let Some(set) = self.retired.take()
+            && let Err(Work::Drop(set)) = self.wiring.reaper.offer(Work::Drop(set))
+        {
+            self.retired = Some(set);
+        }
+        if let Some(pods) = self.retired_pods.take()
+            && let Err(Work::ClosePods(pods)) = self.wiring.reaper.offer(Work::ClosePods(pods))
+        {
+            self.retired_pods = Some(pods);
+        }
+        self.sources.retire(&self.wiring.reaper);
+        self.counters().sources.store(self.sources.live(), Ordering::Relaxed);
+    }
+
+    /// One look at the victim and the node, with all that follows from it.
+    pub(super) fn look(&mut self) {
+        if self.retired.is_some() || self.retired_pods.is_some() {
+            self.drain_inbox();
+        }
+        self.ease_again();
+        self.give_back();
+        if let Some(intents) = &mut self.wiring.intents {
+            intents.settle();
+        }
+        self.look_within_ns = None;
+        self.gap_ns = MIN_GAP_NS;
+        self.watch_victim();
+        let Some(node) = self.sample(false) else {
+            self.arm(BLIND_PAUSE_NS);
+            return;
+        };
+        let actions = self.core.step(Input::Node(node));
+        self.carry_out(&actions);
+        self.withdraw();
+        self.looked();
+        let engine = self.core.engine();
+        self.wiring.fill_detector.look(&node, |signal| engine.next_threshold(signal));
+        let threshold_bytes = engine.next_threshold(Signal::MemoryAvailable).unwrap_or(0);
+        let headroom_bytes = node.memory.available.saturating_sub(threshold_bytes);
+        let others_ns = self.wiring.levels.next_look_ns(engine, &self.sampler, self.wiring.cpus);
+        let within_ns = self.look_within_ns.unwrap_or_else(|| {
+            let lasts_ns = self.sampler.next_look_ns(headroom_bytes).min(others_ns);
+            self.gap_ns = (lasts_ns / GAP_SHARE).clamp(MIN_GAP_NS, MAX_GAP_NS);
+            lasts_ns
+        });
+        self.arm(within_ns);
+        self.core.rest();
+    }
+
+    /// Reads the node; with `fresh` all of it, otherwise what may have changed.
+    fn sample(&mut self, fresh: bool) -> Option<NodeSample> {
+        // Before what is available: what comes back between the two counts twice at one look, rather than not at all.
+        let free_lists_bytes = self.wiring.levels.free_lists(now_ns(ClockId::Boottime), self.core.engine());
+        let read = self.wiring.available.read();
+        let now_ns = now_ns(ClockId::Boottime);
+        self.counters().samples.fetch_add(1, Ordering::Relaxed);
+        self.last_sample_ns = now_ns;
+        match read {
+            Ok(AvailableMemory { available_bytes, total_bytes }) => {
+                if std::mem::take(&mut self.blind) {
+                    self.emit(Report::Sighted(Signal::MemoryAvailable));
+                }
+                self.sampler.observe(now_ns, available_bytes);
+                let (levels, engine) = (&mut self.wiring.levels, self.core.engine());
+                let set = &self.set;
+                let members = |path: &CgroupPath, buffer: &mut [u8]| set.charge_within(path, buffer);
+                let allocatable =
+                    levels.pods(now_ns, available_bytes, engine, fresh, &mut self.buffer, members);
+                let pids = levels.tasks(engine);
+                for (signal, missing) in levels.news().iter() {
+                    self.emit(match missing {
+                        Some(missing) => Report::Blind(*signal, Blindness::Level(*missing)),
+                        None => Report::Sighted(*signal),
+                    });
+                }
+                Some(NodeSample {
+                    allocatable,
+                    pids,
+                    free_lists_bytes,
+                    unmapped_shmem_bytes: self.wiring.available.unmapped_shmem_bytes(),
+                    fill_bytes_per_second: self.sampler.fill_bytes_per_second(),
+                    ..NodeSample::memory(now_ns, available_bytes, total_bytes)
+                })
+            }
+            Err(error) => {
+                self.counters().samples_failed.fetch_add(1, Ordering::Relaxed);
+                if !std::mem::replace(&mut self.blind, true) {
+                    self.emit(Report::Blind(Signal::MemoryAvailable, Blindness::Memory(error)));
+                }
+                None
+            }
+        }
+    }
+
+    fn watch_victim(&mut self) {
+        let Some((number, _)) = self.core.engine().victim() else { return };
+        let Some(current) = self.current.as_ref().filter(|current| current.number == number) else { return };
+        let resource = current.decision.shortage.resource();
+        let progress = executor::progress(&current.candidate, resource, self.buffer.as_mut_slice());
+        if !progress.populated {
+            self.wiring.levels.drain(number, now_ns(ClockId::Boottime));
+        }
+        let actions = self.core.step(Input::Outcome(Outcome::Progress {
+            number,
+            now_ns: now_ns(ClockId::Boottime),
+            populated: progress.populated,
+            current_bytes: progress.current_bytes,
+            process_count: progress.process_count,
+        }));
+        self.carry_out(&actions);
+    }
+
+    /// Does what the engine wants, and what it wants in answer, until it wants nothing more.
+    fn carry_out(&mut self, first: &Actions) {
+        let mut next = Some(*first);
+        while let Some(actions) = next.take() {
+            for action in actions.iter() {
+                match *action {
+                    Action::Crossed { now_ns, shortage } => self.emit(Report::Crossed { now_ns, shortage }),
+                    Action::Cleared { now_ns, shortage, crossed_ns } => {
+                        self.emit(Report::Cleared { now_ns, shortage, crossed_ns });
+                    }
+                    Action::Conditions(conditions) => self.emit(Report::Conditions(conditions)),
+                    Action::Arming => self.emit_of_arming(),
+                    Action::Suppressed { now_ns, signal, reason } => {
+                        self.emit(Report::Suppressed { now_ns, signal, reason });
+                    }
+                    Action::SharedMemoryHeld { bytes, limit_bytes, .. } => self.emit_held(bytes, limit_bytes),
+                    Action::SharedMemoryFreed { bytes, .. } => self.emit(Report::SharedMemoryFreed { bytes }),
+                    Action::LookAgainWithin(within_ns) => self.look_within_ns = Some(within_ns),
+                    Action::ReadUsages(resource) => next = self.read_usages(resource),
+                    Action::Evict => next = self.evict(),
+                    Action::Contain(containment) => next = self.contain(&containment),
+                    Action::Ease { brake } => self.ease(brake),
+                    Action::Contained { .. } | Action::Uncontained { .. } | Action::Eased { .. } => {
+                        self.emit_of_brake(action);
+                    }
+                    Action::Ask { number } => next = self.ask(number),
+                    Action::Kill { number, reason } => next = self.kill(number, Some(reason)),
+                    Action::Completed(completion) => {
+                        let Moments { terminated_ns, signalled_ns, .. } = completion.moments;
+                        if terminated_ns.or(signalled_ns).is_none() {
+                            self.release_intent(completion.number);
+                        }
+                        if let Some(Current { id, decision, candidate, .. }) = self.forget(completion.number)
+                        {
+                            let signal = decision.shortage.signal;
+                            self.emit(Report::Completed { id, signal, candidate, completion });
+                        }
+                    }
+                    Action::Failed(failure) => {
+                        let is_signalled =
+                            failure.moments.terminated_ns.is_some() || failure.moments.signalled_ns.is_some();
+                        let is_let_off =
+                            matches!(failure.reason, FailureReason::Relieved | FailureReason::Spared(_));
+                        if is_let_off && !is_signalled {
+                            self.end_hook(failure.number);
+                            self.release_intent(failure.number);
+                        }
+                        if let Some(Current { id, decision, candidate, .. }) = self.forget(failure.number) {
+                            let signal = decision.shortage.signal;
+                            self.emit(Report::Failed { id, signal, candidate, failure });
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Says for which eviction nobody is to be asked to end any more.
+    fn withdraw(&self) {
+        if let Some(number) = self.core.engine().withdrawn() {
+            self.wiring.shared.withdrawn.store(number, Ordering::Release);
+        }
+    }
+
+    fn read_usages(&mut self, resource: Resource) -> Option<Actions> {
+        for (reading, member) in self.set.readings.iter_mut().zip(self.set.members.iter()) {
+            *reading = member.read_usage(resource, self.buffer.as_mut_slice());
+        }
+        let failed = self.set.readings.iter().filter(|reading| **reading == Reading::Missing).count();
+        self.counters()
+            .usage_failures
+            .fetch_add(u64::try_from(failed).unwrap_or(u64::MAX), Ordering::Relaxed);
+        let node = self.sample(true)?;
+        Some(self.core.step(Input::Usages { node, readings: &self.set.readings }))
+    }
+
+    fn evict(&mut self) -> Option<Actions> {
+        let decision = *self.core.engine().decision()?;
+        let id = self.eviction_id(&decision);
+        self.core.called(decision.number, id.0);
+        let members = Arc::clone(&self.set.members);
+        let is_reported = self.offer(Report::Decided { id, decision, members });
+        if decision.dry_run {
+            return None;
+        }
+        let number = decision.number;
+        let member = self.set.members.get(decision.index);
+        let Some(candidate) = member.filter(|member| member.facts.cgroup == decision.cgroup).map(Arc::clone)
+        else {
+            // The engine and the handles speak of different sets: nobody is signalled for that.
+            return Some(self.refuse(number, Refusal::Replaced));
+        };
+        self.current = Some(Current { id, number, decision, candidate: Arc::clone(&candidate) });
+        if let Some(intents) = &mut self.wiring.intents {
+            intents.hold(id, &decision, &candidate);
+        }
+        if let Some(Begun(next)) = self.begin_hook() {
+            return next;
+        }
+        if decision.grace_ns > 0 {
+            // The report thread asks it to end, once the decision is where it lasts, and says so in the inbox. One that could not
+            // be told is asked by nobody.
+            return (!is_reported).then(|| {
+                self.release_intent(number);
+                self.refuse(number, Refusal::Unrecorded)
+            });
+        }
+        self.kill(number, None)
+    }
+
+    fn release_intent(&mut self, number: u64) {
+        if let Some(intents) = &mut self.wiring.intents {
+            intents.release(number);
+        }
+    }
+
+    fn eviction_id(&self, decision: &Decision) -> Ulid {
+        let wall_ms = now_ns(ClockId::Realtime) / 1_000_000;
+        Ulid::from_parts(wall_ms, self.wiring.seed.wrapping_add(u128::from(decision.number)))
+    }
+
+    fn arm(&self, within_ns: u64) {
+        let after = Timespec {
+            tv_sec: i64::try_from(within_ns / 1_000_000_000).unwrap_or(i64::MAX),
+            // A timer of zero would be none.
+            tv_nsec: i64::try_from((within_ns % 1_000_000_000).max(1)).unwrap_or(1),
+        };
+        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: after };
+        if let Err(error) = rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once) {
+            tracing::error!(%error, "the eviction thread's timer cannot be set");
+        }
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.wiring.shared.counters
+    }
+}
+
+/// That clock's time in nanoseconds.
+pub(super) fn now_ns(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
+}

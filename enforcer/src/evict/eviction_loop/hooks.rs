@@ -1,0 +1,53 @@
+//! What the reflex does about what is run before a victim is signalled: hands it to the helper thread, and ends it.
+
+use std::sync::Arc;
+
+use rustix::time::ClockId;
+
+use super::{Current, EvictionLoop, now_ns};
+use crate::{
+    evict::{hook::Job, report::Report},
+    policy::engine::{Actions, Decision, HookEnd, HookPlan, Input, Outcome, Refusal},
+};
+
+impl EvictionLoop {
+    /// Has the hook run, if it is to be; answers whether it is.
+    pub(super) fn begin_hook(&mut self) -> Option<Begun> {
+        let Current { id, decision, candidate, .. } = self.current.as_ref()?;
+        let HookPlan::Awaited { for_ns } = decision.hook else { return None };
+        let Decision { number, decided_ns, .. } = *decision;
+        let deadline_ns = decided_ns.saturating_add(for_ns);
+        let job = Job { id: *id, decision: *decision, candidate: Arc::clone(candidate), deadline_ns };
+        if self.wiring.hooks.take(number) {
+            if self.wiring.hooker.offer(job).is_ok() {
+                return Some(Begun(None));
+            }
+            self.wiring.hooks.gave_up();
+        }
+        let outcome = Outcome::HookEnded { number, now_ns: now_ns(ClockId::Boottime), end: HookEnd::Busy };
+        Some(Begun(Some(self.core.step(Input::Outcome(outcome)))))
+    }
+
+    /// Has a hook ended that is not waited for any longer.
+    pub(super) fn end_hook(&self, number: u64) {
+        let current = self.current.as_ref().filter(|current| current.number == number);
+        if current.is_some_and(|current| matches!(current.decision.hook, HookPlan::Awaited { .. })) {
+            self.wiring.hooks.cut(number);
+        }
+    }
+
+    /// Has the victim asked to end by the report thread, which knows whether the decision is where it lasts.
+    pub(super) fn ask(&mut self, number: u64) -> Option<Actions> {
+        self.end_hook(number);
+        let current = self.current.as_ref().filter(|current| current.number == number)?;
+        let candidate = Arc::clone(&current.candidate);
+        // One that the report thread does not hear of is asked by nobody.
+        (!self.offer(Report::ToBeAsked { number, candidate })).then(|| {
+            self.release_intent(number);
+            self.refuse(number, Refusal::Unrecorded)
+        })
+    }
+}
+
+/// A hook that was begun, and what follows if it could not be.
+pub(super) struct Begun(pub(super) Option<Actions>);

@@ -1,0 +1,256 @@
+//! Ends a pod with the grace that its manifest gives it, outside of any eviction: SIGTERM, and SIGKILL after a while.
+
+use std::{
+    collections::BTreeSet,
+    ops::Deref,
+    os::fd::OwnedFd,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    io::Errno,
+    process::{Pid, PidfdFlags, Signal},
+    time::ClockId,
+};
+
+use super::{
+    candidate::{Candidate, Target},
+    eviction_loop::now_ns,
+    executor,
+};
+use crate::{
+    cgroup::{self, Forbidden, guard::each_process},
+    policy::engine::{Outcome, Refusal, Resource, Spared},
+};
+
+/// How often it is looked whether the pod has ended.
+pub(super) const LOOK: Duration = Duration::from_millis(50);
+/// How long a killed pod may take to be gone.
+const DEATH: Duration = Duration::from_secs(10);
+/// How much of the kernel's counters is read at a time.
+const BUFFER_BYTES: usize = 4096;
+
+/// Asks the victim of a soft eviction to end: SIGTERM to each of its processes. Nobody is asked whose decision is not
+/// recorded, or withdrawn by now.
+pub(super) fn ask(number: u64, victim: &Candidate, is_recorded: bool, is_withdrawn: bool) -> Outcome {
+    let asked = match (is_withdrawn, is_recorded) {
+        (true, _) => Err(Refusal::Withdrawn),
+        (false, false) => Err(Refusal::Unrecorded),
+        (false, true) => try_ask(victim),
+    };
+    let now_ns = now_ns(ClockId::Boottime);
+    match asked {
+        Ok(()) => Outcome::Terminated { number, now_ns },
+        Err(reason) => Outcome::Refused { number, now_ns, reason },
+    }
+}
+
+fn try_ask(victim: &Candidate) -> Result<(), Refusal> {
+    let refused = |error: EndError| match error {
+        EndError::Refused(refusal) => refusal,
+        EndError::Cgroup(error) if error.is_gone() => Refusal::Gone,
+        error @ (EndError::Forbidden(_)
+        | EndError::Cgroup(_)
+        | EndError::Spared(_)
+        | EndError::StillAlive) => {
+            tracing::warn!(pod = %victim.identity.pod, error = &error as &dyn std::error::Error, "not asked to end");
+            Refusal::Kernel(Errno::PERM.raw_os_error())
+        }
+    };
+    check(victim).map_err(refused)?;
+    executor::check(victim)?;
+    for target in &victim.targets {
+        terminate(target).map_err(refused)?;
+    }
+    Ok(())
+}
+
+/// What was sent to a pod that is ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Sent {
+    /// SIGTERM, to each of its processes.
+    Term,
+    /// SIGKILL, as its grace has passed.
+    Kill,
+}
+
+/// How a pod ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Ending {
+    /// Its processes ended within the grace, or there were none.
+    OnTerm,
+    /// They were killed after it.
+    OnKill,
+}
+
+/// Why a pod has not ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EndError {
+    /// It holds what must never be killed.
+    #[error("it is never ended: {0}")]
+    Forbidden(Forbidden),
+    /// Its processes cannot be listed.
+    #[error(transparent)]
+    Cgroup(#[from] cgroup::Error),
+    /// The kernel did not take the kill.
+    #[error("it cannot be killed: {0:?}")]
+    Refused(Refusal),
+    /// It was asked to end, and has not, and must not be killed any more.
+    #[error("it was asked to end and has not, and is {} since", .0.as_str())]
+    Spared(Spared),
+    /// Some of its processes do not die.
+    #[error("some of its processes live on {} s after SIGKILL", DEATH.as_secs())]
+    StillAlive,
+}
+
+/// Ends a pod: SIGTERM to each of its processes, and after `grace` SIGKILL to those that are there still.
+///
+/// It waits for the end, and so must have a thread of its own. Nothing is signalled in a cgroup that could not be
+/// evicted; that is looked at before either signal. `sent` is called after each. Who is `spared` by the end of its grace
+/// is not killed.
+pub fn end(
+    candidate: &Candidate,
+    grace: Duration,
+    spared: impl Fn() -> Option<Spared>,
+    mut sent: impl FnMut(Sent),
+) -> Result<Ending, EndError> {
+    let mut course = GracefulEnd::begin(candidate, grace, &mut sent)?;
+    loop {
+        if let Some(ended) = course.step(Instant::now(), &spared, &mut sent) {
+            return ended;
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// A pod on its way to its end.
+#[derive(Debug)]
+pub(super) struct GracefulEnd<C> {
+    candidate: C,
+    grace: Duration,
+    stage: Stage,
+    /// When that stage began.
+    since: Instant,
+    buffer: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// It had ended before it was asked to.
+    Empty,
+    /// It was asked to end.
+    Asked,
+    /// It was killed.
+    Killed,
+}
+
+impl<C: Deref<Target = Candidate>> GracefulEnd<C> {
+    /// Asks it to end: SIGTERM to each of its processes.
+    pub(super) fn begin(
+        candidate: C,
+        grace: Duration,
+        sent: &mut impl FnMut(Sent),
+    ) -> Result<Self, EndError> {
+        check(&candidate)?;
+        let stage = match executor::check(&candidate) {
+            Ok(()) => {
+                for target in &candidate.targets {
+                    terminate(target)?;
+                }
+                sent(Sent::Term);
+                Stage::Asked
+            }
+            Err(Refusal::Empty | Refusal::Gone) => Stage::Empty,
+            Err(refusal) => return Err(EndError::Refused(refusal)),
+        };
+        Ok(Self { candidate, grace, stage, since: Instant::now(), buffer: vec![0; BUFFER_BYTES] })
+    }
+
+    /// Takes the next step, if it is time; then what came of it, none while it goes on.
+    pub(super) fn step(
+        &mut self,
+        now: Instant,
+        spared: &impl Fn() -> Option<Spared>,
+        sent: &mut impl FnMut(Sent),
+    ) -> Option<Result<Ending, EndError>> {
+        let has_lasted = now.saturating_duration_since(self.since);
+        let stage = self.stage;
+        match stage {
+            Stage::Empty => Some(Ok(Ending::OnTerm)),
+            Stage::Asked if self.is_empty() => Some(Ok(Ending::OnTerm)),
+            Stage::Asked if has_lasted < self.grace => None,
+            Stage::Asked => self.kill(spared, sent).transpose(),
+            Stage::Killed if self.is_empty() => Some(Ok(Ending::OnKill)),
+            Stage::Killed => (has_lasted >= DEATH).then_some(Err(EndError::StillAlive)),
+        }
+    }
+
+    fn kill(
+        &mut self,
+        spared: &impl Fn() -> Option<Spared>,
+        sent: &mut impl FnMut(Sent),
+    ) -> Result<Option<Ending>, EndError> {
+        check(&self.candidate)?;
+        if let Some(spared) = spared() {
+            return Err(EndError::Spared(spared));
+        }
+        match executor::signal(&self.candidate) {
+            Ok(_) => sent(Sent::Kill),
+            Err(Refusal::Empty | Refusal::Gone) => return Ok(Some(Ending::OnTerm)),
+            Err(refusal) => return Err(EndError::Refused(refusal)),
+        }
+        (self.stage, self.since) = (Stage::Killed, Instant::now());
+        Ok(None)
+    }
+
+    fn is_empty(&mut self) -> bool {
+        !executor::progress(&self.candidate, Resource::Memory, &mut self.buffer).populated
+    }
+}
+
+fn check(candidate: &Candidate) -> Result<(), EndError> {
+    for target in &candidate.targets {
+        match candidate.guard.forbidden(&target.dir, target.origin) {
+            Ok(None) => {}
+            Ok(Some(reason)) => return Err(EndError::Forbidden(reason)),
+            // It ended by itself.
+            Err(error) if error.is_gone() => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Sends SIGTERM to every process of the cgroup, and to nobody else.
+///
+/// Between the list and the signal a process may end and its number go to a stranger. So each is held by a pidfd
+/// first, and then the list is read again: what it still names, and the pidfd still reaches, is the same process.
+fn terminate(target: &Target) -> Result<(), EndError> {
+    let mut held: Vec<(u32, OwnedFd)> = Vec::new();
+    list(target, &mut |number| {
+        let pid = i32::try_from(number).ok().and_then(Pid::from_raw);
+        if let Some(Ok(pidfd)) = pid.map(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty())) {
+            held.push((number, pidfd));
+        }
+    })?;
+    let mut still = BTreeSet::new();
+    list(target, &mut |number| {
+        still.insert(number);
+    })?;
+    for (number, pidfd) in held.iter().filter(|(number, _)| still.contains(number)) {
+        match rustix::process::pidfd_send_signal(pidfd, Signal::TERM) {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(error) => tracing::debug!(pid = number, %error, "cannot send SIGTERM"),
+        }
+    }
+    Ok(())
+}
+
+fn list(target: &Target, visit: &mut dyn FnMut(u32)) -> Result<(), EndError> {
+    match each_process(&target.dir, visit) {
+        Err(error) if !error.is_gone() => Err(error.into()),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
